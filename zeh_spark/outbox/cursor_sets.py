@@ -21,13 +21,13 @@ from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.outbox.names import CURSORS, literal, qualified
 from zeh_spark.outbox.table import OutboxTable
-from zeh_spark.postgresql_store.errors import sqlstate
+from zeh_spark.postgresql_store.errors import NOT_ALLOWED, READ_ONLY, sqlstate
 from zeh_spark.protocol import problems
 from zeh_spark.store.cursor_sets import check_consumer
 from zeh_spark.store.problems import Problem
 
-_NO_RIGHT = ("42501", "25006")
-"""SQLSTATEs of a role that may not write, and of a standby."""
+_NO_RIGHT = (NOT_ALLOWED, READ_ONLY)
+"""SQLSTATEs of a role that may not write, and of a database that takes no writes."""
 
 _SQLITE_READONLY = 8
 """SQLite's code of a file that may not be written; Python tells it from 3.11 on."""

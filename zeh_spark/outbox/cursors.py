@@ -25,7 +25,7 @@ from zeh_spark.outbox.table import (
 from zeh_spark.outbox.table_facts import TableStatus
 from zeh_spark.protocol import wire
 from zeh_spark.store.interface import StoreBusyError
-from zeh_spark.store.problems import cursor_gone, other_history
+from zeh_spark.store.problems import Problem, cursor_gone, other_history
 from zeh_spark.store.reading import covered
 
 
@@ -52,11 +52,15 @@ class Starts:
             asked: The cursors of the request, by partition; `_first` and `_last` among them.
 
         Raises:
-            Problem: The feed has not given a cursor, or can no longer continue from it.
-            StoreBusyError: This replica has not come so far yet, or rows were deleted meanwhile.
+            Problem: The feed has not given a cursor, or can no longer continue from it; or this
+                replica has not come so far yet.
+            StoreBusyError: Rows were deleted meanwhile.
         """
-        history, uuid = self._lineage, self.sql.facts.uuid
-        given = {each: parse_cursor(each, text, history, uuid) for each, text in asked.items()}
+        history, uuid, replica = self._lineage, self.sql.facts.uuid, self.standing.standby
+        given = {
+            each: parse_cursor(each, text, history, uuid, replica=replica)
+            for each, text in asked.items()
+        }
         places = {
             each: cursor.place
             for each, cursor in given.items()
@@ -95,23 +99,20 @@ class Starts:
         if not self._stored(partition):  # n is larger than the feed's partitions: no row ever comes
             return cursor
         if row and not cursor.is_behind(row):
-            raise other_history(partition, text, f"row {row.id} is another one now")
+            raise self._other(partition, text, f"row {row.id} is another one now")
         if cursor.misses(removed):
             raise cursor_gone(partition, text, str(now))
         if row or place is None or later(place, removed.place) == removed.place:
             return now
         if self.standing.standby and place >= self.standing.settled:
-            raise StoreBusyError(
-                f"this replica has not come to cursor {text!r} yet. Ask again.",
-                anchor="this-replica-has-not-come-to-the-cursor-yet",
-            )
+            raise self._other(partition, text, "its row has not come yet")
         if self.standing.end and place >= self.standing.end:
-            raise other_history(partition, text, "the database has never come that far")
+            raise self._other(partition, text, "the database has never come that far")
         if self._is_strict() and self.sql.any_upto(self.connection, place, self._stored(partition)):
             again = self.sql.standing(self.connection)
             if again is None or again.removed != self.standing.removed:
                 raise StoreBusyError("rows were deleted during the request. Ask again.")
-            raise other_history(
+            raise self._other(
                 partition,
                 text,
                 f"its row {place[1]} is gone, while older ones are left. If the service deletes "
@@ -119,6 +120,9 @@ class Starts:
                 f"note what is deleted",
             )
         return now
+
+    def _other(self, partition: int, cursor: str, why: str) -> Problem:
+        return other_history(partition, cursor, why, replica=self.standing.standby)
 
     def _is_strict(self) -> bool:
         """Return whether a cursor is refused if its row is gone while older rows are left."""

@@ -51,7 +51,7 @@ from zeh_spark.sqlite_store.store import explained
 from zeh_spark.store.cursor_sets import NOBODY
 from zeh_spark.store.feed import DEFAULT_HINT, EVERY
 from zeh_spark.store.interface import StoreBusyError
-from zeh_spark.store.problems import Problem
+from zeh_spark.store.problems import Problem, no_cursors_on_replica
 from zeh_spark.store.reading import covered
 from zeh_spark.telemetry.rare_log import RareLog
 
@@ -264,6 +264,8 @@ class SqlTableFeed:
             sql = self._sql or self._inspected(connection)
             if not sql.facts.has_cursors and not self._inspected(connection).facts.has_cursors:
                 raise cursor_sets.unsupported(self.table, f"there is no table {CURSORS}")
+            if self._standing(connection)[1].standby:
+                raise no_cursors_on_replica()
             return work(connection)
 
         return self._do(checked)

@@ -245,7 +245,9 @@ class Cursor:
         return f"{self.history}.{where}" + (f".r{self.removals}" if self.removals else "")
 
 
-def parse_cursor(partition: int, text: str, history: str, uuid: bool) -> Cursor | None:
+def parse_cursor(
+    partition: int, text: str, history: str, uuid: bool, *, replica: bool = False
+) -> Cursor | None:
     """Return the cursor in a text; None for `_first` and `_last`.
 
     Args:
@@ -253,6 +255,7 @@ def parse_cursor(partition: int, text: str, history: str, uuid: bool) -> Cursor 
         text: The cursor of a request.
         history: The table's history now, as `OutboxTable.lineage` gives it.
         uuid: Whether the table's ids are UUIDs; else they are integers.
+        replica: Whether the table is that of a replica (see `other_history`).
 
     Raises:
         Problem: This feed cannot have given it, or gave it in another history.
@@ -261,7 +264,8 @@ def parse_cursor(partition: int, text: str, history: str, uuid: bool) -> Cursor 
         return None
     match = _CURSOR.fullmatch(text)
     if match and match[1] != history:
-        raise other_history(partition, text, f"the feed's history is {history!r}")
+        why = f"the feed's history is {history!r}"
+        raise other_history(partition, text, why, replica=replica)
     if match and match[2] is None:
         return Cursor(history, removals=int(match[6] or 0))
     if match and uuid == bool(match[4]):

@@ -18,9 +18,11 @@ _AGAIN = {
     "23505",  # another transaction has just inserted the row
     "23503",  # another transaction has just deleted the row that this one refers to
 }
-_PASSING = ("08", "53", "55", "57", "25006")
-"""How SQLSTATEs begin that may pass: no connection, no room, a lock, shutting down, a standby."""
+_PASSING = ("08", "53", "55", "57")
+"""How SQLSTATEs begin that may pass: no connection, no room, a lock, shutting down."""
 
+READ_ONLY = "25006"
+"""The SQLSTATE of a write to a standby, which may be promoted."""
 
 NOT_ALLOWED = "42501"
 """The SQLSTATE of a statement for which the role has no right."""
@@ -54,6 +56,12 @@ def explained(exc: DBAPIError) -> StoreError:
         return StoreSilentError(
             f"there is no connection to the database: {reason}. Start the database, or correct its "
             f"address or role in the URL",
+            anchor="store-busy",
+        )
+    if state == READ_ONLY:
+        return StoreBusyError(
+            f"the database takes no writes: {reason}. If it is a replica, use the primary, or a "
+            f"publisher of it; or try again after it was promoted",
             anchor="store-busy",
         )
     if state.startswith(_PASSING) or state in _AGAIN:

@@ -311,6 +311,16 @@ CURSOR_AHEAD = _problem(
     cursor=_TEXT,
     head=_TEXT,
 )
+REPLICA_BEHIND = _problem(
+    "replica-behind",
+    503,
+    "The publisher serves a replica, which has not come to the cursor or the time, or has it "
+    f"otherwise until it follows its primary again. {_AGAIN} If it stays so, ask a publisher of "
+    "the primary: only that one knows whether the cursor is of the feed.",
+    optional={"partition", "cursor"},
+    partition=_COUNT,
+    cursor=_TEXT,
+)
 BAD_TIME = _bad(
     "bad-time",
     "time is no allowed number, or is ahead of the publisher's clock.",

@@ -177,5 +177,6 @@ class DirectApi:
     def _planned(self, name: str, feed: ChunkFeed, ask: PlanRequest) -> tuple[object, Plan]:
         """Return the feed's version before a plan, and the plan with the lag after it."""
         seen, plan = feed.own_version() if ask.wait else None, feed.plan(ask)
-        plan.lag = self._calls.lag_after(name, ask.n, plan.ends)
+        if not feed.found.replica:  # it may have nothing more, while the primary has
+            plan.lag = self._calls.lag_after(name, ask.n, plan.ends)
         return seen, plan

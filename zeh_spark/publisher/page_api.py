@@ -219,7 +219,9 @@ def asked(feed: Feed, query: bytes, consumer: str | None) -> Ask:
         if identity is None:
             raise
         described = identity.document()
-        if isinstance(feed, ChunkFeed):
+        if isinstance(feed, ChunkFeed) and feed.found.replica:
+            described["replica"] = True
+        elif isinstance(feed, ChunkFeed):
             described["delivery"] = DELIVERY
         if isinstance(feed, DirectFeed):
             described["reads"] = OFFER

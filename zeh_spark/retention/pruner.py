@@ -69,11 +69,21 @@ class Pruner:
     def _run(self) -> None:
         while True:
             logged(log, "old events stay for now", self._prune_all)
-            logged(log, "old uploads stay for now", self._store.tidy)
+            logged(log, "old uploads stay for now", self._tidy)
             if self._ended.wait(self._every_seconds):
                 return
 
+    def _tidy(self) -> None:
+        if not self._is_replica():
+            self._store.tidy()
+
+    def _is_replica(self) -> bool:
+        """Return whether the store is a replica: the primary's publisher keeps it tidy."""
+        return any(feed.replica for feed in self._store.feeds())
+
     def _prune_all(self) -> None:
+        if self._is_replica():
+            return
         believed = self._look_at_clock()
         names = believed and time.monotonic() >= self._names_at
         if names:

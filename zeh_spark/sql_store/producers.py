@@ -19,7 +19,14 @@ import msgspec
 from sqlalchemy import Connection, Executable, Select, bindparam, delete, insert, select, update
 
 from zeh_spark.protocol.wire import BATCH_INCARNATION
-from zeh_spark.sql_store.schema import feeds, former_incarnations, producers, receipts, sequences
+from zeh_spark.sql_store.schema import (
+    IsReplica,
+    feeds,
+    former_incarnations,
+    producers,
+    receipts,
+    sequences,
+)
 from zeh_spark.store.batches import (
     Call,
     CommitFacts,
@@ -33,8 +40,11 @@ from zeh_spark.store.commit_plan import Publication
 from zeh_spark.store.interface import FeedState, unknown_feed
 
 _FEED = [
-    feeds.c[name]
-    for name in ("name", "partitions", "origin", "head", "history", "time", "events", "size")
+    *(
+        feeds.c[name]
+        for name in ("name", "partitions", "origin", "head", "history", "time", "events", "size")
+    ),
+    IsReplica(),
 ]
 _PRODUCER = [
     producers.c[name]

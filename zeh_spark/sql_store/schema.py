@@ -19,6 +19,8 @@ from sqlalchemy import (
     Table,
     UniqueConstraint,
 )
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import GenericFunction
 
 VERSION = 9
 
@@ -26,6 +28,20 @@ metadata = MetaData()
 _ROW_ID = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only an INTEGER
 _PRODUCER_NAME = String(201).with_variant(String(201, collation="C"), "postgresql")
 """Sorted by its bytes, as in SQLite and in Python."""
+
+
+class IsReplica(GenericFunction[bool]):
+    """Whether the database is a replica, which may lag, and takes no writes."""
+
+    name = "pg_is_in_recovery"
+    type = Boolean()
+    inherit_cache = True
+
+
+@compiles(IsReplica, "sqlite")
+def _never(*_: object, **__: object) -> str:
+    return "false"
+
 
 feeds = Table(
     "feeds",

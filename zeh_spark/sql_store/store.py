@@ -180,9 +180,10 @@ class SqlStore:
     def create(self, name: str, partitions: int, *, by: Actor | None = None) -> FeedState:
         """Create a feed (see `Store.create`)."""
         feed = new_feed(name, partitions)
+        row = {column: value for column, value in asdict(feed).items() if column in feeds.c}
 
         def work(connection: Connection) -> tuple[None, dict[str, Any]]:
-            connection.execute(insert(feeds), asdict(feed))
+            connection.execute(insert(feeds), row)
             return None, {"partitions": partitions}
 
         try:

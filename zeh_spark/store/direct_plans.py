@@ -33,7 +33,7 @@ from zeh_spark.store.direct_reads import (
     header_records,
 )
 from zeh_spark.store.interface import Chunk, Store
-from zeh_spark.store.problems import Problem
+from zeh_spark.store.problems import Problem, other_history
 from zeh_spark.store.reading import check_kept, covered, parse_cursor
 
 RANGE_BYTES = 16 << 20
@@ -176,13 +176,8 @@ class Planner:
             raise Problem(problems.BAD_PLAN, f"upto is {cursor!r}; allowed are the heads of plans")
         known = self._store.tags(self._feed.name, [found[0]]).get(found[0], found[1])
         if known != found[1]:
-            raise Problem(
-                problems.CURSOR_OF_ANOTHER_HISTORY,
-                f"upto is {cursor!r}, but position {found[0]} has the tag {known!r}: the feed was "
-                f"restored to an earlier state",
-                partition=0,
-                cursor=cursor,
-            )
+            why = f"position {found[0]}, where the plan is to end (upto), has the tag {known!r}"
+            raise other_history(0, cursor, why, replica=self._feed.replica)
         return found[0]
 
     def _by_stored(self, found: Mapping[int, tuple[int, str]]) -> dict[int, int]:

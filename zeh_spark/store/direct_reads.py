@@ -29,7 +29,7 @@ from zeh_spark.protocol.direct_reads import (
 from zeh_spark.store.answer_cache import AnswerCache, key_of
 from zeh_spark.store.commit_plan import tag
 from zeh_spark.store.interface import Chunk, FeedState, Store
-from zeh_spark.store.problems import Problem
+from zeh_spark.store.problems import Problem, other_history
 from zeh_spark.store.reading import (
     check_history_kept,
     check_kept,
@@ -153,6 +153,9 @@ def check_not_ahead(feed: FeedState, partition: int, cursor: str) -> None:
     """Raise Problem for a cursor after the feed's newest chunk: this copy of the feed may lag."""
     found = parse_cursor(partition, cursor)
     if found and found[0] > feed.head:
+        if feed.replica:
+            why = f"the feed ends at position {feed.head}"
+            raise other_history(partition, cursor, why, replica=True)
         head = f"{feed.head}.{tag(feed.history)}"
         raise Problem(
             problems.CURSOR_AHEAD,

@@ -33,6 +33,7 @@ from zeh_spark.store import direct_plans, direct_reads
 from zeh_spark.store.answer_cache import AnswerCache
 from zeh_spark.store.cursor_sets import NOBODY
 from zeh_spark.store.interface import Chunk, FeedState, Store
+from zeh_spark.store.problems import no_cursors_on_replica
 from zeh_spark.store.reading import (
     READ_BYTES,
     check_history_kept,
@@ -279,11 +280,15 @@ class ChunkFeed:
     def save_cursors(
         self, name: str, n: int, cursors: Mapping[int, str], consumer: str = NOBODY
     ) -> None:
-        """Keep a reader's cursors under a name (see `Store.save_cursors`)."""
+        """Keep a reader's cursors under a name (see `Store.save_cursors`). A replica refuses."""
+        if self.found.replica:
+            raise no_cursors_on_replica()
         self._store.save_cursors(self._name, name, n, cursors, consumer)
 
     def load_cursors(self, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
-        """Return the kept cursors (see `Store.load_cursors`)."""
+        """Return the kept cursors (see `Store.load_cursors`). A replica refuses."""
+        if self.found.replica:
+            raise no_cursors_on_replica()
         return self._store.load_cursors(self._name, name, n, consumer)
 
     def _groups(self, after: Mapping[int, int], head: int, hint: int) -> Iterator[list[Chunk]]:

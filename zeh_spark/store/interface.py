@@ -126,6 +126,7 @@ class FeedState:
             was none.
         events: The number of events that the feed has now.
         size: The bytes of their lines.
+        replica: Whether the store is a replica, which may lag, and takes no writes.
     """
 
     name: str
@@ -136,6 +137,7 @@ class FeedState:
     time: int
     events: int = 0
     size: int = 0
+    replica: bool = False
 
 
 @dataclass(frozen=True, slots=True)

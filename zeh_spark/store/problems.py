@@ -90,8 +90,33 @@ def cursor_gone(
     )
 
 
-def other_history(partition: int, cursor: str, why: str) -> Problem:
-    """Return the problem of a cursor that this feed, as it is now, did not give."""
+def no_cursors_on_replica() -> Problem:
+    """Return the problem of a request that names a cursorset, if a replica is served."""
+    return Problem(
+        problems.CURSORSET_UNSUPPORTED,
+        "this publisher serves a replica, which cannot keep cursors, and may not have the last "
+        "ones that are kept; leave cursorset out, and keep the cursors yourself, or ask a "
+        "publisher of the primary",
+    )
+
+
+def other_history(partition: int, cursor: str, why: str, *, replica: bool = False) -> Problem:
+    """Return the problem of a cursor that this feed, as it is now, did not give.
+
+    Args:
+        partition: The partition.
+        cursor: The cursor.
+        why: What shows it.
+        replica: Whether a replica says so: its primary, which may be further, may have given it.
+    """
+    if replica:
+        return Problem(
+            problems.REPLICA_BEHIND,
+            f"cursor{partition} is {cursor!r}, but {why} in this replica, which may lag behind its "
+            f"primary; ask again, or ask a publisher of the primary",
+            partition=partition,
+            cursor=cursor,
+        )
     return Problem(
         problems.CURSOR_OF_ANOTHER_HISTORY,
         f"cursor{partition} is {cursor!r}, but {why}: it belongs to another feed, or to a history "

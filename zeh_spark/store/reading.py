@@ -81,7 +81,7 @@ def positions_in(
         gone = [anchors[p] for p in stored if p in anchors]
         first = max(gone, key=lambda anchor: anchor.g, default=Anchor(0, tags[0]))
         if found:
-            check_history(each, cursor, found, tags, feed.head, removed=bool(anchors))
+            check_history(each, cursor, found, tags, feed, removed=bool(anchors))
             if found[0] < first.g or found[0] not in tags:
                 lost[each] = first.cursor
             found_at[each] = (found[0], cursor)
@@ -108,9 +108,16 @@ def cursors_at(store: Store, name: str, n: int, time: int) -> dict[int, str]:
 
     Raises:
         UnknownFeedError: The store has no such feed.
-        Problem: The time is ahead: events before it may still be committed.
+        Problem: The time is ahead: events before it may still be committed, or come to a replica.
     """
     now, feed = store.now(), store.feed(name)
+    if feed.replica and time > feed.time:
+        raise Problem(
+            problems.REPLICA_BEHIND,
+            f"time is {time}, and the last commit that this replica has was at {feed.time}, in ms "
+            f"since 1970: more events before that time may come to it; ask again, or ask a "
+            f"publisher of the primary",
+        )
     if time > max(now, feed.time):
         raise Problem(
             problems.BAD_TIME,
@@ -162,9 +169,9 @@ def check_history_kept(store: Store, feed: str, chunks: Sequence[Chunk]) -> None
     tags = store.tags(feed, [each.g for each in chunks])
     for each in chunks:
         if tags.get(each.g, each.tag) != each.tag:
-            raise other_history(
-                each.partition, each.cursor, f"position {each.g} has the tag {tags[each.g]!r} now"
-            )
+            why = f"position {each.g} has the tag {tags[each.g]!r} now"
+            replica = store.feed(feed).replica
+            raise other_history(each.partition, each.cursor, why, replica=replica)
 
 
 def covered(partition: int, n: int, partitions: int) -> range:
@@ -192,7 +199,7 @@ def check_history(
     cursor: str,
     found: tuple[int, str],
     tags: Mapping[int, str],
-    head: int,
+    feed: FeedState,
     *,
     removed: bool,
 ) -> None:
@@ -203,16 +210,16 @@ def check_history(
         cursor: The cursor.
         found: Its g and tag.
         tags: The feed's tags by g.
-        head: The position of the newest chunk.
+        feed: The feed.
         removed: Whether some tags are gone with their chunks.
     """
-    g, given = found
-    if g > head:
-        raise other_history(partition, cursor, f"the feed ends at position {head}")
-    if g not in tags and removed:
-        return
-    if tags.get(g) != given:
-        raise other_history(partition, cursor, f"position {g} has the tag {tags.get(g)!r}")
+    (g, given), why = found, None
+    if g > feed.head:
+        why = f"the feed ends at position {feed.head}"
+    elif tags.get(g) != given and not (g not in tags and removed):
+        why = f"position {g} has the tag {tags.get(g)!r}"
+    if why:
+        raise other_history(partition, cursor, why, replica=feed.replica)
 
 
 def in_order(

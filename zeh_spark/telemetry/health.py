@@ -26,6 +26,7 @@ import anyio
 import anyio.to_thread
 
 from zeh_spark.errors import ZeroEventHubError
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.sql_store.schema import VERSION
 from zeh_spark.store.interface import Store
 from zeh_spark.telemetry.outages import READS, Outages
@@ -130,8 +131,9 @@ class Readiness:
 
 
 def _store(store: Store) -> Check:
-    count = len(store.feeds())
-    return Check("store", True, f"{count:,} feed{'' if count == 1 else 's'}")
+    feeds = store.feeds()
+    which = " of a replica" if any(each.replica for each in feeds) else ""
+    return Check("store", True, f"{counted(len(feeds), 'feed')}{which}")
 
 
 def _table(name: str, read: Callable[[], object]) -> Check:

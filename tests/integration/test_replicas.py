@@ -1,0 +1,231 @@
+"""A store that is served from a hot standby, which may lag: an answer is true, or is to be asked
+for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import requests
+from sqlalchemy import create_engine
+
+from tests import postgresql
+from tests.fix_shop import Shop, opened_shop
+from tests.integration.test_openapi import check
+from tests.integration.test_table_holders import until_replayed
+from tests.integration.test_table_restores import events
+from tests.patience import eventually
+from zeh_spark.publisher import Store, open_store
+from zeh_spark.retention.pruner import Pruner
+from zeh_spark.store.problems import Problem
+from zeh_spark.testing import publish, running_publisher
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@dataclass
+class Pair:
+    """A primary and its standby, of which a publisher serves each."""
+
+    server: postgresql.Server
+    standby: postgresql.Replica
+    store: Store
+    copy: Store
+    primary: str
+    replica: str
+
+    def arrive(self) -> None:
+        """Have the standby replay all that was committed."""
+        self.standby.execute("SELECT pg_wal_replay_resume()")
+        until_replayed(Shop(self.server, "postgres", None), self.standby)  # type: ignore[arg-type]
+
+    def lag(self) -> None:
+        """Have the standby replay nothing more."""
+        self.standby.execute("SELECT pg_wal_replay_pause()")
+        state = "SELECT pg_get_wal_replay_pause_state()"
+        eventually(lambda: self.standby.execute(state) == [("paused",)], 30)
+
+    def cursors(self) -> dict[str, str]:
+        """The cursors after all that the primary has."""
+        ends = plan(self.primary, {"0": "_first", "1": "_first"}).json()["ends"]
+        return {partition: str(cursor) for partition, cursor in ends.items()}
+
+
+def plan(base: str, cursors: dict[str, str], **more: object) -> requests.Response:
+    asked = {"n": 2, "cursors": cursors, **more}
+    return requests.post(f"{base}/orders/plan", json=asked, timeout=30)
+
+
+def page(base: str, query: str, path: str = "") -> requests.Response:
+    return requests.get(f"{base}/orders{path}?n=2&{query}", timeout=30)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Pair]:
+    postgresql.needed()
+    with ExitStack() as stack:
+        server = postgresql.Server()
+        stack.callback(server.remove)
+        database = server.create_database()
+        store = stack.enter_context(closing(open_store(server.url(database))))
+        store.create("orders", 2)
+        publish(store, "orders", [0, 1])
+        standby = postgresql.Replica(server)
+        stack.callback(standby.remove)
+        copy = stack.enter_context(closing(open_store(standby.url(database))))
+        primary, replica = (stack.enter_context(running_publisher(each)) for each in (store, copy))
+        yield Pair(server, standby, store, copy, primary, replica)
+
+
+@pytest.fixture
+def pair(server: Pair) -> Pair:
+    """The standby has all that was committed."""
+    server.arrive()
+    return server
+
+
+@pytest.fixture
+def ahead(pair: Pair) -> dict[str, str]:
+    """The primary's cursors, to which the standby has not come."""
+    pair.lag()
+    publish(pair.store, "orders", [0, 1])
+    return pair.cursors()
+
+
+def is_again(answer: requests.Response, path: str = "", method: str = "GET") -> bool:
+    """Whether a client asks again, by the name, and is not told to begin again."""
+    check(f"/{{feed}}{path}", method, answer)
+    told = answer.json()
+    assert "_first" not in told["detail"]
+    return (503, "replica-behind") == (answer.status_code, told["type"].rpartition(":")[2])
+
+
+def test_a_cursor_that_the_standby_has_not_come_to_is_asked_for_again(
+    pair: Pair, ahead: dict[str, str]
+) -> None:
+    """My reader comes from the primary; it waits, and goes on once the standby has caught up."""
+    query = f"cursor0={ahead['0']}&cursor1={ahead['1']}"
+    before = plan(pair.replica, {"0": "_first", "1": "_first"}).json()
+    ranges = [{"partition": 0, "from": before["ends"]["0"], "to": ahead["0"]}]
+    chunks = {"url": f"{pair.replica}/orders/chunks", "json": {"n": 2, "ranges": ranges}}
+    assert is_again(page(pair.replica, query))
+    assert is_again(plan(pair.replica, ahead), "/plan", "POST")
+    assert is_again(requests.post(**chunks, timeout=30), "/chunks", "POST")
+
+    pair.arrive()
+
+    assert [200] * 3 == [
+        page(pair.replica, query).status_code,
+        plan(pair.replica, ahead).status_code,
+        requests.post(**chunks, timeout=30).status_code,
+    ]
+
+
+def test_what_a_standby_cannot_know_is_not_of_another_history(pair: Pair) -> None:
+    """The primary may have begun a history that the standby does not follow yet. Only the primary
+    says for certain that my checkpoint is of another one.
+    """
+    other = {"0": "1.00000000", "1": "_first"}
+    query = f"cursor0={other['0']}&cursor1=_first"
+    assert is_again(page(pair.replica, query))
+    assert is_again(plan(pair.replica, other), "/plan", "POST")
+    since = {"0": "_first", "1": "_first"}
+    assert is_again(plan(pair.replica, since, upto="1.00000000"), "/plan", "POST")
+    assert 409 == page(pair.primary, query).status_code
+
+
+def test_a_time_that_the_standby_has_not_come_to_is_asked_for_again(
+    pair: Pair, ahead: dict[str, str]
+) -> None:
+    """It has no commit of that time yet, so it cannot tell what comes after it."""
+    time = f"time={pair.store.feed('orders').time}"
+    assert is_again(page(pair.replica, time, "/cursors"), "/cursors")
+    pair.arrive()
+    answers = [page(each, time, "/cursors").json() for each in (pair.replica, pair.primary)]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("query", ["cursor0=_first", "resume=0"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_standby_keeps_no_cursors(pair: Pair, query: str, method: str) -> None:
+    """It cannot write, and what the primary keeps may be further. I am told so, and do not ask
+    again for ever.
+    """
+    publish_to = f"{pair.primary}/orders?n=2&cursor0=_first&cursorset=mine&pagesizehint=0"
+    assert 200 == requests.get(publish_to, timeout=30).status_code
+    pair.arrive()
+    url = f"{pair.replica}/orders?n=2&{query}&cursorset=mine"
+    answer = requests.request(method, url, timeout=30)
+    assert 400 == answer.status_code
+    if method == "GET":
+        check("/{feed}", "GET", answer)
+        assert "cursorset-unsupported" in answer.text and "replica" in answer.text
+
+
+def test_discovery_and_plans_claim_nothing_that_a_standby_does_not_have(pair: Pair) -> None:
+    """It says that it is a replica, not that an answer has all that was committed, nor that I have
+    read all that there is.
+    """
+    told = {each: described(each) for each in (pair.primary, pair.replica)}
+    ends = plan(pair.replica, pair.cursors()).json()
+    assert (False, "exactly-once") == known(told[pair.primary])
+    assert (True, None) == known(told[pair.replica])
+    assert told[pair.primary]["epochs"] == told[pair.replica]["epochs"]
+    assert ([], None) == (ends["ranges"], ends["lag"])
+    assert plan(pair.primary, pair.cursors()).json()["lag"]
+
+
+def described(base: str) -> dict[str, Any]:
+    answer = requests.get(f"{base}/orders", timeout=30)
+    check("/{feed}", "GET", answer)
+    found: dict[str, Any] = answer.json()["feed"]
+    return found
+
+
+def known(told: dict[str, Any]) -> tuple[bool, str | None]:
+    return told.get("replica", False), told.get("delivery")
+
+
+def test_publishing_to_a_standby_says_where_to_publish(pair: Pair) -> None:
+    """Also if I only ask for a producer's state, which waits for commits under way."""
+    answer = requests.get(f"{pair.replica}/orders/producers/test", timeout=30)
+    assert (503, True) == (answer.status_code, "primary" in answer.json()["detail"])
+
+
+def test_a_standby_is_not_tidied(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """The log has no failures of what the primary's publisher does, and /readyz names it."""
+    with Pruner(pair.copy):
+        ready = requests.get(f"{pair.replica}/readyz", timeout=30).json()
+    assert ("1 feed of a replica", "") == (ready["checks"]["store"]["detail"], caplog.text)
+
+
+def test_a_table_on_a_standby_does_not_refuse_what_it_cannot_know(pair: Pair) -> None:
+    """The same for rows of a table: after `new-history` the standby knows the old history for a
+    while.
+    """
+    with opened_shop(pair.server) as shop, ExitStack() as stack:
+        for statement in shop.feed().ddl(cursorsets=True):
+            shop.execute(statement)
+        shop.sell(1)
+        pair.arrive()
+        copy = Shop(pair.standby, shop.database, create_engine(pair.standby.url(shop.database)))
+        stack.callback(copy.engine.dispose)
+        feed = copy.feed()
+        assert [1] == events(feed)[0]
+        pair.lag()
+        shop.feed().new_history()
+        _, new = events(shop.feed())
+        with pytest.raises(Problem) as refused:
+            events(feed, new)
+        with pytest.raises(Problem, match="replica") as resumed:
+            feed.load_cursors("mine", 4)
+        pair.arrive()
+        assert ("replica-behind", "cursorset-unsupported") == (
+            refused.value.name,
+            resumed.value.name,
+        )
+        assert [] == events(feed, new)[0]
