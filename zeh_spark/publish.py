@@ -12,6 +12,7 @@ Runs in services and in the command line.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -107,7 +108,7 @@ class Producer:
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._turn = _Turn(max_wait)
-        self._attempts = 0
+        self._attempts = itertools.count(1)
         self._in_doubt: OpenBatch | None = None
         self._overtaken: PublishError | None = None
         self._state: ProducerProgress | None = None
@@ -200,7 +201,6 @@ class Producer:
                     self._check_numbers()
                 with nothing_published():
                     which, count = self._identity(batch.name, allow)
-                self._attempts += 1
                 return BatchAttempt(self._client, which, count, self._attempts, keep=keep)
         except BaseException:
             self._turn.end()
@@ -356,8 +356,8 @@ class OpenBatch:
     """A batch while it is filled, made by `Producer.batch`.
 
     It is a context manager: the end of its `with` block publishes it, unless the block raises. Then
-    nothing of it is published. Uploads are sent as they fill up, so memory does not grow with the
-    batch. Threads may share it.
+    nothing of it is published. Uploads are sent as they fill up, and up to 32 MiB of them are kept
+    until the commit is answered, so memory does not grow with the batch. Threads may share it.
 
     The end of the block raises PublishError (refused) or UnavailableError (no answer) if nothing
     was published, and OutcomeUnknownError if that is not known: then call `settle`, or

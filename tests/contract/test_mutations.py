@@ -52,7 +52,7 @@ def test_without_the_check_the_same_history_goes_wrong(
 def test_missing_upload_is_not_blamed_on_the_network(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """8: "run the batch again" is the right advice; "something changes bodies" is not."""
+    """8: "publish the events again" is the right advice; "something changes bodies" is not."""
     world.honest.add("content-mismatch")
     lose_an_upload(world)
     monkeypatch.setattr(commit_decision, "decide", any_uploads)

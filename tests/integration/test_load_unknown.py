@@ -17,7 +17,9 @@ from zeh_spark.loading import load as loading
 from zeh_spark.loading.load import Loaded, Source
 from zeh_spark.loading.one_batch import named_batch
 from zeh_spark.publisher import open_store
+from zeh_spark.store.batches import Call, Declared
 from zeh_spark.store.interface import Store, StoreBusyError, StoreOutcomeUnknownError
+from zeh_spark.store.problems import Problem
 
 FAILURES = [KeyboardInterrupt(), StoreOutcomeUnknownError("COMMIT failed")]
 
@@ -87,6 +89,39 @@ def test_what_took_no_effect_can_be_loaded_again(store, failure):
     assert ([], {}) == (events_of(store.store), dict(store.store.staged()))
     assert 1 == load(store).events
     assert [b'{"id":1}'] == events_of(store.store)
+
+
+@dataclass
+class Losing:
+    """A store that has lost what was staged when a commit comes, the first `times`."""
+
+    store: Store
+    times: int
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def commit(self, feed: str, call: Call, declared: Declared) -> Any:
+        if self.times:
+            self.times -= 1
+            self.store.release(feed, call.producer, call.batch, call.run)
+        return self.store.commit(feed, call, declared)
+
+
+@pytest.mark.parametrize("name", [None, "monday"])
+def test_lost_uploads_are_staged_again(store, name):
+    """A crash of the database loses them; the load has them still."""
+    loaded = load(Losing(store.store, 2), name=name)
+
+    assert (1, False) == (loaded.events, loaded.repeated)
+    assert [b'{"id":1}'] == events_of(store.store)
+
+
+def test_lost_uploads_are_staged_again_a_few_times(store):
+    with pytest.raises(Problem, match="publish the events again; nothing was published"):
+        load(Losing(store.store, 9))
+
+    assert ([], {}) == (events_of(store.store), dict(store.store.staged()))
 
 
 def test_an_interrupted_repetition_is_a_repetition(store):

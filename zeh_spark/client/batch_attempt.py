@@ -6,6 +6,10 @@ upload than the commit names. A commit that arrives later finds too many uploads
 (`upload-missing`), whatever uploads arrive again. A commit that arrived before has left a receipt.
 The next attempt at the batch has uploads of its own.
 
+A publisher may lose uploads that it has acknowledged: a crash of PostgreSQL loses those of its last
+second. The commit is then refused (`upload-missing`), and the uploads are sent again, under another
+number, while they are kept. Rejected: uploads that are durable. Each would wait for a disk.
+
 Rejected: to delete the uploads instead. An upload that arrives late and again would restore what
 the commit needs, and an empty batch needs no uploads. Rejected: to commit an empty batch in its
 place. The program's numbers would no longer count its batches, and a name would be used up.
@@ -16,6 +20,8 @@ in the command line.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -28,7 +34,7 @@ from zeh_spark.errors import (
     ZeroEventHubError,
 )
 from zeh_spark.protocol import event_key, problems
-from zeh_spark.protocol.batch_uploader import BatchUploader
+from zeh_spark.protocol.batch_uploader import KEPT_BYTES, STAGINGS, BatchUploader
 from zeh_spark.protocol.events import checked_headers, json_of
 from zeh_spark.protocol.partitioning import partition_for
 from zeh_spark.protocol.upload_format import (
@@ -39,6 +45,8 @@ from zeh_spark.protocol.upload_format import (
     upload_body,
 )
 from zeh_spark.protocol.wire import PLAIN_INCARNATION
+
+log = logging.getLogger(__name__)
 
 
 class BatchAttempt:
@@ -51,7 +59,7 @@ class BatchAttempt:
         client: sends the requests.
         batch: the batch.
         count: the feed's number of partitions.
-        number: a number that no other attempt of the same run has.
+        numbers: yields numbers that no other attempt of the same run has.
         keep: whether to keep the events in memory, for `add_all_of` of another attempt.
 
     Guarantee: a batch for which `commit` or `settle` returns a receipt is published, once. A batch
@@ -59,15 +67,24 @@ class BatchAttempt:
     """
 
     def __init__(
-        self, client: PublishClient, batch: BatchCall, count: int, number: int, *, keep: bool
+        self,
+        client: PublishClient,
+        batch: BatchCall,
+        count: int,
+        numbers: Iterator[int],
+        *,
+        keep: bool,
     ) -> None:
         self.batch = batch
         self.in_doubt = False
         self.receipt: Receipt | None = None
         self._client = client
         self._count = count
-        self._number = number
-        self._uploader = BatchUploader(self._send, count, f"{batch.producer}/{batch.number}")
+        self._numbers = numbers
+        self._number = next(numbers)
+        kept_bytes = math.inf if keep else KEPT_BYTES
+        name = f"{batch.producer}/{batch.number}"
+        self._uploader = BatchUploader(self._send, count, name, kept_bytes=kept_bytes)
         self.torn = False
         self._kept: list[tuple[bytes, int]] | None = [] if keep else None
         self._given = 0
@@ -158,6 +175,30 @@ class BatchAttempt:
         except BaseException:  # also Ctrl-C
             self.release()
             raise
+        try:
+            for left in reversed(range(STAGINGS)):
+                try:
+                    return self._commit_once()
+                except PublishError as exc:
+                    lost = exc.problem == problems.UPLOAD_MISSING.name
+                    if not lost or not left or not self._stage_again():
+                        raise
+                    log.warning("the uploads were sent again, because they were lost: %s", exc.what)
+        finally:
+            self._uploader.forget()
+        raise AssertionError("unreachable")
+
+    def _stage_again(self) -> bool:
+        """Send the uploads again, under another number; return False if they are not kept."""
+        self._number, self._released = next(self._numbers), False
+        try:
+            return self._uploader.send_again()
+        except BaseException:  # also Ctrl-C
+            self.release()
+            raise
+
+    def _commit_once(self) -> Receipt:
+        """Commit what is staged, and ask if the publisher does not tell. Raises as `commit`."""
         self.in_doubt = True
         try:
             done = TaskDone(0, self._number, self._uploader.uploads, self.content)

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from zeh_spark.errors import OutcomeUnknownError, StoreError
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.batch_uploader import BatchUploader
+from zeh_spark.protocol import problems, wire
+from zeh_spark.protocol.batch_uploader import KEPT_BYTES, STAGINGS, BatchUploader
 from zeh_spark.protocol.phrases import counted
 from zeh_spark.protocol.upload_format import Content, StagedChunk
 from zeh_spark.store.batches import Call, Declared, StoredReceipt, TaskAttempt, Upload
 from zeh_spark.store.interface import Store, StoreOutcomeUnknownError
+from zeh_spark.store.problems import Problem
 
 _RECEIPTS = 1_000
 """Receipts among which that of a commit in doubt is looked for, the newest ones."""
@@ -56,7 +57,8 @@ def publish(
     """Publish the events that `fill` adds as one batch, as one task's first attempt.
 
     If the commit is interrupted, or the store does not tell whether it took effect, that is found
-    out: it is published, or an error says that it is not.
+    out: it is published, or an error says that it is not. If the database has lost uploads in a
+    crash, they are staged again, up to KEPT_BYTES of them.
 
     Raises:
         StoreError: The store failed; nothing was published.
@@ -71,18 +73,35 @@ def publish(
         upload = Upload(0, 0, number, digest, tuple(chunks))
         return not isinstance(store.stage(feed, call, upload), StoredReceipt)
 
-    name = call.run if call.batch is None else call.batch
-    batch = BatchUploader(send, call.partition_count, f"{call.producer}/{name}")
-    try:
+    name = f"{call.producer}/{call.run if call.batch is None else call.batch}"
+    batch = BatchUploader(send, call.partition_count, name, kept_bytes=KEPT_BYTES)
+
+    with _released(store, feed, call):
         fill(batch)
         batch.finish()
+    attempts = (TaskAttempt(0, 0, batch.uploads, batch.content.events),)
+    declared = Declared(batch.content, attempts)
+    for left in reversed(range(STAGINGS)):
+        try:
+            return Published(*_commit(store, feed, call, declared), batch.content)
+        except Problem as exc:
+            if exc.name != problems.UPLOAD_MISSING.name or not left:
+                raise
+            with _released(store, feed, call):
+                if not batch.send_again():
+                    raise
+    raise AssertionError("unreachable")
+
+
+@contextmanager
+def _released(store: Store, feed: str, call: Call) -> Iterator[None]:
+    """If staging fails, drop what was staged."""
+    try:
+        yield
     except BaseException:
         with suppress(StoreError):  # the first error is raised instead
             store.release(feed, call.producer, call.batch, call.run)
         raise
-    attempts = (TaskAttempt(0, 0, batch.uploads, batch.content.events),)
-    receipt, new = _commit(store, feed, call, Declared(batch.content, attempts))
-    return Published(receipt, new, batch.content)
 
 
 def _commit(store: Store, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:

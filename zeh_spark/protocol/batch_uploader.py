@@ -29,6 +29,12 @@ from zeh_spark.protocol.upload_format import (
     StagedChunk,
 )
 
+KEPT_BYTES = 8 * UPLOAD_BYTES
+"""Bytes of frames that a caller may keep, so that it can send again what a store has lost."""
+
+STAGINGS = 3
+"""How often a caller sends the uploads of a batch before it gives up."""
+
 UNPACKED = 2
 """Maximum bytes of lines in an upload, for each byte that its body may have.
 
@@ -55,6 +61,7 @@ class BatchUploader:
 
     Memory: open chunks hold at most OPEN_UPLOADS uploads together. Another upload is filled. With
     an executor yet another one is being sent, and `add` blocks while two uploads are not answered.
+    What was sent takes `kept_bytes` at most.
 
     Args:
         send: stages one upload.
@@ -65,6 +72,7 @@ class BatchUploader:
         wanted: false if the batch is known to be committed.
         executor: sends uploads while the caller continues; it has one thread. `finish` itself sends
             the last upload. Without an executor, the caller sends all.
+        kept_bytes: keep what was sent for `send_again`, until its frames have more bytes.
 
     Attributes:
         uploads: how many uploads were given to `send`; they are numbered from 0.
@@ -83,6 +91,7 @@ class BatchUploader:
         upload_bytes: int = UPLOAD_BYTES,
         wanted: bool = True,
         executor: Executor | None = None,
+        kept_bytes: float = 0,
     ) -> None:
         self.uploads = 0
         self.wanted = True
@@ -95,6 +104,8 @@ class BatchUploader:
         self._group = Group(upload_bytes)
         self._under_way: Future[bool] | None = None
         self._failed: BaseException | None = None
+        self._kept: list[list[StagedChunk]] | None = []
+        self._room = kept_bytes
         self._answered(wanted)
 
     @property
@@ -147,6 +158,20 @@ class BatchUploader:
             self._failed = exc
             raise
 
+    def send_again(self) -> bool:
+        """After `finish`, send all uploads again, with the same numbers. Raises what `send` raises.
+
+        Returns:
+            False if they are not kept.
+        """
+        for number, chunks in enumerate(self._kept or ()):
+            self._answered(self._send(number, list(chunks)))
+        return self._kept is not None
+
+    def forget(self) -> None:
+        """Give up what is kept for `send_again`."""
+        self._kept = None
+
     def settle(self) -> None:
         """Wait for the upload that is being sent. Raises what `send` raised."""
         if self._under_way:
@@ -165,10 +190,18 @@ class BatchUploader:
         if not chunks or not self.wanted:
             return
         number, self.uploads = self.uploads, self.uploads + 1
+        self._keep(chunks)
         if executor:
             self._under_way = executor.submit(self._send, number, chunks)
         else:
             self._answered(self._send(number, chunks))
+
+    def _keep(self, chunks: list[StagedChunk]) -> None:
+        self._room -= sum(len(each.frame) for each in chunks)
+        if self._room < 0:
+            self._kept = None
+        elif self._kept is not None:
+            self._kept.append(list(chunks))
 
     def _answered(self, wanted: bool) -> None:
         if not wanted:

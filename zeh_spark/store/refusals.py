@@ -195,13 +195,16 @@ def layout_changed(call: Call, partition_count: int) -> Problem:
 
 def upload_missing(call: Call, named: TaskAttempt, here: Found) -> Problem:
     """Return the refusal of a commit that names uploads which are not there."""
+    again = "start the query again, which repeats the batch"
+    if call.incarnation in (wire.BATCH_INCARNATION, wire.PLAIN_INCARNATION):
+        again = "publish the events again"
     return _refused(
         problems.UPLOAD_MISSING,
         call,
         f"task {named.task}, attempt {named.attempt}, has staged "
         f"{counted(here.uploads, 'upload')} with {counted(here.content.events, 'event')} here; the "
         f"commit names {named.uploads} with {named.events}",
-        "run the batch again; nothing was published",
+        f"{again}; nothing was published",
         task=named.task,
         expected={"uploads": named.uploads, "events": named.events},
         found={"uploads": here.uploads, "events": here.content.events},

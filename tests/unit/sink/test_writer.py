@@ -245,6 +245,20 @@ def test_an_abort_lets_go_of_what_was_staged(publisher):
     assert Counter(range(10)) == numbers_of(publisher)
 
 
+def test_uploads_that_were_lost_stop_the_query_and_a_restart_repeats_them(publisher):
+    """As after a crash of the database. The rows are with tasks that have ended, so Spark has to
+    run them again, and the error says how.
+    """
+    messages = written(publisher, 0, (0, 1, range(5)), (1, 2, range(5, 10)))
+    publisher.store.release("orders", "p", 0, messages[0].batch.run)
+
+    with pytest.raises(PublishError, match="start the query again, which repeats the batch"):
+        commit(publisher, messages)
+    commit(publisher, written(publisher, 0, (0, 3, range(10)), run="restarted"))
+
+    assert Counter(range(10)) == numbers_of(publisher)
+
+
 def test_an_abort_asks_once(raw_server):
     """Spark waits for it, and the publisher cleans up by itself."""
     from tests.fix_raw_server import refused
