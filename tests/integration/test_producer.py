@@ -155,7 +155,9 @@ def test_publisher_knows_how_far_a_producer_is(publisher: Publisher, till: Produ
 
 
 def test_named_batch_adds_nothing_when_it_is_repeated(publisher: Publisher, till: Producer) -> None:
-    """I may publish a day again whenever I am not sure; other events are refused (EX-01, EX-03)."""
+    """I may publish a day again whenever I am not sure; other events are refused
+    (EH-01, EX-01, EX-03).
+    """
     first = published(till, 1, 2, name="2026-11-20")
     again = published(Producer(publisher.url, "till-7"), 2, 1, name="2026-11-20")
     assert ("committed", "already-committed") == (first.status, again.status)

@@ -154,7 +154,7 @@ def start(*, laptop_because: str = "") -> Notebook:
     if laptop_because:
         raise RuntimeError(
             f"this notebook runs on a laptop only, because {laptop_because}. Run it there; the "
-            f"other notebooks run on Databricks, too."
+            f"other notebooks are made for Databricks, too."
         )
     return _on_databricks()
 
