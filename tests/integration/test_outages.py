@@ -18,7 +18,6 @@ from tests.fix_publish import Caller, Who, rows
 from tests.patience import eventually
 from zeh_spark.protocol.upload_format import upload_body
 from zeh_spark.publisher import MemoryStore, create_app, open_store
-from zeh_spark.telemetry.settings import Telemetry
 from zeh_spark.testing import publish, running_publisher
 
 
@@ -167,24 +166,6 @@ def test_a_full_temporary_directory_is_a_problem_and_no_reset(caplog):
     assert begins.startswith("receiving bodies in the temporary directory fails: ")
     assert ends.endswith("and 3 failures")
     assert not lines(caplog, "uvicorn")
-
-
-def test_a_disk_that_is_nearly_full_takes_no_uploads(tmp_path, caplog):
-    """What I have sent can still be committed and read; the operator has one line."""
-    file = tmp_path / "feeds.db"
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 1)
-        with running_publisher(store) as base, closing(Caller(f"{base}/orders")) as caller:
-            assert (201, "staged") == caller.upload(Who(n=1), rows(1)).short
-        full = create_app(store, telemetry=Telemetry(store_file=file, least_free=1 << 62))
-        with running_publisher(store, full) as base, closing(Caller(f"{base}/orders")) as caller:
-            refused = [caller.upload(Who(n=1), rows(2), name="1.0.0") for _ in range(2)]
-            assert (200, "committed") == caller.commit(Who(n=1), rows(1)).short
-            assert (200, "already-committed") == caller.upload(Who(n=1), rows(2)).short
-        assert 1 == store.feed("orders").events
-    assert [(507, "store-full")] * 2 == [each.short for each in refused]
-    assert "MiB left, and uploads are taken from" in refused[0].document["detail"]
-    assert 1 == len([each for each in lines(caplog) if "MiB left" in each])
 
 
 def test_a_temporary_directory_that_is_gone_is_a_problem_too(tmp_path, monkeypatch):

@@ -74,7 +74,7 @@ _SETTINGS = {
     "least_free": _setting(
         "least_free", type=Size(), metavar="SIZE",
         meaning="Take uploads, and be ready, only with this much room on the disk of a SQLite "
-        "store, like 1g.",
+        "store, like 1g; and commits and new cursor sets with half of it.",
     ),
     "answer_cache": _setting(
         "answer_cache", type=Size(), metavar="SIZE",

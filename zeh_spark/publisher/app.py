@@ -11,7 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import cast
+from urllib.parse import unquote
 
 import anyio.to_thread
 import msgspec
@@ -22,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from zeh_spark.access import gate as access
-from zeh_spark.access.disk import check_room
+from zeh_spark.access.disk import Disk
 from zeh_spark.access.gate import Gate
 from zeh_spark.errors import StoreError
 from zeh_spark.network.bodies import BODY_MEMORY
@@ -129,7 +131,9 @@ def create_app(
     outages = Outages(named, BODY_MEMORY)
     metrics = Metrics(filter(None, named), telemetry.seconds)
     of_tables = {name: each.state for name, each in named.items() if isinstance(each, SqlTableFeed)}
-    readiness = Readiness(store, telemetry, outages, lambda: draining.has_begun, of_tables)
+    disk = Disk(telemetry.store_file, telemetry.least_free, store)
+    look = disk.look if telemetry.store_file else None
+    readiness = Readiness(store, telemetry, outages, lambda: draining.has_begun, of_tables, look)
     gauges = StoreGauges(store, calls.waiting, telemetry.connections, calls.backlogs)
     publish = [
         gate.route(f"/{name}{path}", _not_published_to, access.reads_feed(name), methods=[method])
@@ -138,8 +142,9 @@ def create_app(
         for method, path, _, _ in CALLS
     ]
     if store:
-        room = partial(check_room, telemetry.store_file, telemetry.least_free)
-        publish += PublishApi(store, staging_quota, most_chunks, room).routes(gate)
+        publish += PublishApi(store, staging_quota, most_chunks, disk).routes(gate)
+    disks = {name: _disk_of(each, telemetry.least_free) for name, each in named.items()}
+    pages_of_feeds = PageApi(calls, lambda name: disks.get(name, disk))
     telling = TelemetryApi(gate, readiness, metrics, gauges, store, named)
     pages, refusals, of_console = None, RecentRefusals(), []
     if console:
@@ -163,7 +168,7 @@ def create_app(
             *of_console,
             *publish,
             *DirectApi(calls).routes(read, gate),
-            gate.route(read, PageApi(calls).read, access.reads, methods=["GET"]),
+            gate.route(read, pages_of_feeds.read, access.reads, methods=["GET"]),
         ],
         middleware=[Middleware(Observer, metrics, outages, writes=telemetry.access_log)],
         exception_handlers={
@@ -183,6 +188,14 @@ def create_app(
         partial(_end, draining, each) for each in (calls.drain, calls.stop)
     )
     return app
+
+
+def _disk_of(feed: Feed, least: int) -> Disk:
+    """Return the disk of a feed beside the store, which may keep cursors in a SQLite file."""
+    url = feed.engine.url if isinstance(feed, SqlTableFeed) else None
+    if url is None or url.get_backend_name() != "sqlite" or not url.database:
+        return Disk(None, least)
+    return Disk(Path(unquote(url.database.removeprefix("file:"))), least)
 
 
 def _end(draining: Draining, end_polls: Callable[[], object]) -> None:

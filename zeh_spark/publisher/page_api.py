@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -21,6 +21,7 @@ from itertools import chain
 from starlette.requests import Request
 from starlette.responses import Response
 
+from zeh_spark.access.disk import Disk
 from zeh_spark.protocol import problems, wire
 from zeh_spark.protocol.direct_reads import OFFER
 from zeh_spark.protocol.served_lines import Block
@@ -88,10 +89,16 @@ class Opened:
 
 
 class PageApi:
-    """The read API of the spec: pages of events."""
+    """The read API of the spec: pages of events.
 
-    def __init__(self, calls: FeedCalls) -> None:
+    Args:
+        calls: The calls of feeds.
+        disk_of: Returns the disk on which the feed of a name keeps cursors.
+    """
+
+    def __init__(self, calls: FeedCalls, disk_of: Callable[[str], Disk]) -> None:
         self._calls = calls
+        self._disk_of = disk_of
 
     async def read(self, request: Request) -> Response:
         """Answer a request of the read API with a page of events."""
@@ -149,7 +156,8 @@ class PageApi:
 
     async def _kept(self, name: str, page: Opened, is_get: bool, how: How) -> Opened:
         """Return the page of a request that names a cursorset."""
-        begin = partial(starting_cursors, page.feed, page.ask, keep=is_get)
+        check = self._disk_of(name).check_growth
+        begin = partial(starting_cursors, page.feed, page.ask, check, keep=is_get)
         cursors = await self._calls.in_thread(name, begin, writes=True)
         waits = is_get and page.ask.hint != 0 and page.ask.wait > 0
         call = partial(self._open, page.feed, page.ask, cursors, waits, how)
@@ -228,7 +236,9 @@ def asked(feed: Feed, query: bytes, consumer: str | None) -> Ask:
         raise problem.with_members(feed=described) from None
 
 
-def starting_cursors(feed: Feed, ask: Ask, *, keep: bool) -> Mapping[int, str]:
+def starting_cursors(
+    feed: Feed, ask: Ask, check_growth: Callable[[], object], *, keep: bool
+) -> Mapping[int, str]:
     """Return the cursors from which a request reads that names a cursorset.
 
     Special cursors are replaced by what they mean now: taken again when the reader resumes, `_last`
@@ -237,6 +247,7 @@ def starting_cursors(feed: Feed, ask: Ask, *, keep: bool) -> Mapping[int, str]:
     Args:
         feed: The feed.
         ask: The request.
+        check_growth: Raises Problem if the feed's disk has no room for cursors.
         keep: Whether to save the cursors under the cursorset.
 
     Raises:
@@ -250,10 +261,25 @@ def starting_cursors(feed: Feed, ask: Ask, *, keep: bool) -> Mapping[int, str]:
         return resumed(ask, feed.load_cursors(ask.cursor_set, ask.n, ask.consumer))
     cursors = {block.partition: block.cursor for block in feed.page(ask.cursors, ask.n, 0, ())}
     if keep:
+        _check_room(feed, ask, check_growth)
         feed.save_cursors(ask.cursor_set, ask.n, cursors, ask.consumer)
     else:
         feed.load_cursors(ask.cursor_set, ask.n, ask.consumer)  # a HEAD is refused as its GET is
     return cursors
+
+
+def _check_room(feed: KeepsCursors, ask: Ask, check_growth: Callable[[], object]) -> None:
+    """Raise Problem if new cursors have no room. Those that move on need none.
+
+    Retention may wait for them, and frees room once they have moved on.
+    """
+    try:
+        check_growth()
+    except Problem:
+        assert ask.cursor_set is not None
+        kept = feed.load_cursors(ask.cursor_set, ask.n, ask.consumer)
+        if not ask.cursors.keys() <= kept.keys():
+            raise
 
 
 def blocks_before_events(

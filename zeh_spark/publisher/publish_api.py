@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from zeh_spark.access.disk import Disk
 from zeh_spark.access.gate import Gate, Needs, actor_of, publishes, sees_producer, sees_producers
 from zeh_spark.access.shares import SharedBudget, client_of
 from zeh_spark.network.bodies import Budget, check_length, received
@@ -35,6 +36,7 @@ from zeh_spark.store.batches import (
     Upload,
 )
 from zeh_spark.store.interface import StagingResult, Store
+from zeh_spark.store.problems import Problem
 from zeh_spark.telemetry.exchange import exchange_of
 
 STAGING_QUOTA = 64 << 30
@@ -97,7 +99,7 @@ class PublishApi:
         store: The store.
         staging_quota: Bytes that a producer may have staged and not committed.
         most_chunks: How many chunks a commit may have.
-        check_room: Raises Problem if the store's disk takes no uploads.
+        disk: The store's disk.
     """
 
     def __init__(
@@ -105,9 +107,9 @@ class PublishApi:
         store: Store,
         staging_quota: int,
         most_chunks: int,
-        check_room: Callable[[], object] = lambda: None,
+        disk: Disk,
     ) -> None:
-        self._check_room = check_room
+        self._disk = disk
         self._store = store
         self._quota = staging_quota
         self._most_chunks = most_chunks
@@ -144,7 +146,7 @@ class PublishApi:
             where = task, attempt, number, call.partition_count
             check = partial(_verified, whole, request.headers.get("content-digest"), *where)
             upload = await anyio.to_thread.run_sync(check, limiter=self._checkers)
-            keep = partial(self._store.stage, feed, call, upload, self._quota)
+            keep = partial(self._stage, feed, call, upload)
             staged = await anyio.to_thread.run_sync(keep, limiter=self._stagers)
         if isinstance(staged, StoredReceipt):
             return json_answer(publish_requests.committed(staged, new=False))
@@ -170,7 +172,7 @@ class PublishApi:
             del parse
         await self._called(partial(self._check_chunks, feed, call, declared))
         begun, exchange = time.monotonic(), exchange_of(request)
-        receipt, new = await self._called(partial(self._store.commit, feed, call, declared))
+        receipt, new = await self._called(partial(self._commit, feed, call, declared))
         exchange.commit_seconds = time.monotonic() - begun
         exchange.published = receipt.events if new else 0
         return json_answer(publish_requests.committed(receipt, new=new))
@@ -249,8 +251,22 @@ class PublishApi:
         """Return the receipt if the batch is committed. Raises Problem if no upload is taken."""
         receipt = self._store.admit(feed, call)
         if receipt is None:
-            self._check_room()
+            self._disk.check_upload()
         return receipt
+
+    def _stage(self, feed: str, call: Call, upload: Upload) -> StagingResult | StoredReceipt:
+        """Keep an upload. Its body took a while, so there may be less room than before it."""
+        self._disk.check_upload()
+        return self._store.stage(feed, call, upload, self._quota)
+
+    def _commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
+        """Commit a batch; without room, only tell whether it was committed before."""
+        try:
+            self._disk.check_growth()
+        except Problem:
+            if self._store.admit(feed, call) is None:
+                raise
+        return self._store.commit(feed, call, declared)
 
     def _check_chunks(self, feed: str, call: Call, declared: Declared) -> None:
         """Raise Problem for a commit of too many chunks, before others wait for it."""

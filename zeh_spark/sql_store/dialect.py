@@ -103,6 +103,7 @@ class Database:
         explained: a database's error as a StoreError; an error that may pass by itself as a
             StoreBusyError.
         close: closes files and connections.
+        free_bytes: bytes that can be written before the database's file grows, as far as known.
     """
 
     read: Callable[[], AbstractContextManager[Connection]]
@@ -111,6 +112,7 @@ class Database:
     stored_version: Callable[[Connection], int]
     explained: Callable[[DBAPIError], StoreError]
     close: Callable[[], None]
+    free_bytes: Callable[[Connection], int] = lambda _: 0
 
 
 def only(answers: Sequence[T | Problem]) -> T:

@@ -535,6 +535,11 @@ class SqlStore:
         with self._reading() as connection:
             return self._database.stored_version(connection)
 
+    def free_bytes(self) -> int:
+        """Return the bytes that can be written before the database's file grows."""
+        with self._reading() as connection:
+            return self._database.free_bytes(connection)
+
     def close(self) -> None:
         """Close files and connections (see `Store.close`)."""
         self._database.close()

@@ -102,7 +102,9 @@ def open_sqlite(
         read.dispose()
         write.dispose()
 
-    database = Database(reading, writer, watch.version, _stored_version, explained, close)
+    database = Database(
+        reading, writer, watch.version, _stored_version, explained, close, _free_bytes
+    )
     return SqlStore(database, clock=clock, receipts=receipts)
 
 
@@ -255,6 +257,11 @@ def explained(exc: DBAPIError) -> StoreError:
 
 def _stored_version(connection: Connection) -> int:
     return int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
+
+
+def _free_bytes(connection: Connection) -> int:
+    pages = connection.exec_driver_sql("PRAGMA freelist_count").scalar_one()
+    return int(pages) * int(connection.exec_driver_sql("PRAGMA page_size").scalar_one())
 
 
 class _Watch:

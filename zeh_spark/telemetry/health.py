@@ -15,7 +15,6 @@ probes of strangers cost nothing. Runs in the publisher's event loop; looks run 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -56,6 +55,7 @@ class Readiness:
         outages: Where to note whether the store works.
         is_draining: Returns whether the publisher is about to stop.
         tables: For each feed of a table, a function that raises if the table cannot be read.
+        disk: Returns whether the store's disk has room, and what was found; None without one.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Readiness:
         outages: Outages,
         is_draining: Callable[[], bool],
         tables: Mapping[str, Callable[[], object]],
+        disk: Callable[[], tuple[bool, str]] | None,
     ) -> None:
         self._is_draining = is_draining
         self._has_store = store is not None
@@ -75,8 +76,8 @@ class Readiness:
             self._looks.append(("store", partial(_store, store)))
         if isinstance(store, HasVersion):
             self._looks.append(("schema", partial(_schema, store)))
-        if telemetry.store_file is not None:
-            self._looks.append(("disk", partial(_disk, telemetry)))
+        if disk is not None:
+            self._looks.append(("disk", lambda: Check("disk", *disk())))
         if telemetry.clock is not None:
             self._looks.append(("clock", telemetry.clock))
         for name, feed in self._tables.items():
@@ -146,11 +147,3 @@ def _schema(store: HasVersion) -> Check:
     if found == VERSION:
         return Check("schema", True, f"version {found}")
     return Check("schema", False, f"version {found}; this publisher knows version {VERSION}")
-
-
-def _disk(telemetry: Telemetry) -> Check:
-    assert telemetry.store_file is not None
-    free = shutil.disk_usage(telemetry.store_file.parent).free
-    least = telemetry.least_free
-    said = f"{free >> 20:,} MiB free; at least {least >> 20:,} MiB are needed"
-    return Check("disk", free >= least, said)

@@ -35,7 +35,7 @@ class Telemetry:
     Attributes:
         store_file: The file of a SQLite store; None for any other store.
         least_free: Bytes that have to be free on the disk of that file, to be ready and to take
-            uploads.
+            uploads; half of it for all else that grows (see `access.disk`).
         clock: Looks whether the clock is right, in a worker thread; None if nobody looks.
         connections: Returns the number of open connections; None if the server does not count.
         access_log: Whether each request gets a line in the log.

@@ -1,0 +1,169 @@
+"""What a publisher still takes when the disk of its store in SQLite is nearly full."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import sqlite3
+from contextlib import closing, contextmanager
+from types import SimpleNamespace
+
+import pytest
+import requests
+
+from tests.fix_cli import call
+from tests.fix_publish import Caller, Who, rows
+from zeh_spark.access.disk import Disk
+from zeh_spark.access.gate import Gate
+from zeh_spark.outbox.feed import SqlTableFeed
+from zeh_spark.publisher import Problem, create_app, open_store
+from zeh_spark.publisher.config import FeedConfig, engine_of
+from zeh_spark.retention.rules import prune
+from zeh_spark.store.access import ADMIN, Grant, Right, new_token
+from zeh_spark.store.interface import Retention
+from zeh_spark.telemetry.settings import Telemetry
+from zeh_spark.testing import publish, running_publisher
+
+EVERYTHING = 1 << 62
+"""More than any disk has: as --least-free, it leaves only the reserve."""
+MIB = 1 << 20
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "feeds.db"
+
+
+@pytest.fixture
+def store(file):
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 2)
+        yield store
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Say how many bytes the disk has left."""
+    usage = SimpleNamespace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    return lambda size: setattr(usage, "free", size)
+
+
+@contextmanager
+def served(store, file, least_free=EVERYTHING):
+    app = create_app(store, telemetry=Telemetry(store_file=file, least_free=least_free))
+    with running_publisher(store, app) as base, closing(Caller(f"{base}/orders")) as caller:
+        yield caller
+
+
+def kept(caller, cursor_set, cursors, query=""):
+    """Ask for a page that keeps these cursors."""
+    given = "&".join(f"cursor{each}={cursor}" for each, cursor in cursors.items())
+    url = f"{caller.url}?n=2&{given}&cursorset={cursor_set}{query}"
+    answer = requests.get(url, timeout=60)
+    problem = "" if answer.ok else answer.json()["type"].rpartition(":")[2]
+    return answer.status_code, problem
+
+
+def test_nothing_grows_into_the_reserve(store, file):
+    """Whatever a token may do, the disk does not fill up."""
+    with served(store, file, 0) as caller:
+        assert (200, "committed") == caller.publish(Who(), 1).short
+        assert (200, "") == kept(caller, "known", {0: "_first"})
+    with served(store, file) as caller:
+        full = (507, "store-full")
+        assert full == caller.upload(Who(1), rows(2)).short
+        assert full == caller.commit(Who(1)).short
+        assert full == caller.commit(Who(producer="another")).short
+        assert full == kept(caller, "new", {0: "_first"})
+        assert full == kept(caller, "known", {1: "_first"})
+    assert ["known"] == [each.name for each in store.cursor_sets("orders")]
+    assert ["p"] == [each.name for each in store.producers("orders")]
+
+
+def test_answers_that_were_lost_are_told_and_readers_move_on(store, file):
+    """Retention may wait for a reader, and frees room once that has moved on."""
+    with served(store, file, 0) as caller:
+        caller.publish(Who(), 1)
+        kept(caller, "known", {0: "_first", 1: "_first"})
+    with served(store, file) as caller:
+        assert (200, "already-committed") == caller.commit(Who(), rows(1)).short
+        assert (200, "") == kept(caller, "known", {0: "_last"})
+    (now,) = store.cursor_sets("orders")
+    assert store.feed("orders").head == int(now.cursors[2][0].partition(".")[0])
+
+
+def test_what_frees_room_or_takes_rights_away_works_in_the_reserve(store, file):
+    text, token = new_token("admin", ADMIN, store.now())
+    store.add_token(token)
+    store.add_token(new_token("reader", [Grant(Right.READ, "*")], store.now())[1])
+    publish(store, "orders", range(3))
+    store.save_cursors("orders", "known", 2, {0: "1.x"})
+    telemetry = Telemetry(store_file=file, least_free=EVERYTHING)
+    app = create_app(store, gate=Gate(store), telemetry=telemetry, console=True)
+    with running_publisher(store, app) as base:
+        headers = {"Authorization": f"Bearer {text}"}
+        runs = f"{base}/orders/producers/p/batches/0/uploads?run=r1"
+        assert 200 == requests.delete(runs, headers=headers, timeout=60).status_code
+        for path, form in {
+            "retention": {"size": "1", "age": "", "readers": "", "names": "", "confirmed": "1",
+                          "before": '{"age": "", "size": "", "readers": "", "names": "90d"}'},
+            "delete-cursor-set": {"name": "known"},
+        }.items():  # fmt: skip
+            url = f"{base}/console/feeds/orders/{path}"
+            done = requests.post(url, form, headers=headers, timeout=60, allow_redirects=False)
+            assert 303 == done.status_code, done.text
+        assert 0 == call("token", "revoke", "reader", "--store", f"sqlite:///{file}").returncode
+        assert 3 == prune(store, "orders").events
+    assert [] == store.cursor_sets("orders")
+    assert [True, False] == [each.is_valid(store.now()) for each in store.tokens()]
+
+
+def test_below_the_limit_what_is_uploaded_can_still_be_committed(store, file, free, caplog):
+    """The operator has one line, whatever number of uploads is refused."""
+    with served(store, file, 256 * MIB) as caller:
+        free(300 * MIB)
+        assert (201, "staged") == caller.upload(Who(), rows(1)).short
+        free(200 * MIB)
+        refused = [caller.upload(Who(), rows(2), name="1.0.0") for _ in range(2)]
+        assert (200, "committed") == caller.commit(Who(), rows(1)).short
+        assert (200, "already-committed") == caller.upload(Who(), rows(2)).short
+        free(100 * MIB)
+        assert (507, "store-full") == caller.commit(Who(1)).short
+    assert [(507, "store-full")] * 2 == [each.short for each in refused]
+    assert "has 200 MiB left, and uploads are taken from 256" in refused[0].document["detail"]
+    assert 1 == len([each for each in caplog.messages if "MiB left" in each])
+
+
+def test_room_that_retention_frees_in_the_file_counts(store, file, free):
+    """The file does not shrink, so the disk alone would stay full for ever."""
+    disk = Disk(file, 100 * MIB, store)
+    for _ in range(20):
+        publish(store, "orders", [secrets.token_hex(30_000) for _ in range(10)])
+    free(99 * MIB)
+    assert not disk.look()[0]
+    with pytest.raises(Problem, match="has 99 MiB left, and uploads are taken from 100 MiB on"):
+        disk.check_upload()
+    store.set_retention("orders", Retention(bytes=1))
+    prune(store, "orders")
+    disk.check_upload()
+    assert disk.look()[0]
+    free(MIB)  # not even SQLite's log has room
+    with pytest.raises(Problem, match="has 1 MiB left"):
+        disk.check_growth()
+
+
+def test_cursors_beside_a_table_leave_its_disk_the_reserve(tmp_path):
+    file = tmp_path / "shop.db"
+    with closing(sqlite3.connect(file)) as made:
+        made.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY AUTOINCREMENT, data TEXT)")
+        made.execute("INSERT INTO orders (data) VALUES ('1')")
+        made.commit()
+    settings = FeedConfig(url=f"sqlite:///{file}", table="orders")
+    feed = SqlTableFeed(engine_of(settings), table="orders")
+    with closing(sqlite3.connect(file)) as made:
+        made.executescript("\n".join(feed.ddl(cursorsets=True)))
+    with closing(feed):
+        app = create_app({"orders": feed}, telemetry=Telemetry(least_free=EVERYTHING))
+        with running_publisher(None, app) as base, closing(Caller(f"{base}/orders")) as caller:
+            assert (507, "store-full") == kept(caller, "new", {0: "_first"})
