@@ -68,7 +68,7 @@ PUBLISHER = [
     "sqlalchemy>=2.0.42",
     "starlette>=0.42",  # gives middleware the application as its first argument
     'tomli>=2.2.1; python_version < "3.11"',  # reads the file of settings; later Pythons have it
-    "uvicorn>=0.31",
+    "uvicorn>=0.31,<0.55",  # its class for connections is subclassed: 0.54 is the newest tried
 ]
 
 # What Spark's state for Python needs, and so wide that pip leaves alone what Databricks has: it

@@ -15,7 +15,7 @@ from tests.patience import eventually
 from zeh_spark.network import http_protocol
 from zeh_spark.network.http_protocol import HEADER_BYTES, URL_BYTES
 
-CHUNKED = b"POST /orders/plan HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+CHUNKED = b"POST /orders/plan HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
 GET = b"GET /orders?n=2&cursor0=_first HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
@@ -83,7 +83,7 @@ def test_a_head_without_an_end_is_cut(connection, begin, piece):
         (GET + b"\r\n" + GET + b"X: ", b"a" * 65_536),
         (GET + b"\r\nGET /", b"a" * 65_536),
         (CHUNKED + b"X: ", b"a" * 65_536),
-        (b"", b"GET /a HTTP/1.1\r\n\r\n" * 3000),
+        (b"", b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n" * 3000),
     ],
     ids=["a second head", "a second URL", "a trailer", "requests whose answers are not read"],
 )
@@ -103,7 +103,7 @@ def test_a_client_that_takes_nothing_is_dropped(quiet_publisher, monkeypatch):
         greedy.connect(("127.0.0.1", port))
         for _ in range(30):
             try:
-                greedy.sendall(b"GET /openapi.json HTTP/1.1\r\n\r\n" * 2)
+                greedy.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
             except OSError:
                 break
         eventually(lambda: is_dropped(greedy), 30)
@@ -117,8 +117,11 @@ def test_a_client_that_takes_nothing_is_dropped(quiet_publisher, monkeypatch):
         (GET + b"X: y\r\n" * (HEADER_BYTES // 2) + b"\r\n", 431),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
         (b"GET\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nhost: evil.example\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.0\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400),
     ],
-    ids=["URL", "header", "headers", "TLS", "no path"],
+    ids=["URL", "header", "headers", "TLS", "no path", "no Host", "two Hosts", "two in HTTP/1.0"],
 )
 def test_a_head_that_is_too_large_or_wrong_is_refused_by_name(connection, head, expected, caplog):
     """My client learns why, and the log of the publisher stays empty."""
@@ -130,22 +133,31 @@ def test_a_head_that_is_too_large_or_wrong_is_refused_by_name(connection, head, 
     assert caplog.records == []
 
 
+def test_http_1_0_needs_no_host(connection):
+    """The check of a simple load balancer is answered."""
+    connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+
+    assert status(answer(connection)) == 200
+
+
 @pytest.mark.parametrize("room", [0, 1])
 def test_the_limits_are_exact(connection, room):
     """The largest head that is allowed is answered, and one byte more is not."""
     begin = b"/orders?n=2&cursor0=_first&x="
     url = begin + b"a" * (URL_BYTES - len(begin) + room)
-    connection.sendall(b"GET %b HTTP/1.1\r\nConnection: close\r\n\r\n" % url)
+    head = b"GET %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    connection.sendall(head % url)
 
     assert status(answer(connection)) == (414 if room else 200)
 
 
 @pytest.mark.parametrize("room", [0, 1])
 def test_the_limits_of_headers_are_exact(connection, room):
-    fixed = b"ConnectioncloseX"
+    fixed = b"HostlocalhostConnectioncloseX"
     value = b"a" * (HEADER_BYTES - len(fixed) + room)
     url = b"/orders?n=2&cursor0=_first"
-    connection.sendall(b"GET %b HTTP/1.1\r\nConnection: close\r\nX: %b\r\n\r\n" % (url, value))
+    head = b"GET %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: %b\r\n\r\n"
+    connection.sendall(head % (url, value))
 
     assert status(answer(connection)) == (431 if room else 200)
 
@@ -175,8 +187,8 @@ def test_a_head_that_drips_is_refused(connection, monkeypatch):
 
 def test_the_second_head_is_bounded_too(connection, monkeypatch):
     """Also after a request whose body was not read."""
-    put = b"PUT /orders/producers/p/batches/0/uploads/x HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"
-    connection.sendall(put)
+    put = b"PUT /orders/producers/p/batches/0/uploads/x HTTP/1.1\r\nHost: x\r\n"
+    connection.sendall(put + b"Content-Length: 5\r\n\r\nhello")
     said = connection.recv(1 << 16)
     while not said.endswith(b"}"):
         more = connection.recv(1 << 16)

@@ -139,7 +139,7 @@ def test_a_client_that_was_refused_cannot_go_on(tmp_path: Path, tls: TlsFolder) 
     with serving(tmp_path, *words) as (base, _, log), shown(base) as stranger:
         with pytest.raises(OSError):
             for _ in range(1_000):
-                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 1_000)
+                stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000)
         assert "Traceback" not in log.read_text()
 
 

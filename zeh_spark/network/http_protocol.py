@@ -1,9 +1,10 @@
 """The HTTP protocol of a connection, with bounds: on the head of a request, and on silence.
 
 Uvicorn keeps the head of a request in memory however long it grows, and waits for its end for ever.
-Here a head is refused when it is too long (414, 431), when it is not HTTP (400), and when it is
-not complete within 30 s (408). A connection that says nothing is closed. What one client gets wrong
-is told to the function `refused`, which bounds what is logged: any stranger could fill the log.
+Here a head is refused when it is too long (414, 431), when it is not HTTP or does not name one host
+(400), and when it is not complete within 30 s (408). A connection that says nothing is closed. What
+one client gets wrong is told to the function `refused`, which bounds what is logged: any stranger
+could fill the log.
 
 The limits of bodies are in `bodies`, those of connections in `connections`. Runs in the publisher's
 event loop.
@@ -142,10 +143,19 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(Problem(problems.URL_TOO_LONG, _limits()))
         elif self._headers_size > HEADER_BYTES:
             self._refuse(Problem(problems.HEADERS_TOO_LARGE, _limits()))
+        elif (said := self._wrong_hosts()) is not None:
+            self._refuse(Problem(problems.BAD_HTTP, said))
         else:
             super().on_headers_complete()
             if len(self.pipeline) > PIPELINED:
                 self._refuse(Problem(problems.BAD_HTTP, "too many requests at a time"))
+
+    def _wrong_hosts(self) -> str | None:
+        """Return what is wrong with the number of headers `Host` (RFC 9112, 3.2)."""
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts == 1 or (hosts == 0 and self.parser.get_http_version() == "1.0"):
+            return None
+        return f"the request has {hosts or 'no'} headers Host. Send one"
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""

@@ -181,7 +181,7 @@ FOREIGN_ORIGIN = _problem(
     "publisher does not know, which protects publishers without tokens from web pages. Use the "
     "publisher's own address; behind a proxy, name its host with serve --allowed-host.",
 )
-BAD_HTTP = _problem("bad-http", 400, f"The request is not HTTP. {_FIX}")
+BAD_HTTP = _problem("bad-http", 400, f"The request is not HTTP, or does not name one host. {_FIX}")
 HEAD_TOO_SLOW = _problem(
     "head-too-slow", 408, f"The head of the request did not come for a while. {_AGAIN}"
 )
