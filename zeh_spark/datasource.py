@@ -232,6 +232,10 @@ def register(spark: SparkSession) -> None:
     than this one, and has not the same version on this machine. It starts no job, so it does not
     look at other machines: `zeh-spark doctor --spark` does.
 
+    Call it, too, before several streams start at once in one session, however Spark found the
+    format. Otherwise they may break the session: see "Task not serializable" in
+    docs/operate/errors.md. With Spark Connect it cannot help.
+
     A write looks for the format in the session that is active in the calling thread. Only the
     session's own Python thread has one, so call this in each other thread that writes. Otherwise
     Spark says DATA_SOURCE_NOT_FOUND for `df.write.format("zeroeventhub")`.
@@ -253,3 +257,27 @@ def register(spark: SparkSession) -> None:
         # Spark 4.0 refuses what it has found by itself.
         if exc.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+    if jvm is not None:
+        environment = environment_of_workers(spark)
+        for name, value in _ENVIRONMENT.items():
+            environment.putIfAbsent(name, value)
+
+
+_ENVIRONMENT = {
+    "SPARK_AUTH_SOCKET_TIMEOUT": "15",
+    "SPARK_BUFFER_SIZE": "65536",
+    "SPARK_LOCAL_DIRS": "",
+    "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+}
+"""What Spark sets for the workers of a format when a stream starts, to its own values each time.
+
+The map is one for all streams of a session, goes into each of their tasks, and has no lock: two
+streams that add these names at once break it for good. A name that is there is only set again,
+which harms nobody.
+"""
+
+
+def environment_of_workers(spark: SparkSession) -> Any:
+    """Return the Java map of environment variables that this format's workers get."""
+    sources = spark._jsparkSession.sessionState().dataSourceManager()  # type: ignore[attr-defined]
+    return sources.lookupDataSource(ZeroEventHubDataSource.name()).dataSourceCls().envVars()

@@ -11,6 +11,7 @@ from chispa import assert_df_equality
 import zeh_spark
 from tests.patience import PATIENCE
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
+from zeh_spark.datasource import environment_of_workers
 from zeh_spark.progress import feed_progress
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
@@ -44,6 +45,23 @@ def test_a_feed_is_read_by_its_address_alone(spark, url):
 
     assert Counter(row.data for row in rows) == Counter(f'{{"i": {i}}}' for i in range(400))
     assert {row.partition for row in rows} == set(range(PARTITIONS))
+
+
+def test_a_stream_that_starts_leaves_what_it_shares_as_it_was(spark, url, tmp_path):
+    """Streams may start at once after `register`: none adds to the map that goes into all tasks."""
+    session = spark.newSession()
+    zeh_spark.register(session)
+    try:
+        before = set(environment_of_workers(session))
+        options = {"checkpointLocation": str(tmp_path)}
+        feed = session.readStream.format("zeroeventhub").load(url)
+        query = feed.writeStream.format("noop").options(**options).trigger(availableNow=True)
+
+        query.start().awaitTermination()
+
+        assert set(environment_of_workers(session)) == before
+    finally:
+        zeh_spark.register(spark)  # the active one again
 
 
 @pytest.mark.parametrize("fetch", ["executors", "driver"])
