@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 from zeh_spark.client.publish_client import BatchCall, PublishClient, Receipt, TaskDone
 from zeh_spark.errors import (
@@ -47,6 +48,8 @@ from zeh_spark.protocol.upload_format import (
 from zeh_spark.protocol.wire import PLAIN_INCARNATION
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class BatchAttempt:
@@ -171,11 +174,7 @@ class BatchAttempt:
             OutcomeUnknownError: it is not known whether the batch is published: call `settle`.
         """
         try:
-            self._uploader.finish()
-        except BaseException:  # also Ctrl-C
-            self.release()
-            raise
-        try:
+            self._or_release(self._uploader.finish)
             for left in reversed(range(STAGINGS)):
                 try:
                     return self._commit_once()
@@ -191,8 +190,12 @@ class BatchAttempt:
     def _stage_again(self) -> bool:
         """Send the uploads again, under another number; return False if they are not kept."""
         self._number, self._released = next(self._numbers), False
+        return self._or_release(self._uploader.send_again)
+
+    def _or_release(self, stage: Callable[[], T]) -> T:
+        """Return what `stage` returns; if it fails, drop what it has staged."""
         try:
-            return self._uploader.send_again()
+            return stage()
         except BaseException:  # also Ctrl-C
             self.release()
             raise

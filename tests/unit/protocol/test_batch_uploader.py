@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -257,3 +258,25 @@ def test_a_batch_whose_end_failed_stays_failed() -> None:
     for _ in range(2):
         with pytest.raises(OSError, match="upload 0"):
             batch.finish()
+
+
+@pytest.mark.parametrize(("kept", "expected"), [(1 << 30, True), (SIZE, False), (0, False)])
+def test_what_is_kept_is_sent_again(kept: int, expected: bool) -> None:
+    """The same uploads under the same numbers; or nothing, if they are larger than the bound."""
+    sent: list[tuple[int, list[StagedChunk]]] = []
+
+    def send(number: int, chunks: list[StagedChunk]) -> bool:
+        sent.append((number, list(chunks)))
+        chunks.clear()
+        return True
+
+    batch = BatchUploader(send, 1, "p/0", upload_bytes=SIZE // 8, kept_bytes=kept)
+    for first in range(20):
+        batch.add([b'"headers":{},"data":"%b"}' % os.urandom(4000).hex().encode()] * (1 + first))
+    batch.finish()
+    before, sent[:] = list(sent), []
+
+    assert expected == batch.send_again()
+    assert (before if expected else []) == sent
+    batch.forget()
+    assert not batch.send_again()
