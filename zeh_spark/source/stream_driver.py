@@ -126,7 +126,7 @@ class StreamDriver:
 
     def _fetched(self, start: dict[str, Any], offset: Offset, *, finite: bool) -> _Batch | None:
         """Return the next batch of the driver's way, in which the driver fetches."""
-        if self._reads_directly:
+        if self._reads_directly():
             return None
         try:
             batches = self._batches_at(offset, finite=finite)
@@ -148,7 +148,7 @@ class StreamDriver:
 
     def _planned(self, start: dict[str, Any], offset: Offset, *, finite: bool) -> _Batch | None:
         """Return the next batch of direct reads, in which the tasks fetch."""
-        if not self._reads_directly:
+        if not self._reads_directly():
             return None
         planner = self._planner_at(offset, finite=finite)
         try:
@@ -181,11 +181,10 @@ class StreamDriver:
         feed = self._stamping(offset)
         return partitions_of(batch, self._client.transport, self.options, feed)
 
-    @property
     def _reads_directly(self) -> bool:
-        """Whether executors fetch. It is decided once in a run.
+        """Return whether executors fetch. It is decided once in a run.
 
-        Raises OptionError if `fetch` is `executors`, and the publisher does not offer it.
+        Raises OptionError if they have to, by `fetch` or the schema, and cannot.
         """
         if self._direct is None:
             self._direct = reads_directly(self.options, self._is_offered)
@@ -317,6 +316,7 @@ class StreamDriver:
         cursors = list(offset.cursors)
         if offset.since is None and wire.LAST not in cursors:
             return None
+        self._reads_directly()  # raises what it has to before there is a checkpoint
         hint, headers = self.options.page_size_hint, self.options.requested_headers
         request = PageRequest(0, wire.LAST, len(cursors), hint, headers)
         threads = self.options.max_concurrent_requests
@@ -418,7 +418,7 @@ class StreamDriver:
         ]
         if target.direct is not None:
             check_columns(self.options, target.direct)
-            if self._reads_directly:
+            if self._reads_directly():
                 batch = planned_again(
                     self._client.transport, self.options, origin, target.positions
                 )
