@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 from tests import postgresql
 from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
+from tests.fix_log_texts import check_documented
 from zeh_spark.errors import StoreError
 from zeh_spark.postgresql_store import store as dialect
 from zeh_spark.publisher import open_store
@@ -35,6 +36,15 @@ def test_tables_are_asked_for_by_who_must_not_make_them(site: PostgresqlSite) ->
         open_store(site.url, must_exist=True)
     with closing(open_store(site.url)):
         open_store(site.url, must_exist=True).close()
+
+
+def test_a_database_that_may_lose_what_it_acknowledged_is_named(
+    site: PostgresqlSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As those of tests may."""
+    for _ in range(2):
+        open_store(site.url).close()
+    check_documented(caplog.records, "fsync is off")
 
 
 def test_times_are_those_of_the_database(site: PostgresqlSite) -> None:

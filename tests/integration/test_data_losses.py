@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from tests.fix_log_texts import check_documented
 from tests.fix_stream import Log, position, wait_for
 from zeh_spark.errors import CursorGoneError, ReplayError
 from zeh_spark.publisher import MemoryStore
@@ -106,6 +107,7 @@ def test_one_warning_tells_a_loss_whoever_fetches(publisher, start, way, caplog)
     run.to_the_end()
     cursor = position(behind)["cursor"]
 
+    check_documented(caplog.records, "EVENTS ARE LOST")
     (said,) = [each.getMessage() for each in caplog.records if "LOST" in each.getMessage()]
     code = CursorGoneError("").code
     assert said.startswith(f"[{code}] EVENTS ARE LOST: partition 0, cursor {cursor!r}: ")

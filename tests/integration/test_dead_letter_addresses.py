@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fix_dead_letters import Two, direct
+from tests.fix_log_texts import check_documented
 from tests.fix_raw_server import RawServer, ok, refused
 from zeh_spark.errors import (
     AccessError,
@@ -104,3 +105,5 @@ def test_the_driver_says_how_many_rows_were_refused(two: Two, caplog: Any) -> No
     assert [
         f"batch 0 of producer p: 3 rows cannot be published and are dead letters in {two.dead_url}"
     ] == warnings
+    check_documented(caplog.records, "cannot be published and")
+    check_documented(caplog.records, "batch … of producer …: … events")

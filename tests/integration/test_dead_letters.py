@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fix_dead_letters import QUERY, TEXT, Two, direct, events, frame, served
+from tests.fix_log_texts import check_documented
 from tests.fix_sink import lost, remedy
 from zeh_spark.cli import dead_letter_replay
 from zeh_spark.client.following import follow
@@ -282,6 +283,7 @@ def test_other_rows_in_a_batch_that_comes_again_are_refused(two: Two, caplog: An
     assert ([GOOD], 1) == (two.events(), len(two.letters()))
     assert f"batch 0 of producer p in {two.url}: keepFirst keeps the 1 event" in caplog.text
     assert "the 1 event given now" in caplog.text and "was dropped" in caplog.text
+    check_documented(caplog.records, "published under this name")
 
 
 def test_a_dead_letter_whose_outcome_is_unknown_is_told_by_its_line(two: Two) -> None:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 import zeh_spark
+from tests.fix_log_texts import check_documented
 from tests.fix_stream import Log, Run, position, wait_for
 from zeh_spark.errors import CheckpointError, CursorGoneError, OptionError, ReplayError
 from zeh_spark.publisher.feed_calls import FeedCalls
@@ -330,6 +331,7 @@ def test_what_the_only_batch_of_a_run_leaves_is_told(publisher, start, caplog, w
     assert {"more": True, "total": left} == summary(run.offset)
     (warning,) = [each.getMessage() for each in caplog.records if "drain" in each.getMessage()]
     assert f"leaves {left} events of {publisher.url} unread" in warning
+    check_documented(caplog.records, "the first batch of this run leaves")
 
     run.until(200)
     publisher.publish(200)

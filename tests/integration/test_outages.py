@@ -13,11 +13,15 @@ from contextlib import closing, contextmanager
 
 import pytest
 import requests
+from sqlalchemy import create_engine
 
+from tests.fix_log_texts import check_documented
 from tests.fix_publish import Caller, Who, rows
 from tests.patience import eventually
 from zeh_spark.protocol.upload_format import upload_body
-from zeh_spark.publisher import MemoryStore, create_app, open_store
+from zeh_spark.publisher import MemoryStore, SqlTableFeed, create_app, open_store
+from zeh_spark.retention.pruner import Pruner
+from zeh_spark.store.interface import Retention
 from zeh_spark.testing import publish, running_publisher
 
 
@@ -57,9 +61,36 @@ def test_an_outage_has_a_line_when_it_begins_and_one_when_it_ends(base, file, ca
     assert ([500] * 20, [200] * 5) == (failed, works)
     eventually(lambda: len(lines(caplog)) == 2, 30)  # written after the answer
     begins, ends = lines(caplog)
+    check_documented(caplog.records, "reading the store")
+    check_documented(caplog.records, "… works again, after")
     assert begins.startswith("reading the store fails: the SQLite database cannot do it now")
     assert ends.startswith("reading the store works again, after ")
     assert ends.endswith("s and 20 failures")
+
+
+def test_what_retention_cannot_remove_is_logged(base, file, caplog):
+    """Old events fill the disk: I learn it before it is full."""
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.set_retention("orders", Retention(bytes=1))
+        change(
+            file, "CREATE TRIGGER no BEFORE DELETE ON chunks BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
+        with Pruner(store, every_seconds=0.01):
+            eventually(lambda: lines(caplog), 30)
+    check_documented(caplog.records, "old events stay")
+
+
+def test_a_table_that_cannot_be_read_has_a_line(tmp_path, caplog):
+    """Its owner has dropped it, say."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
+    feed = SqlTableFeed(engine, table="outbox", data="data")
+    change(tmp_path / "shop.db", "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, data)")
+    with running_publisher({"orders": feed}) as base:
+        change(tmp_path / "shop.db", "DROP TABLE outbox")
+        requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
+        eventually(lambda: lines(caplog), 30)
+    engine.dispose()
+    check_documented(caplog.records, "reading feed 'orders'")
 
 
 def test_writes_that_fail_do_not_seem_to_work_because_reads_do(base, file, caplog):
@@ -75,8 +106,8 @@ def test_writes_that_fail_do_not_seem_to_work_because_reads_do(base, file, caplo
 
     assert (500, 500, 201) == (first, second, third)
     eventually(lambda: len(lines(caplog)) == 2, 30)  # written after the answer
-    begins, ends = lines(caplog)
-    assert begins.startswith("writing to the store fails: ")
+    _, ends = lines(caplog)
+    check_documented(caplog.records, "writing to the store")
     assert ends.endswith("and 2 failures")
 
 
@@ -162,8 +193,8 @@ def test_a_full_temporary_directory_is_a_problem_and_no_reset(caplog):
     assert "cannot keep the body while it arrives: File too large" in refused[0].document["detail"]
     assert (201, "staged") == taken.short
     eventually(lambda: len(lines(caplog)) == 2, 30)  # written after the answer
-    begins, ends = lines(caplog)
-    assert begins.startswith("receiving bodies in the temporary directory fails: ")
+    _, ends = lines(caplog)
+    check_documented(caplog.records, "receiving bodies")
     assert ends.endswith("and 3 failures")
     assert not lines(caplog, "uvicorn")
 
@@ -193,6 +224,7 @@ def test_slow_clients_have_one_line_and_no_traceback(caplog):
             each.join(60)
 
     assert ["a client took nothing for 0.2 s and is dropped"] == lines(caplog)
+    check_documented(caplog.records, "a client took nothing")
     assert [] == [each for each in caplog.records if each.exc_info]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import resource
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fix_log_texts import check_documented
 from tests.fix_metrics import Scrape
 from tests.patience import eventually
 from zeh_spark.network.http_protocol import HEADER_BYTES, PIPELINED, URL_BYTES
@@ -115,6 +117,9 @@ def test_a_refused_head_is_counted_and_logged(serving, head, status, problem):
     assert (status, problem) == (line["status"], line["problem"])
     assert str(line["peer"]).startswith("127.0.0.1:")
     assert line["detail"]
+    record = {"name": line["logger"], "levelname": str(line["level"]).upper()}
+    told = logging.makeLogRecord({**record, "msg": line["message"]})
+    check_documented([told], "refused before a request")
 
 
 def test_a_refusal_that_cannot_be_answered_is_counted(serving):

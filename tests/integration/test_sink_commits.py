@@ -10,6 +10,7 @@ from itertools import count
 
 import pytest
 
+from tests.fix_log_texts import check_documented
 from zeh_spark.client.publish_client import PublishedRange
 from zeh_spark.errors import OptionError
 from zeh_spark.progress import ProgressListener
@@ -41,6 +42,7 @@ def test_a_silent_publisher_is_asked_once_a_minute_and_logged_once(silent, monke
     assert [None] * 50 == [slow.of(PROGRESS) for _ in range(50)]
     assert time.monotonic() - began < 5
     assert took < 5
+    check_documented(caplog.records, "is not shown")
     shown = [each.message for each in caplog.records if "is not shown" in each.message]
     assert 1 == sum("producer 'p'" in each for each in shown[:1])
     assert 2 == len(shown)  # one of each object

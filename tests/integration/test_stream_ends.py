@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from tests.fix_log_texts import check_documented
 from tests.fix_raw_server import ok, refused
 from tests.fix_stream import Log
 from zeh_spark.errors import (
@@ -138,6 +139,19 @@ def test_once_is_capped(feed, start):
     run = start(feed(Log(250, page=40)), once=True, maxEventsPerTrigger="100")
 
     assert {0: list(range(100))} == run.next()
+
+
+def test_a_run_that_ends_without_a_proof_says_so(feed, start, caplog):
+    """A cursor that moves for ever has no end; my alert finds that the run has left something."""
+    scripted = feed(Log(0))
+    places = {"_first": 0, "_last": 9998}
+    scripted.before = lambda partition, cursor, query: ok(
+        Log().checkpoint(1 + places.get(cursor, int(cursor.strip("_abcfilrst") or 0)))
+    )
+    run = start(scripted, finite=True, partitionCount="1")
+
+    assert [] == run.to_the_end()
+    check_documented(caplog.records, "this run ends here")
 
 
 # What the publisher removed

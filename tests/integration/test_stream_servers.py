@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from tests.fix_log_texts import check_documented
 from tests.fix_stream import wait_for
 from tests.patience import PATIENCE
 from zeh_spark.errors import CursorGoneError
@@ -168,6 +169,7 @@ def test_query_does_not_depend_on_its_cursors_being_kept(publisher, start, caplo
     publisher.publish(*range(10, 20))
     assert 20 == len(run.until(20))
     wait_for(lambda: "position cannot be kept" in caplog.text)
+    check_documented(caplog.records, "the query's position cannot be kept")
 
 
 def refuse(*_):

@@ -91,7 +91,7 @@ def test_nothing_since_that_time_is_the_end_of_the_feed(timed, start, fetch):
     "given", [{"startingCursors": "last"}, {"startingTimestamp": "40"}], ids=str
 )
 def test_a_schema_with_the_position_starts_where_nothing_is_newer(timed, given):
-    """Batch 0 has only positions, and is repeated without executors; then events have a position."""
+    """Batch 0 has only positions; the events after it have a position."""
     timed.clock[0] = 50
 
     def begun(offset=None):

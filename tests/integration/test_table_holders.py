@@ -15,6 +15,7 @@ import requests
 from sqlalchemy import create_engine
 
 from tests import postgresql
+from tests.fix_log_texts import check_documented
 from tests.fix_shop import Shop, opened_shop
 from tests.integration.test_table_restores import events
 from tests.integration.test_table_writers import Follower, busy, write
@@ -65,6 +66,7 @@ def test_writer_in_another_database_is_named(
     assert ([], process, other) == (waiting, held.pid, held.database)
     told = f"wait for the transaction of process {process} in database '{other}'"
     assert told in caplog.text
+    check_documented(caplog.records, "committed rows wait for")
     assert ([1], None) == (events(feed)[0], feed.state().held)
 
 

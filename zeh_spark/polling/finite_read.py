@@ -224,8 +224,8 @@ class _FiniteRead:
             raise EndUnknownError(Doubt.SKIPPING, replace(self.request, cursor=end.cursor), ending)
         if ending.undecided and not ending.met:
             log.warning(
-                "partition %d: the cursor moved %d times in a row without an event, so this run "
-                "ends at %r, and events after it may be unread; the next run continues there",
+                "partition %d: the cursor moved %d times in a row without an event, and events "
+                "after %r may be unread; this run ends here, the next one continues",
                 self.request.partition,
                 ending.most_without_events,
                 end.cursor,
