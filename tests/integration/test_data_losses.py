@@ -64,6 +64,18 @@ def test_a_batch_after_a_loss_is_repeated_as_it_was(publisher, start, way, after
     assert [9] == again.to_the_end()
 
 
+def test_a_batch_after_a_loss_is_repeated_on_older_versions_of_spark(publisher, start, way):
+    """Spark 4.0 and 4.1 restore the offset, and then ask without one."""
+    behind = overtaken(publisher, start, way, [7, 8])
+    reader = start(url=publisher.url, fetch=way, **ON).reader
+    assert [] == reader.partitions(behind, behind)
+    end = kept(reader.latestOffset())
+    rows = [start(url=publisher.url, fetch=way).rows(behind, end) for _ in range(2)]
+
+    assert [{0: [7, 8]}] * 2 == rows
+    assert not end["behind"]["more"]
+
+
 @pytest.mark.parametrize("finite", [True, False])
 @pytest.mark.parametrize("also", [[], [1]], ids=["one", "all"])
 def test_the_position_passes_a_loss_although_nothing_new_came(
