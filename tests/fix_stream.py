@@ -92,6 +92,7 @@ class Run:
         self.limit = limit
         self.offset = start or reader.initialOffset()
         self.batches = []
+        self.history = []
 
     def next(self):
         """One batch's rows by partition; None when nothing is due."""
@@ -101,6 +102,7 @@ class Run:
         rows = self.rows(self.offset, end)
         self.start, self.offset = self.offset, json.loads(json.dumps(end))
         self.batches.append(rows)
+        self.history.append((self.start, self.offset, rows))
         return rows
 
     def rows(self, start, end):

@@ -77,6 +77,9 @@ def test_accepting_a_loss_brings_no_row_again(shop: sqlite3.Connection, url: str
     second = Run(finite(reading), start=first.offset)
 
     assert [*range(100, 104), *range(105, 110)] == second.to_the_end()
+    again = Run(finite(options(url)))
+    for before, after, rows in second.history:
+        assert rows == again.rows(before, after)
 
 
 def finite(reading: SourceOptions) -> StreamReader:
