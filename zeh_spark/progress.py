@@ -292,6 +292,7 @@ def _plain_line(text: str | None) -> None:
         sys.stderr.flush()
 
 
+_KEPT = "spark.sql.streaming.numRecentProgressUpdates"
 _RUNS_WITHOUT_EVENTS = 100
 """Runs without an event after which `drain` gives up, though the cursors still move."""
 
@@ -315,6 +316,7 @@ def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) 
         The number of runs.
 
     Raises:
+        OptionError: Spark keeps no progress of the run (`numRecentProgressUpdates`).
         ZeroEventHubError: the feed still gave events when `timeout` had passed; or no events for
             100 runs, while its cursors moved.
         StreamingQueryException: the query failed.
@@ -325,7 +327,15 @@ def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) 
         query = start()
         query.awaitTermination()
         runs += 1
-        batches = [each for each in query.recentProgress if _has_run(each)]
+        if not (progress := query.recentProgress):  # Spark reports each run, also without a batch
+            raise OptionError(
+                f"drain: whether the run brought events is not known, because Spark has kept no "
+                f"progress of it: {_KEPT} is less than 2. What was read is committed. Set it to "
+                f"100, Spark's default, and call drain again",
+                option=_KEPT,
+                anchor="drain-does-not-know-whether-a-run-brought-events",
+            )
+        batches = [each for each in progress if _has_run(each)]
         without_events = 0 if any(map(_has_events, batches)) else without_events + 1
         if not batches or (without_events >= 2 and not _has_more(batches[-1])):
             return runs

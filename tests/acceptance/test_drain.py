@@ -6,6 +6,7 @@ from pyspark.errors import StreamingQueryException
 import zeh_spark
 from tests.fix_raw_server import ok, refused
 from tests.patience import PATIENCE
+from zeh_spark.errors import OptionError
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
 
@@ -73,6 +74,18 @@ def test_draining_goes_on_after_a_batch_that_the_sink_has(run_with, url):
     zeh_spark.drain(start, timeout=PATIENCE)
 
     assert sum(map(len, rows.values())) == 400
+
+
+def test_draining_needs_the_progress_of_a_run(run_with, url, spark):
+    """Without it, a run that read events would look like one at the feed's end."""
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1")
+    start = run_with(lambda *_: None, url=url)
+
+    try:
+        with pytest.raises(OptionError, match="numRecentProgressUpdates is less than 2"):
+            zeh_spark.drain(start, timeout=PATIENCE)
+    finally:
+        spark.conf.unset("spark.sql.streaming.numRecentProgressUpdates")
 
 
 @pytest.mark.slow
