@@ -136,7 +136,9 @@ class ZeroEventHubDataSource(DataSource):
         """Return the writer of `df.write` (see `DataSource.writer`)."""
         if overwrite:
             raise OptionError(
-                "mode('overwrite') is refused: published events stay. Use mode('append')",
+                "mode('overwrite') is refused: published events stay. Use mode('append'). If this "
+                "is saveAsTable, createOrReplace or CREATE OR REPLACE TABLE, Spark has already "
+                "dropped the table of that name: create it again. No event was lost",
                 option="mode",
                 anchor="modeoverwrite-is-refused",
             )

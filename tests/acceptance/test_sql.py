@@ -233,6 +233,19 @@ def test_published_events_are_not_overwritten(sql, table, base, overwrite):
         sql.sql(f"{overwrite} {name} WITH (url = '{base}/orders') SELECT 0, map(), '{{}}'")
 
     assert "mode('overwrite') is refused" in str(error.value)
+    assert sql.catalog.tableExists(name)
+
+
+def test_a_refused_replacement_says_that_the_table_is_dropped(sql, table, base):
+    """Spark drops it before it asks the format; the feed keeps its events."""
+    name = table()
+    writer = sql.sql("SELECT '{}' AS data").write.format("zeroeventhub").mode("overwrite")
+
+    with pytest.raises(Exception, match="Spark has already dropped the table of that name"):
+        writer.option("url", f"{base}/orders").saveAsTable(name)
+
+    assert not sql.catalog.tableExists(name)
+    assert list(range(6)) == published(sql, base, "orders")
 
 
 def test_typing_errors_are_refused_when_the_table_is_created(sql, table):
