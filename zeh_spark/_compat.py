@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
+
 from zeh_spark.errors import OptionError
 
 if TYPE_CHECKING:
@@ -74,8 +76,11 @@ def column_of(df: DataFrame, name: str) -> str | None:
     Raises:
         OptionError: There are several.
     """
-    setting = df.sparkSession.conf.get(CASE_SENSITIVE, "false")
-    return found_column(df.columns, name, case_sensitive=str(setting).lower() == "true")
+    try:
+        sensitive = str(df.sparkSession.conf.get(CASE_SENSITIVE, "false")).lower() == "true"
+    except PySparkException:  # a platform may show only some settings, as serverless ones do
+        return found_column(df.columns, name)
+    return found_column(df.columns, name, case_sensitive=sensitive)
 
 
 def found_column(
@@ -86,9 +91,9 @@ def found_column(
     Args:
         columns: The names of the columns.
         name: The name to look for.
-        case_sensitive: The session's setting. None if it is not known, because Spark makes the
-            readers and writers of a Python data source in a process without a session. Then the
-            column with exactly this name is found, or else one in another case.
+        case_sensitive: The session's setting. None if it is not known: Spark makes the readers and
+            writers of a Python data source in a process without a session. Then the column with
+            exactly this name is found, or else one in another case.
 
     Raises:
         OptionError: There are several.

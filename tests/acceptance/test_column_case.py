@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
+from pyspark.errors import PySparkException
+
 from tests.fix_lake import why_absent
 from zeh_spark import lakehouse, parsed, stamped
+from zeh_spark._compat import column_of
 from zeh_spark.errors import OptionError
 from zeh_spark.protocol import partitioning
 from zeh_spark.sessions import route
 from zeh_spark.sessions.letters import letters
+from zeh_spark.sessions.processing import _checked
 from zeh_spark.stamping import has_columns
 from zeh_spark.stateful import requirements
 
@@ -136,8 +142,8 @@ def test_dead_letters_hold_the_event_in_any_case(event):
     assert letters(dead, "p", 0).collect() == letters(shouted(dead), "p", 0).collect()
 
 
-def test_a_frame_for_process_is_not_routed(event):
-    """Its control events would be lost."""
+def test_a_frame_for_process_is_known_in_any_case(event):
+    """It is not routed: its control events would be lost."""
     frame = event.selectExpr(
         "*", DEAD, "'control' AS status", "named_struct('control', 'skip') AS delivery"
     )
@@ -145,6 +151,7 @@ def test_a_frame_for_process_is_not_routed(event):
 
     with pytest.raises(OptionError, match="without processing=True"):
         write(shouted(frame), 0)
+    assert ["dead", "status", "delivery"] == _checked(shouted(frame)).columns[-3:]
 
 
 @pytest.mark.skipif(why_absent() is not None, reason=str(why_absent()))
@@ -181,3 +188,15 @@ def test_a_session_that_distinguishes_names_has_both(case_sensitive, event):
     assert (["headers", "DATA", "i"], [7, 1]) == (frame.columns, first(frame)[1:])
     with pytest.raises(OptionError, match="has no column 'headers'"):
         stamped(shouted(event))
+
+
+def test_a_setting_that_a_platform_hides_is_not_needed():
+    """The exact name comes first there, then one in another case."""
+
+    def hidden(*_):
+        raise PySparkException("[CONFIG_NOT_AVAILABLE]")
+
+    session = SimpleNamespace(conf=SimpleNamespace(get=hidden))
+    frame = SimpleNamespace(columns=["data", "DATA", "KEY"], sparkSession=session)
+
+    assert ["data", "KEY", None] == [column_of(frame, name) for name in ("data", "key", "headers")]

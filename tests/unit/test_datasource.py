@@ -54,9 +54,24 @@ def test_a_schema_of_mine_chooses_columns():
     )
 
 
+def test_a_schema_of_mine_may_be_in_any_case():
+    """As everywhere in Spark; the frame has the names as I write them."""
+    columns = [("DATA", TEXT), ("Partition", IntegerType()), ("_CORRUPT_record", TEXT)]
+    names = tuple(name for name, _ in columns)
+
+    expected = Decoder(("data", "partition", "_corrupt_record"), "_corrupt_record", True, (), names)
+    assert expected == decoded(*columns, mode="PERMISSIVE")
+
+
 @pytest.mark.parametrize(
     ("columns", "given", "complaint"),
     [
+        ([("data", TEXT), ("DATA", TEXT)], {}, "has the column 'data' twice, in upper or lower"),
+        (
+            [("data", TEXT), ("KEY", TEXT)],
+            {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "KEY"},
+            "'columnNameOfCorruptRecord' is 'KEY', which is the name of another column",
+        ),
         ([("id", IntegerType())], {}, r"'id:int'.*zeh_spark.parsed"),
         ([("data", schema(("id", TEXT)))], {}, "'data:struct<id:string>'"),
         ([("partition", LongType())], {}, "'partition:bigint'"),
