@@ -20,7 +20,8 @@
 
 Facts are attributes. The message is for people: the value, the place and the remedy. No program
 decides on the text of a message. Errors pickle, because Spark carries them between processes.
-Messages never contain a secret or a URL's query.
+Messages never contain a secret or a URL's query, nor, of a publisher's words, characters that a
+terminal would obey.
 
 Each error has a stable code, which its message begins with: that of its class, or that of the
 publisher's refusal. Each knows the heading of `docs/operate/errors.md` that describes it
@@ -46,6 +47,9 @@ log = logging.getLogger("zeh_spark")
 
 _REQUEST_ID = re.compile(r'"requestId": ?"([A-Za-z0-9._:-]{1,100})"')
 
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]|\r(?!\n)"
+)
 _CODE = re.compile(r"\[ZEH_[A-Z0-9_]+\] ")
 
 REFUSAL_CODES: dict[str, str] = {}
@@ -53,6 +57,15 @@ REFUSAL_CODES: dict[str, str] = {}
 
 ERRORS_PAGE = "docs/operate/errors.md"
 """The page that describes all errors."""
+
+
+def printable(text: str) -> str:
+    """Return a text without the characters that a terminal obeys, or that reorder what it shows.
+
+    Control characters, but not tabs and newlines, and those of bidirectional text become escapes
+    like `\\u001b`, as JSON has them: strings in JSON keep their values.
+    """
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +122,7 @@ class ZeroEventHubError(Exception):
         advice: OptionAdvice | None = None,
         anchor: str | None = None,
     ) -> None:
-        message = _CODE.sub("", message)
+        message = printable(_CODE.sub("", message))
         super().__init__(f"{message}; {advice}" if advice else message)
         self.what = message
         self.advice = advice

@@ -259,6 +259,80 @@ def test_long_work_shows_a_bar_on_a_terminal(
     assert label in shown and b"100%" in shown
 
 
+OBEYED = "\x07\x1b]0;taken\x07\x1b[2J\x7f\x9b31m\u202e\u2066\r"
+"""What a terminal obeys, or shows in another order."""
+
+
+def assert_printable(text: str) -> None:
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2066]", text), ascii(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("tail {url}", 400),
+        ("feeds {url}", 200),
+        ("feeds {url} --json", 200),
+        ("lag {url} --cursorset c", 400),
+        ("check {url}", 200),
+        ("check {url} --json", 400),
+        ("doctor {url}", 403),
+        ("audit {url} -v", 400),
+        ("producers {url}", 200),
+        ("producers {url} --json", 200),
+        ("publish {url} --producer p --json", 400),
+        ("dead-letters {url}", 400),
+        ("replay-dead {url}", 400),
+    ],
+)
+def test_no_command_lets_a_publisher_write_to_the_terminal(
+    raw_server: RawServer, words: str, status: int
+) -> None:
+    """A publisher that is not mine can neither clear my screen nor hide what it says."""
+    producer = {"producer": OBEYED, "lastBatch": 1, "receipts": 1, "deleted": False, "level": 1}
+    document = {
+        "detail": OBEYED,
+        "title": OBEYED,
+        "requestId": OBEYED,
+        "server": "zeh-spark",
+        "partitionCount": 1,
+        "feeds": [{"name": OBEYED, "partitions": 1, "takesBatches": True}],
+        "producers": [{**producer, "incarnation": OBEYED, "time": None}],
+    }
+    text = json.dumps(document, ensure_ascii=False)
+    raw_server.respond = lambda request: (
+        refused(status, text)
+        if status > 200
+        else ok(b'{"producers":[]}' if "after=" in request.target else text.encode())
+    )
+
+    done = call(*words.format(url=raw_server.url).split(), stdin='{"a": 1}\n')
+
+    assert_printable(done.stdout + done.stderr)
+    assert "taken" in done.stdout + done.stderr or "dead-letters" in words
+
+
+def test_a_terminal_gets_escapes_and_a_pipe_the_bytes(
+    run: Run, env: dict[str, str], store_url: str
+) -> None:
+    """tail prints an event exactly into a file, and so that it does no harm on a terminal."""
+    event = json.dumps(OBEYED, ensure_ascii=False)
+    run("create", "orders")
+    run("load", "orders", "-", stdin=event + "\n")
+    with published(store_url) as base:
+        words = [*COMMAND, "tail", f"{base}/orders", "--from", "first", "--no-follow"]
+        exact = subprocess.run(words, env=env, capture_output=True, check=True).stdout
+        terminal, ours = pty.openpty()
+        with os.fdopen(terminal, "rb", 0) as shown:
+            subprocess.run(words, env=env, stdin=ours, stdout=ours, check=True)
+            os.close(ours)
+            seen = shown.read(1 << 16).decode()
+
+    assert exact == event.encode() + b"\n"
+    assert_printable(seen.replace("\r\n", "\n"))
+    assert OBEYED == json.loads(seen)
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_commands(env: dict[str, str], shell: str) -> None:
     """Tab knows the commands; the reference says how to set it up."""

@@ -5,6 +5,7 @@ of a body proves, what no checkpoint closes.
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -24,10 +25,15 @@ from tests.fix_raw_server import (
     short,
     until_close,
 )
-from zeh_spark.client.feed_client import PageEnd, Statistics
-from zeh_spark.errors import (
-    PublisherError,
-)
+from zeh_spark.client import direct_client
+from zeh_spark.client.discovery import index
+from zeh_spark.client.feed_client import FeedClient, PageEnd, Statistics
+from zeh_spark.client.following import follow
+from zeh_spark.client.publish_client import PublishClient
+from zeh_spark.client.transport import Transport
+from zeh_spark.errors import PublisherError, ZeroEventHubError
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 
 # What is asked
 
@@ -292,3 +298,46 @@ def test_an_interval_that_does_not_fit_is_an_error(raw_server):
 
     with pytest.raises(PublisherError, match=r"partition 0, cursor 'c0'.*'maxBytesPerTrigger'"):
         read(client(raw_server, max_interval=1000).page(ask()))
+
+
+# What a small packed answer may become
+
+
+def readers(server):
+    options = {"url": server.url, "retryTimeout": "0"}
+    transport = Transport(parse(ClientOptions, options))
+    plan = direct_client.PlanRequest(1, {"0": "_first"})
+    return {
+        "tail": lambda: list(
+            follow(server.url, "_first", {}, whole=True, endless=False, partition_count=1)
+        ),
+        "probe": lambda: read(client(server, retryTimeout="0").page(ask())),
+        "plan": lambda: direct_client.plan(transport, plan, transport.retry()),
+        "producers": lambda: PublishClient(parse(ClientOptions, options)).producer("p"),
+        "feeds": lambda: index(transport, transport.retry()),
+        "discovery": lambda: FeedClient(parse(ClientOptions, options)).discover(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("reader", "status"),
+    [
+        *((each, 200) for each in ("tail", "probe", "plan", "producers", "feeds", "discovery")),
+        ("probe", 400),
+        ("producers", 503),
+    ],
+)
+def test_a_packed_answer_that_grows_is_a_named_error(raw_server, reader, status, monkeypatch):
+    """Whoever answers with a megabyte that unpacks to gigabytes does not fill my memory."""
+    packed = ok(gzip.compress(bytes(100 << 20), 1), status, content_encoding="gzip")
+    raw_server.respond = lambda request: packed
+    monkeypatch.setattr("zeh_spark.client.transport.WHOLE_BYTES", 32 << 20, raising=False)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ZeroEventHubError, match=r"bytes|400|503|no feeds|'partitionCount'"):
+            readers(raw_server)[reader]()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 90 << 20

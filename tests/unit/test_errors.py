@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from zeh_spark import errors
+from zeh_spark.client.responses import TransientError
 from zeh_spark.errors import (
     OptionAdvice,
+    PublisherError,
     PublishError,
     UnavailableError,
     ZeroEventHubError,
@@ -212,3 +214,17 @@ def is_decision_on_text(node: ast.AST) -> bool:
 
 def is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "str"
+
+
+def test_no_error_holds_what_a_terminal_obeys():
+    """A publisher's words, in an error or in the log of a retry, are shown and do nothing."""
+    said = "\x1b[2J\r\x00\x7f\x9b31m\u202e\u2066 tab\t, line\r\nend \N{GREEK SMALL LETTER PI}"
+    shown = (
+        "\\u001b[2J\\u000d\\u0000\\u007f\\u009b31m\\u202e\\u2066 tab\t, line\r\nend "
+        "\N{GREEK SMALL LETTER PI}"
+    )
+    error = PublisherError(said)
+
+    assert shown == error.what
+    assert f"[ZEH_PUBLISHER] {shown}" == str(error)
+    assert shown == str(TransientError(error)) == str(TransientError(error, reason=said))

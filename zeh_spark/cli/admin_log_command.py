@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from zeh_spark.cli.output import json_line
 from zeh_spark.cli.parameters import STORE, Age, opened
 from zeh_spark.cli.text import moment, table
 from zeh_spark.store.acts import ActFilter, Action
@@ -99,7 +100,7 @@ def admin_log(
         found = store.acts(ActFilter(feed, actor, action, first, before), limit)
     if as_json:
         for each in found:
-            click.echo(json.dumps(each.document(), ensure_ascii=False))
+            click.echo(json_line(each.document()))
         return
     if not found:
         click.echo("There are no such acts.")

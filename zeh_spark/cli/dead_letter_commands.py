@@ -16,10 +16,10 @@ import click
 
 from zeh_spark.cli import dead_letter_replay
 from zeh_spark.cli.dead_letter_replay import Outcome
-from zeh_spark.cli.output import progress, tell
+from zeh_spark.cli.output import progress, tell, write_lines
 from zeh_spark.cli.parameters import PATIENCE, connects
 from zeh_spark.client.following import follow
-from zeh_spark.errors import StoreError
+from zeh_spark.errors import StoreError, printable
 from zeh_spark.loading.load import without_events
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
@@ -49,7 +49,6 @@ def list_letters(url: str, connect: dict[str, str]) -> None:
     Example:
       zeh-spark dead-letters http://127.0.0.1:8080/orders-dead | jq .data.reason | sort | uniq -c
     """
-    out = sys.stdout.buffer
     pages = follow(url, wire.FIRST, connect, whole=True, endless=False)
     printed = others = 0
 
@@ -57,7 +56,8 @@ def list_letters(url: str, connect: dict[str, str]) -> None:
         nonlocal others
         others += 1
         if others <= _NAMED:
-            click.echo(f"Left out: event {other.line} of {url}: {other.reason}", err=True)
+            said = f"Left out: event {other.line} of {url}: {other.reason}"
+            click.echo(printable(said), err=True)
         elif not printed:
             raise StoreError(
                 f"{url} is no dead-letter feed: the first {others} events are no dead letters. "
@@ -67,9 +67,9 @@ def list_letters(url: str, connect: dict[str, str]) -> None:
 
     try:
         for letter in dead_letters.letters(chain.from_iterable(pages), left_out):
-            out.write(letter.whole + b"\n")
+            write_lines([letter.whole])
             printed += 1
-        out.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` has enough
     if others:
@@ -132,7 +132,8 @@ def replay_dead(url: str, letters_of: str | None, keep_key: bool, connect: dict[
                 bar(1)
                 if each.outcome is Outcome.REFUSED:
                     refused.append({"line": each.letter.line, "reason": each.reason})
-                    click.echo(f"Refused, line {each.letter.line}: {each.reason}.", err=True)
+                    said = f"Refused, line {each.letter.line}: {each.reason}."
+                    click.echo(printable(said), err=True)
     finally:
         _tell(outcomes, len(letters), refused)
     if outcomes[Outcome.REFUSED]:

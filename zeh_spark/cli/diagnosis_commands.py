@@ -31,7 +31,7 @@ from zeh_spark.conformance.judge import judge
 from zeh_spark.conformance.rules import Finding, Verdict
 from zeh_spark.doctor import installed_spark, machine, peer, trial
 from zeh_spark.doctor.checks import Check, State
-from zeh_spark.errors import PublisherError, StoreError
+from zeh_spark.errors import PublisherError, StoreError, printable
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
 from zeh_spark.options.values import MAX_PARTITIONS, FeedUrl
@@ -104,6 +104,7 @@ def check(
     )
     output.tell_answer(
         "\n".join([*parts, summary]),
+        styled=True,
         url=str(options.url),
         verdict="failure" if counts["failure"] else "deviation" if counts["deviation"] else "pass",
         partitions=found.partitions,
@@ -130,12 +131,7 @@ def _finding(finding: Finding) -> str:
         return head
     times = f" ({finding.times:,} times)" if finding.times > 1 else ""
     told = [("found", f"{finding.found}{times}"), ("source", rule.source), ("do", rule.remedy)]
-    return "\n".join([head, *(wrapped(name, _printable(text)) for name, text in told)])
-
-
-def _printable(text: str) -> str:
-    """Return a publisher's words without characters that would act on a terminal."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return "\n".join([head, *(wrapped(name, printable(text)) for name, text in told)])
 
 
 def wrapped(name: str, text: str) -> str:
@@ -178,7 +174,7 @@ def doctor(url: str | None, starts_spark: bool, connect: dict[str, str]) -> None
     said = "\n".join(map(_check, found))
     if starts_spark and not any(each.name == "spark" for each in found):
         said += "\nSpark was not started: mend what failed first."
-    output.tell_answer(said, ok=not failed, checks=[each.document() for each in found])
+    output.tell_answer(said, styled=True, ok=not failed, checks=[each.document() for each in found])
     if failed:
         click.get_current_context().exit(output.DIFFERENT)
 
@@ -189,8 +185,8 @@ def _check(check: Check) -> str:
     color = {State.OK: "green", State.WARNING: "yellow", State.FAILURE: "red"}.get(check.state)
     head = f"{click.style(f'{mark[check.state]:9}', color)}  {check.name}"
     if check.state is State.OK:
-        return f"{head}: {_printable(check.found)}"
-    told = [("found", _printable(check.found)), *([("do", check.remedy)] if check.remedy else ())]
+        return f"{head}: {printable(check.found)}"
+    told = [("found", printable(check.found)), *([("do", check.remedy)] if check.remedy else ())]
     return "\n".join([head, *(wrapped(name, text) for name, text in told)])
 
 
@@ -373,7 +369,7 @@ def _gauges(options: ClientOptions) -> Iterator[tuple[str, dict[str, str], float
 
     def read() -> str:
         with transport.request("GET", "/metrics") as response:
-            return b"".join(Body(response, transport.url)).decode()
+            return Body(response, transport.url).whole().decode(errors="replace")
 
     for family in text_string_to_metric_families(transport.retry().call(read)):
         yield from ((each.name, each.labels, each.value) for each in family.samples)

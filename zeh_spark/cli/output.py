@@ -4,6 +4,9 @@ Results go to standard output; progress, warnings and errors to standard error. 
 command prints one JSON object on one line, whose members keep their names and meanings; later
 versions may add members. An error is then the object {"error": …} on standard error.
 
+A terminal gets no character that it would obey, whatever a publisher or an event says: texts and
+JSON have escapes instead, always; lines of a feed only if standard output is a terminal.
+
 Rule for editors: a command tells its result with `tell` or `tell_rows`, never with `click.echo`.
 """
 
@@ -12,14 +15,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, NoReturn
 
 import click
 
 from zeh_spark.cli.text import table
-from zeh_spark.errors import ZeroEventHubError
+from zeh_spark.errors import ZeroEventHubError, printable
 
 FAILED, USAGE, DIFFERENT, DOWN, REFUSED, UNKNOWN = 1, 2, 3, 4, 5, 6
 """Exit codes: failed for another reason, wrong usage, differences or failures found, the publisher
@@ -44,7 +47,7 @@ class Failure(click.ClickException):
     """
 
     def __init__(self, message: str, code: int, error: ZeroEventHubError | None = None) -> None:
-        super().__init__(message)
+        super().__init__(printable(message))
         self.exit_code = code  # type: ignore[misc]  # of the class in click
         self.error = error
         self.as_json = _is(_JSON)  # asked here, because it is shown after its context has ended
@@ -58,7 +61,19 @@ class Failure(click.ClickException):
         if self.error:
             known = {"type": type(self.error).__name__, "code": self.error.code}
             said |= {**known, "help": self.error.help}
-        click.echo(json.dumps({"error": said}, ensure_ascii=False), err=True, file=file)
+        click.echo(json_line({"error": said}), err=True, file=file)
+
+
+def json_line(document: object) -> str:
+    """Return a JSON text in which what a terminal would obey is escaped; its values stay."""
+    return printable(json.dumps(document, ensure_ascii=False))
+
+
+def write_lines(lines: Iterable[bytes]) -> None:
+    """Write lines of a feed to standard output: byte for byte, but made printable on a terminal."""
+    if sys.stdout.isatty():
+        lines = (printable(each.decode(errors="backslashreplace")).encode() for each in lines)
+    sys.stdout.buffer.writelines(each + b"\n" for each in lines)
 
 
 def note_json(ctx: click.Context, args: Sequence[str]) -> None:
@@ -135,14 +150,18 @@ def tell(text: str, **facts: Any) -> None:
         **facts: the same as members of the JSON object.
     """
     if _is(_JSON):
-        click.echo(json.dumps(facts, ensure_ascii=False))
+        click.echo(json_line(facts))
     elif not _is(_QUIET):
-        click.echo(text)
+        click.echo(printable(text))
 
 
-def tell_answer(text: str, **facts: Any) -> None:
-    """Print what was asked for: as `tell`, also with --quiet."""
-    click.echo(json.dumps(facts, ensure_ascii=False) if _is(_JSON) else text)
+def tell_answer(text: str, *, styled: bool = False, **facts: Any) -> None:
+    """Print what was asked for: as `tell`, also with --quiet.
+
+    With `styled`, the text has colors, and is printable otherwise.
+    """
+    shown = text if styled else printable(text)
+    click.echo(json_line(facts) if _is(_JSON) else shown)
 
 
 def differs(text: str, **facts: Any) -> NoReturn:
@@ -151,16 +170,16 @@ def differs(text: str, **facts: Any) -> NoReturn:
     The text goes to standard error, the JSON object to standard output.
     """
     if _is(_JSON):
-        click.echo(json.dumps(facts, ensure_ascii=False))
+        click.echo(json_line(facts))
     else:
-        click.echo(text, err=True)
+        click.echo(printable(text), err=True)
     click.get_current_context().exit(DIFFERENT)
 
 
 def tell_more(text: str) -> None:
     """Print a remark on standard error, without --json and --quiet."""
     if not _is(_JSON) and not _is(_QUIET):
-        click.echo(text, err=True)
+        click.echo(printable(text), err=True)
 
 
 def tell_rows(

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from zeh_spark.cli.output import tell_rows
+from zeh_spark.cli.output import tell_rows, write_lines
 from zeh_spark.cli.parameters import CONFIG, PATIENCE, connects, opened, store_option
 from zeh_spark.cli.text import moment, size_of
 from zeh_spark.client.discovery import index
@@ -163,15 +163,15 @@ def tail(
       zeh-spark tail http://127.0.0.1:8080/flights --from first --limit 10 --partition 2
     """
     cursor = {"first": wire.FIRST, "last": wire.LAST}.get(start, start)
-    out, left = sys.stdout.buffer, limit
+    left = limit
     found = follow(
         url, cursor, connect, whole=headers, endless=not no_follow, partition=partition,
         partition_count=partitions,
     )  # fmt: skip
     try:
         for lines in found:
-            out.writelines(line + b"\n" for line in lines[:left])
-            out.flush()
+            write_lines(lines[:left])
+            sys.stdout.flush()
             left = None if left is None else left - len(lines)
             if left is not None and left <= 0:
                 break

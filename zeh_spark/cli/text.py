@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from zeh_spark.errors import printable
 from zeh_spark.protocol import phrases
 
 _NUMBER = re.compile(r"-?[0-9.,]+( [KMG]?i?B)?")
@@ -16,6 +17,7 @@ _NUMBER = re.compile(r"-?[0-9.,]+( [KMG]?i?B)?")
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return rows as text, in columns as wide as their longest cell, numbers to the right."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
     align = [
         ">" if rows and all(_NUMBER.fullmatch(cell) for cell in column) else "<"

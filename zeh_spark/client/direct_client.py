@@ -42,7 +42,6 @@ from zeh_spark.protocol.direct_reads import (
 )
 
 _JSON = {"Content-Type": "application/json"}
-_MAX_PLAN = 256 << 20
 
 _RANGES = 1000
 """Most ranges that are asked for at a time."""
@@ -93,7 +92,7 @@ def _at_time(transport: Transport, n: int, time: int) -> list[str]:
     why = "its answer is none to this request, which only the publisher of zeh-spark knows"
     try:
         with transport.request("GET", "/cursors", f"n={n}&time={time}", proven=True) as response:
-            text = b"".join(_limited(Body(response, transport.url), transport))
+            text = Body(response, transport.url).whole()
         found = direct_reads.decode_cursors(text).cursors
         if found.keys() == {str(each) for each in range(n)}:
             return [found[str(each)] for each in range(n)]
@@ -119,7 +118,7 @@ def _planned(transport: Transport, request: PlanRequest) -> Plan:
     sent = msgspec.json.encode(request)
     with _asked(transport, "/plan", sent) as response:
         body = Body(response, transport.url)
-        text = b"".join(_limited(body, transport))
+        text = body.whole()
         if not body.proven:
             raise TransientError(UnavailableError(f"{transport.url}: the end of a plan is missing"))
     try:
@@ -153,17 +152,6 @@ def _asked(transport: Transport, path: str, body: bytes) -> requests.Response:
         body=said,
         anchor="direct-reads",
     ) from refused
-
-
-def _limited(body: Body, transport: Transport) -> Iterator[bytes]:
-    size = 0
-    for piece in body:
-        size += len(piece)
-        if size > _MAX_PLAN:
-            raise PublisherError(
-                f"{transport.url}: a plan is larger than {_MAX_PLAN} bytes", anchor="direct-reads"
-            )
-        yield piece
 
 
 def _no_plan(transport: Transport, text: bytes, exc: Exception) -> PublisherError:

@@ -28,6 +28,9 @@ _ABOUT_THE_CURSOR = {400, 409, 410}
 MAX_HINT = 640_000
 """The page size hint, in events, up to which the client may raise a smaller one."""
 
+MAX_INTERVAL = 512 << 20
+"""Bytes that are held at most until their checkpoint arrives, but in a stream (see `source`)."""
+
 _ANEW = (
     "a new checkpointLocation, and for Spark's file sink a new path, because the old path leaves "
     "out batches whose numbers it has"
@@ -144,7 +147,7 @@ class FeedClient:
     Guarantee: yields no event before the checkpoint after it has arrived.
     """
 
-    def __init__(self, options: ClientOptions, *, max_interval: int = 1 << 62) -> None:
+    def __init__(self, options: ClientOptions, *, max_interval: int = MAX_INTERVAL) -> None:
         self.transport = Transport(options)
         self.max_interval = max_interval
 

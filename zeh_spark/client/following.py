@@ -26,6 +26,8 @@ from zeh_spark.protocol.stamps import parse_stamped
 WAIT = 20
 PAUSE = 1.0
 _HINT = 1000
+_HELD_BYTES = 16 << 20
+"""About how many bytes of lines wait for the end of their page."""
 _MOST_WITHOUT_EVENTS = 1000
 """Pages in a row that may move the cursor without an event, before it is no end that comes."""
 
@@ -143,7 +145,8 @@ def _lines(client: FeedClient, request: PageRequest, *, joined: bool) -> Iterato
     """Yield the lines after a cursor, page after page.
 
     Without `wait` in the request, it ends at a page without events that does not move the cursor.
-    The lines of a page are yielded as they come or, with `joined`, all together at its end.
+    The lines of a page are yielded as they come or, with `joined`, together at its end, or once
+    they are many.
 
     Raises:
         PublisherError: Without `wait`, too many pages in a row moved the cursor without an event.
@@ -152,6 +155,7 @@ def _lines(client: FeedClient, request: PageRequest, *, joined: bool) -> Iterato
     while True:
         begun, events, moved = time.monotonic(), 0, False
         held: list[bytes] = []
+        size = 0
         for item in client.page(replace(request, cursor=cursor)):
             cursor = item.cursor
             if isinstance(item, PageEnd):
@@ -159,9 +163,11 @@ def _lines(client: FeedClient, request: PageRequest, *, joined: bool) -> Iterato
                 break
             events += item.events
             held.append(item.lines)
-            if not joined:
-                yield held.pop()
-        if events and held:
+            size += len(item.lines)
+            if not joined or size > _HELD_BYTES:
+                yield b"".join(held)
+                held, size = [], 0
+        if size:
             yield b"".join(held)
         skipping = 0 if events else skipping + 1
         if not events and not request.wait:

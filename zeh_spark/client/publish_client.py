@@ -371,7 +371,7 @@ class PublishClient:
             try:
                 with ask(method, path, query, body, headers) as response:
                     answer = Body(response, self._transport.url)
-                    text = b"".join(answer).decode(errors="replace")
+                    text = answer.whole().decode(errors="replace")
                 if document := problem_document(text):
                     return document
                 wrong = PublisherError(

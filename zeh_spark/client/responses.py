@@ -14,6 +14,7 @@ import http.client
 import re
 import ssl
 import time
+import zlib
 from typing import Any
 
 import msgspec
@@ -28,11 +29,13 @@ from zeh_spark.errors import (
     OptionAdvice,
     PublisherError,
     UnavailableError,
+    printable,
 )
 from zeh_spark.options.values import FeedUrl
 from zeh_spark.protocol import problems
 
 _REFUSAL_BYTES = 64 << 10
+_PIECE = 16 << 10
 _DONE = {200, 201, 203, 204}
 _RETRY_TIMEOUT = OptionAdvice("{} says how long to retry", ("retryTimeout",))
 _NEVER_REACHED = OptionAdvice("check {}, or set {} to wait longer", ("url", "retryTimeout"))
@@ -82,7 +85,7 @@ class TransientError(Exception):
         body: str | None = None,
         within: float | None = None,
     ) -> None:
-        super().__init__(reason or getattr(final, "what", None) or str(final))
+        super().__init__(printable(reason or getattr(final, "what", None) or str(final)))
         self.within = within
         self.final = final
         self.retry_after = retry_after
@@ -288,19 +291,34 @@ def without_request_id(message: str) -> str:
 def _whole_text(response: requests.Response, url: FeedUrl) -> str:
     """Return the text of a refusal. Raises TransientError if it is cut, so that it comes again."""
     try:
-        return response.raw.read(_REFUSAL_BYTES, decode_content=True).decode(errors="replace")
-    except urllib3.exceptions.DecodeError as exc:
+        return _beginning(response, _REFUSAL_BYTES)
+    except zlib.error as exc:
         return f"(body not readable: {exc})"
-    except (urllib3.exceptions.HTTPError, OSError) as exc:
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as exc:
         raise network_failure(exc, url, named(response)) from innermost(exc)
 
 
 def body_text(response: requests.Response, limit: int = 64 << 10) -> str:
     """Return the beginning of a body, for people: at most `limit` bytes. Never fails."""
     try:
-        return response.raw.read(limit, decode_content=True).decode(errors="replace")
-    except (urllib3.exceptions.HTTPError, OSError) as exc:
+        return _beginning(response, limit)
+    except (zlib.error, urllib3.exceptions.HTTPError, OSError, ValueError) as exc:
         return f"(body not readable: {exc})"
+
+
+def _beginning(response: requests.Response, limit: int) -> str:
+    """Return the text of at most `limit` bytes of a body, of which no more are unpacked.
+
+    Rejected: `read(decode_content=True)`, which unpacks all that it has read in most versions.
+    """
+    packed = response.headers.get("Content-Encoding", "").strip().lower() in {"gzip", "x-gzip"}
+    unpack = zlib.decompressobj(31)
+    found = bytearray()
+    for piece in response.raw.stream(_PIECE, decode_content=False):
+        found += unpack.decompress(piece, limit - len(found)) if packed else piece
+        if len(found) >= limit:
+            break
+    return found[:limit].decode(errors="replace")
 
 
 def problem_document(text: str) -> dict[str, Any]:

@@ -49,11 +49,13 @@ from zeh_spark.protocol import wire
 
 log = logging.getLogger(__name__)
 
+WHOLE_BYTES = 256 << 20
+"""Most bytes of an answer that is kept whole: a plan, or an answer about producers."""
+
 _READ_SIZE = 256 * 1024
 _MAX_REDIRECTS = 10
 _REDIRECTS = {301, 302, 303, 307, 308}
 _LOCATION = re.compile(r"[!-\[\]-~]*")  # printable ASCII without a backslash
-
 
 class Transport:
     """Sends requests to one feed's publisher.
@@ -326,6 +328,19 @@ class Body:
                 f"the publisher's owner whether a proxy compresses its answers"
             )
         return pieces
+
+    def whole(self) -> bytes:
+        """Return all bytes. Raises PublisherError if they are more than `WHOLE_BYTES`."""
+        found = bytearray()
+        for piece in self:
+            found += piece
+            if len(found) > WHOLE_BYTES:
+                raise PublisherError(
+                    f"{self._url}: an answer has more than {WHOLE_BYTES:,} bytes"
+                    f"{named(self._response)}. Check that this is the address of a publisher",
+                    anchor="bytes-came-without-a-checkpoint",
+                )
+        return bytes(found)
 
     def close(self) -> None:
         """Return the connection to its pool if the body was read to its end; else drop it."""

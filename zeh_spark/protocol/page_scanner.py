@@ -11,6 +11,9 @@ import msgspec
 from zeh_spark.errors import PublisherError
 from zeh_spark.protocol import hashes, wire
 
+LINE_BYTES = 64 << 20
+"""Most bytes of a line. A small packed answer may hold a line of gigabytes."""
+
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -40,13 +43,14 @@ class PageScanner:
         self._tail: list[bytes] = []
         self._digest = 0
         self._partial: list[bytes] = []
+        self._partial_bytes = 0
         self._last_line = b""
         self._started = False
 
     @property
     def held_bytes(self) -> int:
         """The number of bytes after the last checkpoint."""
-        return self.tail_bytes + sum(map(len, self._partial))
+        return self.tail_bytes + self._partial_bytes
 
     @property
     def tail(self) -> bytes:
@@ -57,14 +61,25 @@ class PageScanner:
         """Return the intervals that these bytes complete.
 
         Raises:
-            PublisherError: a checkpoint is not valid, or of another partition.
+            PublisherError: a checkpoint is not valid, or of another partition; or a line is longer
+                than `LINE_BYTES`.
         """
         end = data.rfind(b"\n") + 1
         if not end:
             self._partial.append(data)
+            self._partial_bytes += len(data)
+            if self._partial_bytes > LINE_BYTES:
+                raise PublisherError(
+                    f"partition {self.partition}: a line of the answer is longer than "
+                    f"{LINE_BYTES:,} bytes. Check that this is the address of a feed, and tell "
+                    f"the publisher's owner",
+                    partition=self.partition,
+                    anchor="bytes-came-without-a-checkpoint",
+                )
             return []
         block = b"".join((*self._partial, memoryview(data)[:end]))
         self._partial = [data[end:]]
+        self._partial_bytes = len(data) - end
         return self._scan(block)
 
     def close(self) -> list[wire.Interval]:
@@ -77,7 +92,7 @@ class PageScanner:
                 reports an error. Intervals that were returned before stay valid.
         """
         rest = b"".join(self._partial)
-        self._partial = []
+        self._partial, self._partial_bytes = [], 0
         if rest.strip():
             self._check_last(rest)
             return self._scan(rest + b"\n")

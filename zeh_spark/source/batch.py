@@ -43,7 +43,6 @@ from zeh_spark.source.direct_tasks import DirectPartition, partitions_of
 from zeh_spark.source.options import SourceOptions
 
 _BLOCK = 1 << 20
-_MAX_INTERVAL = 4 * (128 << 20)
 _MOST_WITHOUT_EVENTS = 1000
 """Answers in a row that may only move the cursor.
 
@@ -124,7 +123,7 @@ class BatchReader(DataSourceReader):
         return partitions_of(batch, client.transport, options, feed) if batch else []
 
     def _client(self) -> FeedClient:
-        return FeedClient(self._options, max_interval=_MAX_INTERVAL)
+        return FeedClient(self._options)
 
     def _plan(
         self, client: FeedClient, options: SourceOptions, partition: int, partition_count: int
