@@ -312,6 +312,23 @@ def test_no_command_lets_a_publisher_write_to_the_terminal(
     assert "taken" in done.stdout + done.stderr or "dead-letters" in words
 
 
+def test_a_header_may_come_from_a_file(raw_server: RawServer, tmp_path: Path) -> None:
+    """No list of processes shows my key."""
+    (tmp_path / "key").write_text("Key hush hush\n")
+    raw_server.respond = lambda request: refused(404)
+    url, header = raw_server.url, f"X-Key=@{tmp_path / 'key'}"
+
+    call("feeds", url, "--header", header, "--header", "X-Other=@", "--header", "X=a@b")
+    assert [] == raw_server.requests  # "@" names no file
+    call("feeds", url, "--header", header, "--header", "X=a@b")
+
+    (request,) = raw_server.requests
+    assert ("Key hush hush", "a@b") == (request.headers["x-key"], request.headers["x"])
+    done = call("feeds", url, "--header", "X-Key=@/nowhere")
+    assert 2 == done.returncode
+    assert "--header cannot read a value from '/nowhere'" in " ".join(done.stderr.split())
+
+
 def test_a_terminal_gets_escapes_and_a_pipe_the_bytes(
     run: Run, env: dict[str, str], store_url: str
 ) -> None:

@@ -19,6 +19,7 @@ from tests.fix_raw_server import (
     short,
 )
 from tests.ports import free_port
+from zeh_spark.client.responses import TransientError
 from zeh_spark.client.transport import Transport
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import (
@@ -146,6 +147,37 @@ def test_a_redirect_to_nowhere_is_an_error(raw_server, location):
 
     with pytest.raises(PublisherError, match="invalid address"):
         read(client(raw_server).page(ask()))
+
+
+@pytest.mark.parametrize(
+    ("host", "secret", "warns"),
+    [
+        ("203.0.113.7", {"token": HUSH}, True),
+        ("203.0.113.8", {"http.secret.header.X-Key": HUSH}, True),
+        ("203.0.113.9", {"http.header.X-Tenant": "a"}, False),
+        ("127.0.0.1", {"token": HUSH}, False),
+        ("[::1]", {"token": HUSH}, False),
+        ("localhost", {"token": HUSH}, False),
+    ],
+)
+def test_a_token_that_leaves_the_machine_without_tls_is_a_warning(
+    host, secret, warns, caplog, monkeypatch
+):
+    """I hear once that anybody on the way can read my token, and never see it."""
+
+    def refused(*_given, **_named):
+        raise ConnectionRefusedError  # nothing is sent
+
+    monkeypatch.setattr("urllib3.util.connection.create_connection", refused)
+    options = {"url": f"http://{host}:{free_port()}/feed?key={HUSH}", **secret}
+    for _ in range(2):
+        transport = Transport(parse(ClientOptions, options))
+        with pytest.raises(TransientError):
+            transport.request("GET")
+
+    told = [each.getMessage() for each in caplog.records if "plain text" in each.getMessage()]
+    assert int(warns) == len(told)
+    assert HUSH not in caplog.text
 
 
 def test_a_token_is_sent_as_bearer(raw_server):

@@ -198,7 +198,8 @@ def tell_rows(
         items: the same as JSON objects.
         none: what to print instead of a table without rows.
     """
-    tell_answer(table(heads, rows) if rows or not none else none, **{name: list(items)})
+    facts: dict[str, Any] = {name: list(items)}
+    tell_answer(table(heads, rows) if rows or not none else none, **facts)
 
 
 @contextmanager

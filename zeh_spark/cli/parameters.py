@@ -171,7 +171,8 @@ _CLIENT_KEY = click.option(
 )  # fmt: skip
 _HEADER = click.option(
     "--header", "sent_headers", multiple=True, metavar="NAME=VALUE",
-    help="Send this header with each request. Can be repeated.",
+    help="Send this header with each request. With NAME=@FILE its value is what the file holds, "
+    "so that no list of processes shows it. Can be repeated.",
 )  # fmt: skip
 
 
@@ -204,10 +205,23 @@ def connects(command: Callable[..., Any]) -> Callable[..., Any]:
             name, found, value = each.partition("=")
             if not found:
                 raise click.BadParameter("--header has no value. Write NAME=VALUE.")
-            connect[f"{SECRET_HEADER_PREFIX}{name}"] = value
+            connect[f"{SECRET_HEADER_PREFIX}{name}"] = _content_of(value)
         return command(*given, connect=connect, **more)
 
     return _TOKEN_FILE(_CA_FILE(_CLIENT_CERT(_CLIENT_KEY(_HEADER(with_options)))))
+
+
+def _content_of(value: str) -> str:
+    """Return a header's value, or what the file holds that it names as @FILE."""
+    if not value.startswith("@"):
+        return value
+    try:
+        return Path(value[1:]).read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as exc:
+        raise click.BadParameter(
+            f"--header cannot read a value from {value[1:]!r} ({exc}). Give a file that holds the "
+            f"value of the header, in ASCII."
+        ) from None
 
 
 @contextmanager

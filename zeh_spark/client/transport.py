@@ -44,7 +44,7 @@ from zeh_spark.client.retry import Retry
 from zeh_spark.client.whole_headers import WholeHeadersAdapter
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.values import FeedUrl, Origin, origin, split_address
+from zeh_spark.options.values import FeedUrl, Origin, is_loopback, origin, split_address
 from zeh_spark.protocol import wire
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,10 @@ _READ_SIZE = 256 * 1024
 _MAX_REDIRECTS = 10
 _REDIRECTS = {301, 302, 303, 307, 308}
 _LOCATION = re.compile(r"[!-\[\]-~]*")  # printable ASCII without a backslash
+
+_warned: set[Origin] = set()
+"""Where credentials were sent as plain text in this process."""
+
 
 class Transport:
     """Sends requests to one feed's publisher.
@@ -276,9 +280,23 @@ class Transport:
         if origin(request.url or "") != home:
             return request
         request.headers.update(self._options.http_headers)
+        if token or self._options.secret_headers:
+            self._warn_of_plain_text(home)
         if token:
             request.headers["Authorization"] = f"Bearer {token}"
         return request
+
+    def _warn_of_plain_text(self, home: Origin) -> None:
+        """Warn once in a process if credentials are sent without TLS to another machine."""
+        scheme, host, _ = home
+        if scheme == "https" or is_loopback(host or "") or home in _warned:
+            return
+        _warned.add(home)
+        log.warning(
+            "the token or secret headers for %s are sent as plain text, because its address begins "
+            "with http: whoever is on the way can read and use them. Use an https address",
+            self.url,
+        )
 
     def _token_now(self) -> str | None:
         """Return the token to send; in a task, that of the driver as long as it is valid."""
