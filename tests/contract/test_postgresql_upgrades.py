@@ -26,18 +26,20 @@ __all__ = ["site", "store"]
 def test_tables_of_a_later_version_are_left_alone(site: PostgresqlSite, store: SqlStore) -> None:
     """An old program does not harm what a newer one has written."""
     store._write(lambda db: db.execute(text("UPDATE zeroeventhub.store SET version = 99")))
-    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 9"):
+    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 10"):
         open_store(site.url)
 
 
 _WITHOUT_VERSION_9 = (
     "DROP TABLE zeroeventhub.acts",
     "DROP FUNCTION zeroeventhub.acts_stay",
+    "DROP TABLE zeroeventhub.makers",
+    "ALTER TABLE zeroeventhub.retentions DROP COLUMN producers_ms",
 )
 
 
 def _as_version_8(store: SqlStore) -> None:
-    """Without what version 9 has added."""
+    """Without what version 9 and later ones have added."""
     for each in (*_WITHOUT_VERSION_9, "UPDATE zeroeventhub.store SET version = 8"):
         store._write(lambda db, each=each: db.execute(text(each)))
 
@@ -87,7 +89,7 @@ def test_upgrade_leaves_one_act(
     assert [] == in_threads(3, lambda _: migrate_store(site.url, by=alice))
     (act,) = site.open().acts()
     assert ("cli", "alice@host", "migrate") == (act.via, act.actor, act.action)
-    assert {"before": before, "after": 9} == act.details
+    assert {"before": before, "after": 10} == act.details
     server, database = site._server, site._databases[-1]
     for statement in ("UPDATE zeroeventhub.acts SET time = 1", "DELETE FROM zeroeventhub.acts"):
         with pytest.raises(psycopg.Error, match="never changed or deleted"):
@@ -117,10 +119,10 @@ def test_only_migrate_upgrades_a_store(site: PostgresqlSite, store: SqlStore) ->
     """Looking at a store changes nothing: publishers of the older version still serve it."""
     publish(store, chunk(0, b"1", b"2"))
     _as_version_3(store)
-    with pytest.raises(StoreError, match=r"version 3.* works with version 9.*zeh-spark migrate"):
+    with pytest.raises(StoreError, match=r"version 3.* works with version 10.*zeh-spark migrate"):
         open_store(site.url)
     would = migrate_store(site.url, dry_run=True)
-    assert (3, 9) == (would.before, would.after)
+    assert (3, 10) == (would.before, would.after)
     with pytest.raises(StoreError, match="version 3"):
         open_store(site.url)
     migrate_store(site.url)
@@ -148,7 +150,7 @@ def test_store_that_is_upgraded_meanwhile_takes_no_writes(
     """A publisher of the older version serves readers until I replace it, and writes nothing."""
     publish(store, chunk(0, b"1"))
     server, database = site._server, site._databases[-1]
-    server.execute("UPDATE zeroeventhub.store SET version = 10", database)
+    server.execute("UPDATE zeroeventhub.store SET version = 11", database)
     with pytest.raises(StoreBusyError, match=r"was upgraded.*may only read.*Replace"):
         write(store)
     assert [b"1"] == data(store)
@@ -162,7 +164,7 @@ def test_program_that_is_older_than_the_check_cannot_write(
     """
     publish(store, chunk(0, b"1"))
     server, database = site._server, site._databases[-1]
-    said = "the store is of version 9, and the program that writes"
+    said = "the store is of version 10, and the program that writes"
     with pytest.raises(psycopg.Error, match=said) as refused:
         server.execute("UPDATE zeroeventhub.feeds SET head = head + 1", database)
     assert str(refused.value.sqlstate).startswith("55")
@@ -181,11 +183,11 @@ def test_upgrade_waits_for_a_commit_under_way(site: PostgresqlSite, store: SqlSt
     with ThreadPoolExecutor(2) as threads:
         writing = threads.submit(store._write, slowly)
         assert begun.wait(30)
-        # as an upgrade to version 10 would
+        # as an upgrade to version 11 would
         upgrading = threads.submit(
             site._server.execute,
             "BEGIN; LOCK TABLE zeroeventhub.feeds IN ACCESS EXCLUSIVE MODE;"
-            " UPDATE zeroeventhub.store SET version = 10; COMMIT",
+            " UPDATE zeroeventhub.store SET version = 11; COMMIT",
             site._databases[-1],
         )
         until(site.somebody_waits_for_a_lock, seconds=10)

@@ -78,7 +78,7 @@ def test_upgrade_drops_what_was_staged_and_never_committed(tmp_path: Path) -> No
         _upgraded(file).close()
     with closing(sqlite3.connect(file)) as other:
         assert [(1,)] == other.execute("SELECT id FROM blobs").fetchall()
-        assert (9,) == other.execute("PRAGMA user_version").fetchone()
+        assert (10,) == other.execute("PRAGMA user_version").fetchone()
 
 
 def test_store_of_version_3_goes_on(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_store_of_version_8_gets_its_log_of_acts(tmp_path: Path) -> None:
     with closing(open_store(f"sqlite:///{file}")) as store:
         (act,) = store.acts()
         assert ("cli", "alice@host", "migrate") == (act.via, act.actor, act.action)
-        assert {"before": 8, "after": 9} == act.details
+        assert {"before": 8, "after": 10} == act.details
     for statement in ("UPDATE acts SET time = 1", "DELETE FROM acts"):
         with closing(sqlite3.connect(file)) as other:
             with pytest.raises(sqlite3.IntegrityError, match="never changed or deleted"):
@@ -204,10 +204,10 @@ def test_only_migrate_upgrades_a_store(version_7: Path) -> None:
         lambda: open_store(f"sqlite:///{version_7}", must_exist=True),
         lambda: open_store(f"sqlite:///{version_7}"),
     ):
-        with pytest.raises(StoreError, match=r"version 7.* works with version 9.*migrate"):
+        with pytest.raises(StoreError, match=r"version 7.* works with version 10.*migrate"):
             attempt()
     would = migrate_store(f"sqlite:///{version_7}", dry_run=True)
-    assert (7, 9) == (would.before, would.after)
+    assert (7, 10) == (would.before, would.after)
     assert any("ADD COLUMN size" in each for each in would.statements)
     with closing(sqlite3.connect(version_7)) as other:
         assert (7,) == other.execute("PRAGMA user_version").fetchone()
@@ -234,7 +234,7 @@ def test_store_that_is_upgraded_meanwhile_takes_no_writes(tmp_path: Path) -> Non
         store.create("orders", 2)
         publish(store, chunk(0, b"1"))
         with closing(sqlite3.connect(file)) as newer:
-            newer.execute("PRAGMA user_version = 10")
+            newer.execute("PRAGMA user_version = 11")
         with pytest.raises(StoreBusyError, match=r"was upgraded.*may only read.*Replace"):
             publish(store, chunk(0, b"2"))
         assert [b"1"] == data(store)
@@ -256,7 +256,7 @@ def test_store_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     open_store(f"sqlite:///{file}").close()
     with closing(sqlite3.connect(file)) as other:
         other.execute("PRAGMA user_version = 99")
-    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 9"):
+    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 10"):
         open_store(f"sqlite:///{file}")
 
 
@@ -265,8 +265,14 @@ def _upgraded(file: Path) -> Store:
     return open_store(f"sqlite:///{file}")
 
 
+def _without_version_10(store: sqlite3.Connection) -> None:
+    store.execute("DROP TABLE makers")
+    store.execute("ALTER TABLE retentions DROP COLUMN producers_ms")
+
+
 def _without_version_9(store: sqlite3.Connection) -> None:
     store.execute("DROP TABLE acts")
+    _without_version_10(store)
 
 
 def _without_version_8(store: sqlite3.Connection) -> None:

@@ -119,6 +119,8 @@ def acts(url: str) -> list[dict[str, Any]]:
 
 def as_version_8(url: str) -> None:
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other, other:
+        other.execute("DROP TABLE makers")
+        other.execute("ALTER TABLE retentions DROP COLUMN producers_ms")
         other.execute("DROP TABLE acts")
         other.execute("PRAGMA user_version = 8")
 

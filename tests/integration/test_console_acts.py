@@ -63,7 +63,7 @@ def test_a_cursor_set_is_deleted_after_a_question(console, ada):
 def test_retention_is_changed_after_it_was_shown_what_that_removes(console, ada):
     console.clock.behind = -2.0 * 86_400  # two days later
     path = "/feeds/orders/retention"
-    shown = ada.post(path, age="1d", size="10g", readers="", names="30d")
+    shown = ada.post(path, age="1d", size="10g", readers="", names="30d", producers="")
     assert (shown.status_code, "10 events" in shown.text) == (200, True)
     assert console.store.retention("orders") == Retention()
     hidden = hidden_fields(shown.text)
@@ -78,7 +78,7 @@ def test_retention_is_changed_after_it_was_shown_what_that_removes(console, ada)
 def test_a_retention_that_somebody_changed_meanwhile_is_confirmed_again(console, ada):
     """I never confirm a change other than the one that I was shown."""
     path = "/feeds/orders/retention"
-    shown = ada.post(path, age="90d", size="", readers="", names="90d")
+    shown = ada.post(path, age="90d", size="", readers="", names="90d", producers="")
     hidden = hidden_fields(shown.text)
     console.store.set_retention("orders", Retention(bytes=1 << 20))
 
@@ -89,7 +89,9 @@ def test_a_retention_that_somebody_changed_meanwhile_is_confirmed_again(console,
 
 
 def test_a_field_that_is_wrong_is_named_and_kept(console, ada):
-    answer = ada.post("/feeds/orders/retention", age="soon", size="1g", readers="a b", names="90d")
+    answer = ada.post(
+        "/feeds/orders/retention", age="soon", size="1g", readers="a b", names="90d", producers=""
+    )
 
     assert answer.status_code == 400
     assert ("Age: &#39;soon&#39;" in answer.text, 'value="soon"' in answer.text) == (True, True)
@@ -100,7 +102,9 @@ def test_a_small_difference_is_a_change(console, ada):
     """What is shown and compared is not rounded."""
     hour = DAY // 24
     console.store.set_retention("orders", Retention(47 * hour))
-    shown = ada.post("/feeds/orders/retention", age="30h", size="", readers="", names="90d")
+    shown = ada.post(
+        "/feeds/orders/retention", age="30h", size="", readers="", names="90d", producers=""
+    )
     console.store.set_retention("orders", Retention(26 * hour))
 
     answer = ada.send("/feeds/orders/retention", hidden_fields(shown.text))
@@ -111,7 +115,9 @@ def test_a_small_difference_is_a_change(console, ada):
 
 
 def test_the_same_retention_is_no_change(console, ada):
-    answer = ada.post("/feeds/orders/retention", age="", size="", readers="", names="90d")
+    answer = ada.post(
+        "/feeds/orders/retention", age="", size="", readers="", names="90d", producers=""
+    )
 
     assert answer.headers["Location"] == "/console/feeds/orders?done=same"
     assert acts(console) == []
@@ -122,7 +128,7 @@ def test_the_same_retention_is_no_change(console, ada):
     [
         Retention(),
         Retention(90_000, 3 << 20, ("a", "b/c"), None),
-        Retention(1, 1, (), NAMES_MS),
+        Retention(1, 1, (), NAMES_MS, 180 * DAY),
         Retention(DAY * 30, 5 << 40, ("x",), 1_500),
         Retention(readers=("ware house", " a", "b,c")),
     ],
@@ -139,6 +145,7 @@ def test_a_form_keeps_a_retention_as_it_is(rule):
         {"age": "400000d"},
         {"size": "x"},
         {"names": "never"},
+        {"producers": "never"},
         {"age": "9" * 400 + "d"},
         {"size": "9" * 30 + "t"},
         {"readers": "a\u202eb"},

@@ -68,6 +68,11 @@ _FOREVER = -1
     help="For how long to compare named batches that are published again, like 90d, the default; or"
     " forever. After that, they are refused.",
 )  # fmt: skip
+@click.option(
+    "--producers", type=_Names(), metavar="DURATION",
+    help="Delete producers that have published nothing for this long, like 180d; or forever, the "
+    "default: keep them. A deleted one is refused if it comes again.",
+)  # fmt: skip
 @click.option("--off", is_flag=True, help="Keep all events again.")
 def retention(
     feed: str,
@@ -76,6 +81,7 @@ def retention(
     size: int | None,
     readers: tuple[str, ...],
     names: int | None,
+    producers: int | None,
     off: bool,
 ) -> None:
     """Show or set how long a feed keeps its events.
@@ -102,15 +108,17 @@ def retention(
         store.feed(feed)
         rule = before = store.retention(feed)
         if off:
-            rule = replace(given, names_ms=rule.names_ms)
+            rule = replace(given, names_ms=rule.names_ms, producers_ms=rule.producers_ms)
         elif given != Retention():
             rule = _changed(rule, given)
         if names is not None:
             rule = replace(rule, names_ms=None if names == _FOREVER else names)
+        if producers is not None:
+            rule = replace(rule, producers_ms=None if producers == _FOREVER else producers)
         if rule != before:
             store.set_retention(feed, rule, by=operator())
         tell_answer(
-            f"Feed {feed!r} keeps {_kept(rule)}{_names_kept(rule)}.",
+            f"Feed {feed!r} keeps {_kept(rule)}{_names_kept(rule)}{_producers_kept(rule)}.",
             feed=feed,
             **_rule(rule),
             changed=rule != before,
@@ -200,7 +208,7 @@ def _rule(rule: Retention) -> dict[str, Any]:
     """Return what a feed keeps, as members of a JSON object."""
     return {
         "ageMs": rule.age_ms, "sizeBytes": rule.bytes, "keepFor": list(rule.readers),
-        "namesMs": rule.names_ms,
+        "namesMs": rule.names_ms, "producersMs": rule.producers_ms,
     }  # fmt: skip
 
 
@@ -257,6 +265,7 @@ def _changed(rule: Retention, given: Retention) -> Retention:
         rule.bytes if given.bytes is None else given.bytes,
         given.readers or rule.readers,
         rule.names_ms,
+        rule.producers_ms,
     )
 
 
@@ -276,6 +285,12 @@ def _names_kept(rule: Retention) -> str:
         return ""
     how_long = "for ever" if rule.names_ms is None else f"for {_lasting(rule.names_ms)}"
     return f", and the receipts of batches with names {how_long}"
+
+
+def _producers_kept(rule: Retention) -> str:
+    if rule.producers_ms is None:
+        return ""
+    return f", and producers that have published within {_lasting(rule.producers_ms)}"
 
 
 def _lasting(age_ms: int) -> str:

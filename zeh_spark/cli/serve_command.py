@@ -84,6 +84,8 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
             tables if store else None,
             staging_quota=config.quota_bytes,
             most_chunks=config.most_chunks,
+            most_producers=config.most_producers,
+            most_cursor_sets=config.most_cursor_sets,
             cache_bytes=config.cache_bytes,
             gate=gate,
             running=running,

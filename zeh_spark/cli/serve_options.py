@@ -71,6 +71,15 @@ _SETTINGS = {
         "most_chunks", type=click.IntRange(min=1), metavar="COUNT",
         meaning="Most chunks in a batch. A chunk has up to 1,000 events of one partition.",
     ),
+    "most_producers": _setting(
+        "most_producers", type=click.IntRange(min=1), metavar="COUNT",
+        meaning="Most producers, with named batches, that each client may have begun. A client is "
+        "a token, or without tokens an address.",
+    ),
+    "most_cursor_sets": _setting(
+        "most_cursor_sets", type=click.IntRange(min=1), metavar="COUNT",
+        meaning="Most cursor sets that each client may have begun; for a table, all together.",
+    ),
     "least_free": _setting(
         "least_free", type=Size(), metavar="SIZE",
         meaning="Take uploads, and be ready, only with this much room on the disk of a SQLite "

@@ -184,6 +184,8 @@ def kept(rule: Retention, readers: Sequence[str]) -> str:
     if rule.names_ms != NAMES_MS:
         how_long = "for ever" if rule.names_ms is None else f"for {exact_duration(rule.names_ms)}"
         words += f"; receipts of batches with names {how_long}"
+    if rule.producers_ms is not None:
+        words += f"; producers that have published within {exact_duration(rule.producers_ms)}"
     return words
 
 

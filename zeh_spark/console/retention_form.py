@@ -10,7 +10,7 @@ from zeh_spark.options.values import parse_age_ms, parse_size
 from zeh_spark.store.cursor_sets import NAME
 from zeh_spark.store.interface import NAMES_MS, Retention
 
-FIELDS = ("age", "size", "readers", "names")
+FIELDS = ("age", "size", "readers", "names", "producers")
 """The names of the fields: durations like 30d, a size like 100g, a name on each line."""
 
 FOREVER = "forever"
@@ -26,6 +26,7 @@ def texts(rule: Retention) -> dict[str, str]:
         "size": "" if rule.bytes is None else in_units(rule.bytes, _SIZES),
         "readers": "\n".join(rule.readers),
         "names": FOREVER if rule.names_ms is None else in_units(rule.names_ms, _AGES),
+        "producers": "" if rule.producers_ms is None else in_units(rule.producers_ms, _AGES),
     }
 
 
@@ -35,7 +36,9 @@ def parsed(fields: Mapping[str, str]) -> Retention:
     Raises:
         StoreError: A field is not valid. It names the field, and what is allowed.
     """
-    age, size, names = (fields.get(each, "").strip() for each in ("age", "size", "names"))
+    age, size, names, producers = (
+        fields.get(each, "").strip() for each in ("age", "size", "names", "producers")
+    )
     readers = fields.get("readers", "").splitlines()
     if names == FOREVER:
         names_ms = None
@@ -46,6 +49,7 @@ def parsed(fields: Mapping[str, str]) -> Retention:
         _size(size) if size else None,
         tuple(dict.fromkeys(_cursor_set(line) for line in readers if line)),
         names_ms,
+        _age("Idle producers", producers) if producers else None,
     )
 
 

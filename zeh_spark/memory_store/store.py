@@ -18,7 +18,7 @@ from zeh_spark.memory_store.staging import Staging, Stagings, Uploads, found_of
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
 from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.store import commit_decision, refusals
-from zeh_spark.store.access import Token
+from zeh_spark.store.access import Maker, Token
 from zeh_spark.store.acts import (
     ACTS_SHOWN,
     EVERY_ACT,
@@ -44,7 +44,14 @@ from zeh_spark.store.batches import (
 from zeh_spark.store.clock import check_commit
 from zeh_spark.store.commit_decision import known_receipt, unwrapped
 from zeh_spark.store.commit_plan import Moved, as_one, in_batch_order, joined, packs, published
-from zeh_spark.store.cursor_sets import NOBODY, CursorSet, check_consumer, check_n, freed_by
+from zeh_spark.store.cursor_sets import (
+    NOBODY,
+    CursorSet,
+    check_consumer,
+    check_made,
+    check_n,
+    freed_by,
+)
 from zeh_spark.store.epochs import identity_of, next_epoch
 from zeh_spark.store.interface import (
     IDLE,
@@ -86,6 +93,7 @@ class MemoryStore:
         self._cursors: dict[tuple[str, str, int], dict[int, str]] = {}
         self._tokens: dict[str, Token] = {}
         self._consumers: dict[tuple[str, str], str] = {}
+        self._makers: dict[tuple[str, str], str] = {}
         self._retentions: dict[str, Retention] = {}
         self._acts: list[Act] = []
         self._version = 0
@@ -199,7 +207,8 @@ class MemoryStore:
         declared: Declared,
         moved: Uploads,
     ) -> StoredReceipt:
-        account = self._accounts.setdefault((feed, call.producer), Account(known.producer))
+        new = Account(known.producer, client=call.maker.client if call.maker else None)
+        account = self._accounts.setdefault((feed, call.producer), new)
         placed = [
             ((task, number, at), each)
             for (task, _, number), (_, chunks) in moved.items()
@@ -284,6 +293,9 @@ class MemoryStore:
             account = self._accounts.setdefault((feed, name), Account(ProducerState(name)))
             if not account.state.deleted:
                 account.state = replace(account.state, deleted=True)
+                for (of, named), each in self._accounts.items():
+                    if of == feed and base(named) == name:
+                        each.client = None
                 self._note(by, Action.DELETE_PRODUCER, feed=feed, subject=name)
 
     def _known(self, feed: str, call: Call) -> CommitFacts:
@@ -292,7 +304,9 @@ class MemoryStore:
         above = self._accounts.get((feed, base(call.producer)))
         deleted = any(each is not None and each.state.deleted for each in (account, above))
         if account is None:
-            return CommitFacts(ProducerState(call.producer, deleted=deleted), partitions)
+            mine = call.maker.client if call.maker else None
+            made = sum(each.client == mine for each in self._accounts.values()) if mine else 0
+            return CommitFacts(ProducerState(call.producer, deleted=deleted), partitions, made=made)
         return account.facts(call, partitions, deleted=deleted)
 
     def _check_quota(self, feed: str, call: Call, upload: Upload, quota: int | None) -> None:
@@ -395,18 +409,46 @@ class MemoryStore:
                 and each.receipts
             ][:limit]
             for each in old:
-                each.receipts.clear()
-                each.sequences.clear()
+                each.expire()
         return len(old)
 
+    def expire_producers(self, feed: str, before: int, limit: int) -> int:
+        """Delete producers that are idle (see `Store.expire_producers`)."""
+        self.feed(feed)
+        with self._lock:
+            mine = [each for (of, _), each in self._accounts.items() if of == feed]
+            in_use = {base(each.state.name) for each in mine if each.state.time >= before}
+            idle = [
+                each
+                for each in mine
+                if not each.state.deleted
+                and each.state.incarnation != BATCH_INCARNATION
+                and each.state.time < before
+                and each.state.name not in in_use
+            ][:limit]
+            for each in idle:
+                each.expire()
+                each.state = replace(each.state, deleted=True)
+        return len(idle)
+
     def save_cursors(
-        self, feed: str, name: str, n: int, cursors: Mapping[int, str], consumer: str = NOBODY
+        self,
+        feed: str,
+        name: str,
+        n: int,
+        cursors: Mapping[int, str],
+        consumer: str = NOBODY,
+        maker: Maker | None = None,
     ) -> None:
         """Keep a reader's cursors (see `Store.save_cursors`)."""
         with self._lock:
             self._check_consumer(feed, name, consumer)
             kept = [each for of, known, each in self._cursors if (of, known) == (feed, name)]
             check_n(name, n, kept, consumer, freed_by(feed, name))
+            if maker and not kept:
+                made = list(self._makers.values()).count(maker.client)
+                check_made(name, made, maker.most)
+                self._makers[feed, name] = maker.client
             for other in set(kept) - {n}:
                 del self._cursors[feed, name, other]
             if consumer:
@@ -448,6 +490,7 @@ class MemoryStore:
         self.feed(feed)
         with self._lock:
             self._consumers.pop((feed, name), None)
+            self._makers.pop((feed, name), None)
             found = [key for key in self._cursors if key[:2] == (feed, name)]
             for key in found:
                 del self._cursors[key]

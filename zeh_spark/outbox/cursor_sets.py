@@ -23,7 +23,8 @@ from zeh_spark.outbox.names import CURSORS, literal, qualified
 from zeh_spark.outbox.table import OutboxTable
 from zeh_spark.postgresql_store.errors import NOT_ALLOWED, READ_ONLY, sqlstate
 from zeh_spark.protocol import problems
-from zeh_spark.store.cursor_sets import check_consumer
+from zeh_spark.store.access import Maker
+from zeh_spark.store.cursor_sets import check_consumer, check_made
 from zeh_spark.store.problems import Problem
 
 _NO_RIGHT = (NOT_ALLOWED, READ_ONLY)
@@ -72,6 +73,7 @@ def save(
     n: int,
     cursors: Mapping[int, str],
     consumer: str,
+    maker: Maker | None = None,
 ) -> None:
     """Keep cursors under a name, by partition of a reader's n. Other partitions stay as they are.
 
@@ -79,7 +81,8 @@ def save(
     written again.
 
     Raises:
-        Problem: The role may not write, or the name is bound to another consumer.
+        Problem: The role may not write, or the name is bound to another consumer, or is new and one
+            too many.
     """
     key = f"{literal(table.bare_name)}, {literal(name)}"
     rows = ", ".join(f"({key}, {n}, {each}, {literal(cursors[each])})" for each in sorted(cursors))
@@ -88,6 +91,8 @@ def save(
         f" (table_name, cursorset, n, partition, cursor)"
     )
     with _allowed(table), _writing(connection):
+        if maker:
+            _check_made(connection, table, name, maker.most)
         # The row is locked, too, if it does not change.
         connection.exec_driver_sql(
             f"{into} VALUES ({key}, 0, 0, {literal(consumer)})"
@@ -103,6 +108,15 @@ def save(
             f"{into} VALUES {rows} ON CONFLICT (table_name, cursorset, n, partition)"
             f" DO UPDATE SET cursor = excluded.cursor WHERE kept.cursor <> excluded.cursor"
         )
+
+
+def _check_made(connection: Connection, table: OutboxTable, name: str, most: int) -> None:
+    """Raise Problem for a new name if the table has as many as it may have."""
+    of = f"FROM {qualified(table, CURSORS)} WHERE table_name = {literal(table.bare_name)} AND n = 0"
+    known = f"SELECT 1 {of} AND cursorset = {literal(name)}"
+    if connection.exec_driver_sql(known).first() is None:
+        made = connection.exec_driver_sql(f"SELECT count(*) {of}").scalar_one()
+        check_made(name, made, most)
 
 
 def freed_by(table: OutboxTable, name: str) -> str:

@@ -48,6 +48,7 @@ from zeh_spark.protocol import problems, wire
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, parse
 from zeh_spark.protocol.served_lines import Block
 from zeh_spark.sqlite_store.store import explained
+from zeh_spark.store.access import Maker
 from zeh_spark.store.cursor_sets import NOBODY
 from zeh_spark.store.feed import DEFAULT_HINT, EVERY
 from zeh_spark.store.interface import StoreBusyError
@@ -235,20 +236,25 @@ class SqlTableFeed:
             ) from exc
 
     def save_cursors(
-        self, name: str, n: int, cursors: Mapping[int, str], consumer: str = NOBODY
+        self,
+        name: str,
+        n: int,
+        cursors: Mapping[int, str],
+        consumer: str = NOBODY,
+        maker: Maker | None = None,
     ) -> None:
         """Keep a reader's cursors under a name, in the table beside the history.
 
         The cursors of each n are kept apart. A name is bound to the first consumer that tells its
-        identity (see `store.cursor_sets`).
+        identity (see `store.cursor_sets`). All clients together may have begun `maker.most` names.
 
         Raises:
             Problem: The feed keeps no cursors, the role may not write them, or the name is bound to
-                another consumer.
+                another consumer, or is one too many.
             StoreError: The database does not answer.
         """
         self._with_cursors(
-            lambda each: cursor_sets.save(each, self.table, name, n, cursors, consumer)
+            lambda each: cursor_sets.save(each, self.table, name, n, cursors, consumer, maker)
         )
 
     def load_cursors(self, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:

@@ -78,7 +78,7 @@ class ProblemType:
             raise TypeError(f"problem {self.name!r} needs the member {sorted(missing)[0]!r}")
 
 
-_LASTING = {"bad-row"}
+_LASTING = {"bad-row", "too-many-cursor-sets", "too-many-producers"}
 """The problems with a status of a fault of the server that do not pass by themselves."""
 
 
@@ -282,6 +282,14 @@ CURSORSET_N = _problem(
     kept={**_COUNT, "description": "the n for which positions are kept"},
     n={**_COUNT, "description": "the n of the request"},
 )
+TOO_MANY_CURSOR_SETS = _problem(
+    "too-many-cursor-sets",
+    507,
+    "The cursorset is new, and the client has begun as many as it may have. Stop: use a name that "
+    "is there, or ask the publisher's operator to delete some, or to raise the limit.",
+    cursorset=_TEXT,
+    maximum=_COUNT,
+)
 CURSOR_OF_ANOTHER_HISTORY = _problem(
     "cursor-of-another-history",
     409,
@@ -395,7 +403,12 @@ UNKNOWN_BATCH = _problem(
     partitionCount=_COUNT,
     feedId={"type": "string", "description": "random, the feed's for ever"},
 )
-PRODUCER_DELETED = _refusal("producer-deleted", 410, "Case 1. Publish under another producer.")
+PRODUCER_DELETED = _refusal(
+    "producer-deleted",
+    410,
+    "Case 1. The producer was deleted, or has expired because it was idle. Publish under another "
+    "producer.",
+)
 INCARNATION_CHANGED = _refusal(
     "incarnation-changed",
     409,
@@ -481,6 +494,14 @@ TOO_MANY_CHUNKS = _refusal(
     "The batch has more chunks than a commit may have. Nothing of it was published: release its "
     "uploads, and begin it again in larger chunks or as several batches.",
     chunks=_COUNT,
+    maximum=_COUNT,
+)
+TOO_MANY_PRODUCERS = _refusal(
+    "too-many-producers",
+    507,
+    "Case 5b. The producer is new, and the client has begun as many producers and named batches as "
+    "it may have. Stop: publish under a name that is there, or ask the publisher's operator to "
+    "delete producers, or to raise the limit.",
     maximum=_COUNT,
 )
 QUOTA_EXCEEDED = _refusal(

@@ -34,8 +34,14 @@ from zeh_spark.protocol import problems
 from zeh_spark.protocol.problems import ProblemType
 from zeh_spark.publisher.direct_api import DirectApi
 from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls
-from zeh_spark.publisher.page_api import PageApi
-from zeh_spark.publisher.publish_api import CALLS, MOST_CHUNKS, STAGING_QUOTA, PublishApi
+from zeh_spark.publisher.page_api import MOST_CURSOR_SETS, PageApi
+from zeh_spark.publisher.publish_api import (
+    CALLS,
+    MOST_CHUNKS,
+    MOST_PRODUCERS,
+    STAGING_QUOTA,
+    PublishApi,
+)
 from zeh_spark.publisher.telemetry_api import TelemetryApi
 from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import DirectFeed, Feed
@@ -72,6 +78,8 @@ def create_app(
     send_timeout: float = SEND_SECONDS,
     staging_quota: int = STAGING_QUOTA,
     most_chunks: int = MOST_CHUNKS,
+    most_producers: int = MOST_PRODUCERS,
+    most_cursor_sets: int = MOST_CURSOR_SETS,
     cache_bytes: int = CACHE_BYTES,
     gate: Gate | None = None,
     draining: Draining | None = None,
@@ -91,6 +99,8 @@ def create_app(
         send_timeout: Seconds for which a client may take nothing before it is dropped.
         staging_quota: Bytes that a producer may have uploaded and not committed.
         most_chunks: How many chunks a batch may have.
+        most_producers: How many producers and named batches each client may have begun.
+        most_cursor_sets: How many cursor sets each client may have begun.
         cache_bytes: Most bytes of answers, as they are sent, that are kept in memory for the next
             readers.
         gate: Who may do what. By default everybody may do everything that the app offers, because
@@ -142,9 +152,9 @@ def create_app(
         for method, path, _, _ in CALLS
     ]
     if store:
-        publish += PublishApi(store, staging_quota, most_chunks, disk).routes(gate)
+        publish += PublishApi(store, staging_quota, most_chunks, disk, most_producers).routes(gate)
     disks = {name: _disk_of(each, telemetry.least_free) for name, each in named.items()}
-    pages_of_feeds = PageApi(calls, lambda name: disks.get(name, disk))
+    pages_of_feeds = PageApi(calls, lambda name: disks.get(name, disk), most_cursor_sets)
     telling = TelemetryApi(gate, readiness, metrics, gauges, store, named)
     pages, refusals, of_console = None, RecentRefusals(), []
     if console:

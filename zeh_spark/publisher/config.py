@@ -23,7 +23,8 @@ from zeh_spark.network.certificates import TlsFiles
 from zeh_spark.network.draining import StopTimes
 from zeh_spark.options.values import parse_duration, parse_size
 from zeh_spark.outbox.feed import SqlTableFeed
-from zeh_spark.publisher.publish_api import MOST_CHUNKS
+from zeh_spark.publisher.page_api import MOST_CURSOR_SETS
+from zeh_spark.publisher.publish_api import MOST_CHUNKS, MOST_PRODUCERS
 from zeh_spark.store.interface import check_feed_name
 
 _PINNED = {
@@ -79,6 +80,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     jwt_keys: str | None = None
     staging_quota: int | str = "64g"
     most_chunks: Annotated[int, msgspec.Meta(ge=1)] = MOST_CHUNKS
+    most_producers: Annotated[int, msgspec.Meta(ge=1)] = MOST_PRODUCERS
+    most_cursor_sets: Annotated[int, msgspec.Meta(ge=1)] = MOST_CURSOR_SETS
     least_free: int | str = "256m"
     answer_cache: int | str = "64m"
     drain_delay: int | float | str = "0s"

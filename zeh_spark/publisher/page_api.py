@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from zeh_spark.access.disk import Disk
+from zeh_spark.access.shares import client_of
 from zeh_spark.protocol import problems, wire
 from zeh_spark.protocol.direct_reads import OFFER
 from zeh_spark.protocol.served_lines import Block
@@ -30,6 +31,7 @@ from zeh_spark.publisher.feed_calls import FeedCalls, state_of
 from zeh_spark.publisher.pieces import gzip_stream, plain_stream
 from zeh_spark.publisher.read_requests import Ask, parse_query, resumed
 from zeh_spark.publisher.rendering import render_blocks, render_parts
+from zeh_spark.store.access import Maker
 from zeh_spark.store.answer_cache import AnswerCache
 from zeh_spark.store.feed import (
     DELIVERY,
@@ -42,6 +44,9 @@ from zeh_spark.store.feed import (
 from zeh_spark.store.interface import FeedState
 from zeh_spark.store.problems import Problem
 from zeh_spark.telemetry.exchange import Tally, exchange_of
+
+MOST_CURSOR_SETS = 1000
+"""Cursor sets that a client may have begun: about 60 MiB if each has 1,024 cursors."""
 
 _MEDIA_TYPE = f"{wire.CONTENT_TYPE}; charset=utf-8"
 _HEADERS = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
@@ -94,11 +99,15 @@ class PageApi:
     Args:
         calls: The calls of feeds.
         disk_of: Returns the disk on which the feed of a name keeps cursors.
+        most_cursor_sets: How many cursor sets each client may have begun.
     """
 
-    def __init__(self, calls: FeedCalls, disk_of: Callable[[str], Disk]) -> None:
+    def __init__(
+        self, calls: FeedCalls, disk_of: Callable[[str], Disk], most_cursor_sets: int
+    ) -> None:
         self._calls = calls
         self._disk_of = disk_of
+        self._most_cursor_sets = most_cursor_sets
 
     async def read(self, request: Request) -> Response:
         """Answer a request of the read API with a page of events."""
@@ -115,7 +124,8 @@ class PageApi:
         gone: asyncio.Future[None] | None = None
         try:
             if ask.cursor_set is not None:
-                page = await self._kept(name, page, is_get, how)
+                maker = Maker(client_of(request), self._most_cursor_sets)
+                page = await self._kept(name, page, is_get, how, maker)
             while page.begun is None:
                 gone = gone or asyncio.ensure_future(disconnected(request.receive))
                 left = self._calls.left(begin, ask.wait)
@@ -154,10 +164,10 @@ class PageApi:
         call = partial(self._open, page.feed, ask, cursors, waits, how)
         return await self._shared(name, key, call)
 
-    async def _kept(self, name: str, page: Opened, is_get: bool, how: How) -> Opened:
+    async def _kept(self, name: str, page: Opened, is_get: bool, how: How, maker: Maker) -> Opened:
         """Return the page of a request that names a cursorset."""
         check = self._disk_of(name).check_growth
-        begin = partial(starting_cursors, page.feed, page.ask, check, keep=is_get)
+        begin = partial(starting_cursors, page.feed, page.ask, check, maker, keep=is_get)
         cursors = await self._calls.in_thread(name, begin, writes=True)
         waits = is_get and page.ask.hint != 0 and page.ask.wait > 0
         call = partial(self._open, page.feed, page.ask, cursors, waits, how)
@@ -237,7 +247,7 @@ def asked(feed: Feed, query: bytes, consumer: str | None) -> Ask:
 
 
 def starting_cursors(
-    feed: Feed, ask: Ask, check_growth: Callable[[], object], *, keep: bool
+    feed: Feed, ask: Ask, check_growth: Callable[[], object], maker: Maker, *, keep: bool
 ) -> Mapping[int, str]:
     """Return the cursors from which a request reads that names a cursorset.
 
@@ -248,6 +258,7 @@ def starting_cursors(
         feed: The feed.
         ask: The request.
         check_growth: Raises Problem if the feed's disk has no room for cursors.
+        maker: The reader's client.
         keep: Whether to save the cursors under the cursorset.
 
     Raises:
@@ -262,7 +273,7 @@ def starting_cursors(
     cursors = {block.partition: block.cursor for block in feed.page(ask.cursors, ask.n, 0, ())}
     if keep:
         _check_room(feed, ask, check_growth)
-        feed.save_cursors(ask.cursor_set, ask.n, cursors, ask.consumer)
+        feed.save_cursors(ask.cursor_set, ask.n, cursors, ask.consumer, maker)
     else:
         feed.load_cursors(ask.cursor_set, ask.n, ask.consumer)  # a HEAD is refused as its GET is
     return cursors

@@ -26,6 +26,7 @@ from zeh_spark.publisher import publish_requests
 from zeh_spark.publisher.answers import json_answer
 from zeh_spark.publisher.upload_validation import MAX_BODY, verified_upload
 from zeh_spark.store import refusals
+from zeh_spark.store.access import Maker
 from zeh_spark.store.batches import (
     MAX_NUMBER,
     RECEIPTS,
@@ -41,6 +42,9 @@ from zeh_spark.telemetry.exchange import exchange_of
 
 STAGING_QUOTA = 64 << 30
 """Bytes that a producer may have staged and not committed."""
+
+MOST_PRODUCERS = 100_000
+"""Producers, with named batches, that a client may have begun: 150 MiB, about, with receipts."""
 
 MOST_CHUNKS = 250_000
 """Chunks in a commit: those of 250 million events, if chunks are full.
@@ -100,6 +104,7 @@ class PublishApi:
         staging_quota: Bytes that a producer may have staged and not committed.
         most_chunks: How many chunks a commit may have.
         disk: The store's disk.
+        most_producers: How many producers, with named batches, each client may have begun.
     """
 
     def __init__(
@@ -108,7 +113,9 @@ class PublishApi:
         staging_quota: int,
         most_chunks: int,
         disk: Disk,
+        most_producers: int,
     ) -> None:
+        self._most_producers = most_producers
         self._disk = disk
         self._store = store
         self._quota = staging_quota
@@ -133,7 +140,9 @@ class PublishApi:
         """Answer PUT …/batches/{batch}/uploads/{upload}: stage an upload."""
         feed, producer, batch = _names(request)
         run, task, attempt, number = publish_requests.upload_name(request.path_params["upload"])
-        call = publish_requests.parse_call(_query(request), producer, batch, run=run)
+        call = self._of(
+            request, publish_requests.parse_call(_query(request), producer, batch, run=run)
+        )
         length = check_length(request.headers.get("content-length"), MAX_BODY)
         receipt = await self._called(partial(self._admitted, feed, call))
         if receipt:
@@ -155,8 +164,7 @@ class PublishApi:
     async def commit(self, request: Request) -> Response:
         """Answer POST …/batches/{batch}/commit: publish the staged uploads as one batch."""
         feed, producer, batch = _names(request)
-        call = publish_requests.parse_call(_query(request), producer, batch)
-        call = replace(call, by=actor_of(request))
+        call = self._of(request, publish_requests.parse_call(_query(request), producer, batch))
         length = check_length(
             request.headers.get("content-length"), publish_requests.MAX_COMMIT_BODY
         )
@@ -246,6 +254,11 @@ class PublishApi:
                 producer, incarnation, number, state.partitions, state.origin
             )
         return json_answer(found)
+
+    def _of(self, request: Request, call: Call) -> Call:
+        """Return a call with who sent it."""
+        maker = Maker(client_of(request), self._most_producers)
+        return replace(call, by=actor_of(request), maker=maker)
 
     def _admitted(self, feed: str, call: Call) -> StoredReceipt | None:
         """Return the receipt if the batch is committed. Raises Problem if no upload is taken."""

@@ -26,7 +26,7 @@ from zeh_spark.network.certificates import Certificates
 from zeh_spark.network.connections import Listener, Refused, allowed_connections, nobody
 from zeh_spark.network.draining import Draining, StopTimes, end_after, stop_on_signals
 from zeh_spark.network.http_protocol import IDLE_SECONDS, BoundedProtocol
-from zeh_spark.publisher import publish_api
+from zeh_spark.publisher import page_api, publish_api
 from zeh_spark.publisher.answers import ClientStalledError
 from zeh_spark.publisher.app import create_app
 from zeh_spark.retention.pruner import Pruner
@@ -176,6 +176,8 @@ def serve(
     *,
     staging_quota: int = publish_api.STAGING_QUOTA,
     most_chunks: int = publish_api.MOST_CHUNKS,
+    most_producers: int = publish_api.MOST_PRODUCERS,
+    most_cursor_sets: int = page_api.MOST_CURSOR_SETS,
     cache_bytes: int = CACHE_BYTES,
     gate: Gate | None = None,
     running: Running | None = None,
@@ -193,6 +195,8 @@ def serve(
         tables: More feeds by name.
         staging_quota: Bytes that a producer may have uploaded and not committed.
         most_chunks: How many chunks a batch may have.
+        most_producers: How many producers and named batches each client may have begun.
+        most_cursor_sets: How many cursor sets each client may have begun.
         cache_bytes: Most bytes of answers that are kept for the next readers.
         gate: Who may do what (see `create_app`).
         running: How it runs and ends.
@@ -209,6 +213,8 @@ def serve(
         tables,
         staging_quota=staging_quota,
         most_chunks=most_chunks,
+        most_producers=most_producers,
+        most_cursor_sets=most_cursor_sets,
         cache_bytes=cache_bytes,
         gate=gate,
         draining=running.draining,

@@ -12,7 +12,7 @@ import threading
 import time
 from dataclasses import replace
 
-from zeh_spark.retention.rules import expire_names, prune
+from zeh_spark.retention.rules import expire_names, expire_producers, prune
 from zeh_spark.store import clock
 from zeh_spark.store.interface import Store
 from zeh_spark.store.outcome import logged
@@ -96,6 +96,8 @@ class Pruner:
             self._prune(feed.name, by_age=believed)
             if names and (count := expire_names(self._store, feed.name, self._is_over)):
                 log.info("feed %r: receipts of %d batches with names are gone", feed.name, count)
+            if names and (count := expire_producers(self._store, feed.name, self._is_over)):
+                log.info("feed %r: %d idle producers have expired", feed.name, count)
 
     def _look_at_clock(self) -> bool:
         """Return whether events may be removed by age; if so, write the clock's sign."""

@@ -162,10 +162,31 @@ def expire_names(store: Store, feed: str, stopped: Callable[[], bool] = lambda: 
     Returns:
         The number of batches. Their names stay known, and are refused.
     """
-    kept = store.retention(feed).names_ms
+    return _expired(store, feed, store.retention(feed).names_ms, store.expire_names, stopped)
+
+
+def expire_producers(store: Store, feed: str, stopped: Callable[[], bool] = lambda: False) -> int:
+    """Delete the feed's producers that were idle for long enough, if its retention says so.
+
+    It has the arguments of `expire_names`.
+
+    Returns:
+        The number of producers. Their names stay known, and are refused.
+    """
+    kept = store.retention(feed).producers_ms
+    return _expired(store, feed, kept, store.expire_producers, stopped)
+
+
+def _expired(
+    store: Store,
+    feed: str,
+    kept: int | None,
+    expire: Callable[[str, int, int], int],
+    stopped: Callable[[], bool],
+) -> int:
     done = step = 0
     while kept is not None and (done == 0 or step == STEP_NAMES) and not stopped():
-        step = store.expire_names(feed, store.now() - kept, STEP_NAMES)
+        step = expire(feed, store.now() - kept, STEP_NAMES)
         done += step
         if not step:
             break

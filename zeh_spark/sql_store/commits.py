@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 
 from zeh_spark.protocol.upload_format import Content
-from zeh_spark.sql_store import acts
+from zeh_spark.sql_store import acts, makers
 from zeh_spark.sql_store.producers import (
     Committed,
     Lock,
@@ -142,6 +142,9 @@ def _commit(
     if batches:
         _append(connection, feed, [each.publication for each in batches])
         write_receipts(connection, feed, batches, receipts)
+        for (call, _), (key, _) in zip(*new_ones, strict=True):
+            if key is None:
+                makers.add(connection, call.maker, makers.PRODUCER, feed, call.producer)
         state = batches[-1].publication.feed
     receipts_of = {at: each.receipt for at, each in zip(wanted, batches, strict=True)}
     answers: list[Done] = []

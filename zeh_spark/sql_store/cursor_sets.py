@@ -11,14 +11,23 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
+from zeh_spark.sql_store import makers
 from zeh_spark.sql_store.schema import cursor_set_names as names
 from zeh_spark.sql_store.schema import cursor_sets
-from zeh_spark.store.cursor_sets import NOBODY, CursorSet, check_consumer, check_n, freed_by
+from zeh_spark.store.access import Maker
+from zeh_spark.store.cursor_sets import (
+    NOBODY,
+    CursorSet,
+    check_consumer,
+    check_made,
+    check_n,
+    freed_by,
+)
 
 
 def save(
     connection: Connection, feed: tuple[int, str], name: str, n: int, cursors: Mapping[int, str],
-    consumer: str,
+    consumer: str, maker: Maker | None = None,
 ) -> None:  # fmt: skip
     """Keep cursors under a name, and bind it to the consumer if it is bound to nobody.
 
@@ -29,9 +38,11 @@ def save(
         n: How many partitions the reader works with.
         cursors: The cursors by partition.
         consumer: The reader's identity.
+        maker: The reader's client, if it may have only so many names.
 
     Raises:
-        Problem: The name is bound to another consumer, or keeps positions for another n.
+        Problem: The name is bound to another consumer, or keeps positions for another n, or is one
+            too many.
         IntegrityError: Another transaction was faster. Repeat the whole transaction.
     """
     bound, freed = _bound(connection, feed[0], name, lock=True), freed_by(feed[1], name)
@@ -42,6 +53,9 @@ def save(
     if set(kept) - {n}:
         connection.execute(delete(cursor_sets).where(*mine, cursor_sets.c.n != n))
     if bound is None:
+        if maker:
+            check_made(name, makers.count(connection, maker, makers.CURSOR_SET), maker.most)
+        makers.add(connection, maker, makers.CURSOR_SET, feed[0], name)
         connection.execute(insert(names), {"feed": feed[0], "name": name, "consumer": consumer})
     elif bound != consumer:
         here = names.c.feed == feed[0], names.c.name == name
@@ -116,6 +130,7 @@ def every(connection: Connection, feed: int, name: str | None = None) -> list[Cu
 def forget(connection: Connection, feed: int, name: str) -> bool:
     """Delete what is kept under a name. Return whether there was anything."""
     _bound(connection, feed, name, lock=True)
+    makers.forget(connection, makers.CURSOR_SET, feed, makers.NAME == name)
     found = connection.execute(
         delete(cursor_sets).where(cursor_sets.c.feed == feed, cursor_sets.c.name == name)
     )

@@ -16,9 +16,23 @@ from enum import Enum, auto
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Executable, Select, bindparam, delete, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Executable,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from zeh_spark.protocol.wire import BATCH_INCARNATION
+from zeh_spark.sql_store import makers
 from zeh_spark.sql_store.schema import (
     IsReplica,
     feeds,
@@ -174,7 +188,8 @@ def _known(
         _, above = find_producer(connection, feed, base(call.producer))
         producer = replace(producer, deleted=producer.deleted or above.deleted)
     if key is None:
-        return None, CommitFacts(producer, partitions)
+        made = makers.count(connection, call.maker, makers.PRODUCER)
+        return None, CommitFacts(producer, partitions, made=made)
     last = producer.last
     if call.incarnation != producer.incarnation:
         former = select(former_incarnations.c.last).where(
@@ -317,6 +332,7 @@ def delete_producer(connection: Connection, feed: int, name: str) -> bool:
     key, producer = find_producer(connection, feed, name, Lock.CHANGE)
     if producer.deleted:
         return False
+    makers.forget(connection, makers.PRODUCER, feed, and_named(makers.NAME, name))
     values = asdict(replace(producer, deleted=True))
     if key is None:
         inserted(connection, insert(producers), {"feed": feed, **values})
@@ -341,11 +357,53 @@ def expire_names(connection: Connection, feed: int, before: int, limit: int) -> 
         )
         .limit(limit)
     )
-    keys = list(connection.scalars(old))
+    return len(_expire(connection, feed, list(connection.scalars(old))))
+
+
+def expire_producers(connection: Connection, feed: int, before: int, limit: int) -> int:
+    """Delete producers that have published nothing since a time; their names stay.
+
+    The feed's row has to be locked, so that no commit of them is under way.
+
+    Returns:
+        The number of producers, at most `limit`.
+    """
+    named = producers.alias()
+    below = named.c.name > producers.c.name + "#", named.c.name < producers.c.name + "$"
+    in_use = exists().where(named.c.feed == feed, *below, named.c.time >= before)
+    idle = (
+        select(producers.c.id)
+        .where(
+            producers.c.feed == feed,
+            producers.c.deleted.is_(False),
+            producers.c.incarnation != BATCH_INCARNATION,
+            producers.c.time < before,
+            ~in_use,
+        )
+        .limit(limit)
+    )
+    keys = _expire(connection, feed, list(connection.scalars(idle)))
+    if keys:
+        here = former_incarnations.c.producer.in_(keys)
+        connection.execute(delete(former_incarnations).where(here))
+        mine = producers.c.id.in_(keys)
+        connection.execute(update(producers).where(mine).values(deleted=True))
+    return len(keys)
+
+
+def _expire(connection: Connection, feed: int, keys: Sequence[int]) -> Sequence[int]:
+    """Delete what is kept of producers besides their rows, and return the ids of these."""
     if keys:
         connection.execute(delete(receipts).where(receipts.c.producer.in_(keys)))
         connection.execute(delete(sequences).where(sequences.c.producer.in_(keys)))
-    return len(keys)
+        names = select(producers.c.name).where(producers.c.id.in_(keys))
+        makers.forget(connection, makers.PRODUCER, feed, makers.NAME.in_(names))
+    return keys
+
+
+def and_named(column: ColumnElement[str], name: str) -> ColumnElement[bool]:
+    """Return the condition that a name is a producer's, or that of its batches with names."""
+    return or_(column == name, and_(column > f"{name}#", column < f"{name}$"))  # P#K: # < $
 
 
 def _change_incarnation(

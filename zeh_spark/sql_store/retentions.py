@@ -13,7 +13,8 @@ from sqlalchemy import Connection, delete, insert, select
 from zeh_spark.sql_store.schema import feeds, retentions
 from zeh_spark.store.interface import Retention
 
-_COLUMNS = [retentions.c[name] for name in ("age_ms", "bytes", "readers", "names_ms")]
+_NAMES = "age_ms", "bytes", "readers", "names_ms", "producers_ms"
+_COLUMNS = [retentions.c[name] for name in _NAMES]
 
 
 def find(connection: Connection, feed: str) -> Retention:
@@ -22,7 +23,8 @@ def find(connection: Connection, feed: str) -> Retention:
     row = connection.execute(query.where(feeds.c.name == feed)).one_or_none()
     if row is None:
         return Retention()
-    return Retention(row.age_ms, row.bytes, tuple(json.loads(row.readers)), row.names_ms)
+    readers = tuple(json.loads(row.readers))
+    return Retention(row.age_ms, row.bytes, readers, row.names_ms, row.producers_ms)
 
 
 def replace(connection: Connection, feed_id: int, retention: Retention) -> None:

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import GenericFunction
 
-VERSION = 9
+VERSION = 10
 
 metadata = MetaData()
 _ROW_ID = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only an INTEGER
@@ -112,6 +112,7 @@ retentions = Table(
     Column("bytes", BigInteger),
     Column("readers", String, nullable=False),  # JSON: names of cursor sets
     Column("names_ms", BigInteger),  # NULL: for ever
+    Column("producers_ms", BigInteger),  # NULL: for ever
 )
 cursor_sets = Table(
     "cursor_sets",
@@ -142,6 +143,17 @@ tokens = Table(
     Column("created", BigInteger, nullable=False),
     Column("expires", BigInteger),
     Column("revoked", BigInteger),
+)
+# Which client began the name of a producer (with named batches) or of a cursor set, while it counts
+# for that client (`makers`). Names that nobody is counted for have no row.
+makers = Table(
+    "makers",
+    metadata,
+    Column("feed", ForeignKey("feeds.id"), primary_key=True),
+    Column("kind", String(10), primary_key=True),
+    Column("name", _PRODUCER_NAME, primary_key=True),
+    Column("client", String(200), nullable=False),
+    Index("makers_by_client", "client", "kind"),
 )
 # The latest time that is known to be right (`store.clock`): one row, or none.
 clocks = Table(

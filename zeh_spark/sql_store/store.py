@@ -37,7 +37,7 @@ from zeh_spark.sql_store import (
 from zeh_spark.sql_store.dialect import Database
 from zeh_spark.sql_store.producers import Lock, expire_names, find_feed
 from zeh_spark.sql_store.schema import clocks, feeds
-from zeh_spark.store.access import Token
+from zeh_spark.store.access import Maker, Token
 from zeh_spark.store.acts import (
     ACTS_SHOWN,
     EVERY_ACT,
@@ -431,13 +431,28 @@ class SqlStore:
 
         return self._write(work, durable=False)
 
+    def expire_producers(self, feed: str, before: int, limit: int) -> int:
+        """Delete producers that are idle (see `Store.expire_producers`)."""
+
+        def work(connection: Connection) -> int:
+            feed_id, _ = find_feed(connection, feed, Lock.CHANGE)
+            return producers.expire_producers(connection, feed_id, before, limit)
+
+        return self._write(work, durable=False)
+
     def save_cursors(
-        self, feed: str, name: str, n: int, cursors: Mapping[int, str], consumer: str = NOBODY
+        self,
+        feed: str,
+        name: str,
+        n: int,
+        cursors: Mapping[int, str],
+        consumer: str = NOBODY,
+        maker: Maker | None = None,
     ) -> None:
         """Keep a consumer's cursors under a name (see `Store.save_cursors`)."""
 
         def work(connection: Connection, feed_id: int) -> None:
-            cursor_sets.save(connection, (feed_id, feed), name, n, cursors, consumer)
+            cursor_sets.save(connection, (feed_id, feed), name, n, cursors, consumer, maker)
 
         try:
             self._write_to(feed, work)

@@ -58,6 +58,8 @@ SQLITE: Mapping[int, tuple[str, ...]] = {
         _TOTALS.format(""),
     ),
     8: (),  # adds administrative acts
+    # adds the clients that began names, and when idle producers expire
+    9: ("ALTER TABLE retentions ADD COLUMN producers_ms BIGINT",),
 }
 """The statements that upgrade a store of a version to the next version.
 
@@ -81,6 +83,7 @@ def postgresql(schema: str) -> Mapping[int, tuple[str, ...]]:
             _TOTALS.format(f"{schema}."),
         ),
         8: (),
+        9: (f"ALTER TABLE {schema}.retentions ADD COLUMN producers_ms bigint",),
     }
 
 

@@ -43,6 +43,19 @@ _NAMED = (Right.CONSUME, Right.PUBLISH)
 
 
 @dataclass(frozen=True, slots=True)
+class Maker:
+    """A client that begins names: of producers, with their named batches, or of cursor sets.
+
+    Attributes:
+        client: What tells it from other clients: its token, say.
+        most: How many names that it began a store may have at a time, of either kind.
+    """
+
+    client: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class Need:
     """What a request needs: a right on a feed, and under a name if the right has one."""
 

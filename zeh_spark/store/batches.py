@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content, StagedChunk
+from zeh_spark.store.access import Maker
 from zeh_spark.store.acts import Actor
 
 RECEIPTS = 1000
@@ -55,6 +56,7 @@ class Call:
         overrides: What an operator allows.
         starting: (partition, number): with which numbers a new producer begins, if not with 0.
         by: Who calls, for the administrative log; None for who runs this process.
+        maker: The client, if it may have only so many producers.
     """
 
     producer: str
@@ -65,6 +67,7 @@ class Call:
     overrides: Overrides = Overrides()
     starting: tuple[tuple[int, int], ...] = ()
     by: Actor | None = None
+    maker: Maker | None = None
 
 
 class Numbers(NamedTuple):
@@ -232,6 +235,7 @@ class CommitFacts:
         receipt: The receipt of the caller's batch.
         sequences: The producer's numbers by stored partition; needed if the call says with which
             numbers it begins.
+        made: How many producers the caller's client has begun; needed if this one is new.
     """
 
     producer: ProducerState
@@ -240,6 +244,7 @@ class CommitFacts:
     run_known: bool = False
     receipt: StoredReceipt | None = None
     sequences: Mapping[int, Numbers] = field(default_factory=dict)
+    made: int = 0
 
 
 def base(producer: str) -> str:

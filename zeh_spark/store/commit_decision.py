@@ -81,6 +81,10 @@ def decide(
     remedy = f"{call.incarnation}@{known.last}:{batch}"
     if batch != known.last + 1 and call.overrides.accept_gap != remedy:
         return refusals.batch_gap(call, producer, known.last, remedy)
+    # 5b. Too many producers for this client. Rejected: a limit for the feed, because one client
+    #     would use it up for all.
+    if not producer.receipts and call.maker and known.made >= call.maker.most:
+        return refusals.too_many_producers(call, call.maker.most)
     # 6. Made for another number of partitions. Rejected: taking it, because keys would change their
     #    partition.
     if call.partition_count != known.partition_count:

@@ -111,6 +111,24 @@ def check_n(name: str, n: int, kept: Collection[int], consumer: str, free: str) 
     )
 
 
+def check_made(name: str, made: int, most: int) -> None:
+    """Refuse a new name if as many are there as may be.
+
+    Raises:
+        Problem: There are (`too-many-cursor-sets`).
+    """
+    if made >= most:
+        raise Problem(
+            problems.TOO_MANY_CURSOR_SETS,
+            f"cursorset {name!r} is new, and this client (its token, or its address; of a table, "
+            f"all clients together) has begun {made:,} cursor sets already; it may have {most:,}. "
+            f"Use a name that is there; or let the publisher's operator delete cursor sets, or "
+            f"raise --most-cursor-sets",
+            cursorset=name,
+            maximum=most,
+        )
+
+
 def freed_by(feed: str, name: str) -> str:
     """Return the command that frees a name of a store's feed, ready to paste."""
     return f"zeh-spark cursor-sets {feed} --delete {shlex.quote(name)}"

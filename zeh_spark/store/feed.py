@@ -30,6 +30,7 @@ from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.protocol.served_lines import Block, stamps
 from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.store import direct_plans, direct_reads
+from zeh_spark.store.access import Maker
 from zeh_spark.store.answer_cache import AnswerCache
 from zeh_spark.store.cursor_sets import NOBODY
 from zeh_spark.store.interface import Chunk, FeedState, Store
@@ -106,7 +107,12 @@ class KeepsCursors(Protocol):
     """A feed that can also keep cursors for its readers, the spec's `cursorset`."""
 
     def save_cursors(
-        self, name: str, n: int, cursors: Mapping[int, str], consumer: str = NOBODY
+        self,
+        name: str,
+        n: int,
+        cursors: Mapping[int, str],
+        consumer: str = NOBODY,
+        maker: Maker | None = None,
     ) -> None:
         """Keep a reader's cursors under a name (see `Store.save_cursors`)."""
 
@@ -278,12 +284,17 @@ class ChunkFeed:
         return self._store.identity(self._name)
 
     def save_cursors(
-        self, name: str, n: int, cursors: Mapping[int, str], consumer: str = NOBODY
+        self,
+        name: str,
+        n: int,
+        cursors: Mapping[int, str],
+        consumer: str = NOBODY,
+        maker: Maker | None = None,
     ) -> None:
         """Keep a reader's cursors under a name (see `Store.save_cursors`). A replica refuses."""
         if self.found.replica:
             raise no_cursors_on_replica()
-        self._store.save_cursors(self._name, name, n, cursors, consumer)
+        self._store.save_cursors(self._name, name, n, cursors, consumer, maker)
 
     def load_cursors(self, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
         """Return the kept cursors (see `Store.load_cursors`). A replica refuses."""

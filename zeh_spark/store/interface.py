@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.store import refusals
-from zeh_spark.store.access import Token
+from zeh_spark.store.access import Maker, Token
 from zeh_spark.store.acts import ACTS_SHOWN, EVERY_ACT, Act, ActFilter, Actor
 from zeh_spark.store.batches import (
     Call,
@@ -167,12 +167,15 @@ class Retention:
         readers: Cursor sets of readers. Nothing is removed that one of them has not passed.
         names_ms: For how many milliseconds receipts of batches with names are kept; None means for
             ever. After that, their names are still known, and refused.
+        producers_ms: After how many milliseconds without a batch a producer expires; None means
+            that none does.
     """
 
     age_ms: int | None = None
     bytes: int | None = None
     readers: tuple[str, ...] = ()
     names_ms: int | None = NAMES_MS
+    producers_ms: int | None = None
 
 
 class StagingResult(Enum):
@@ -384,8 +387,29 @@ class Store(Protocol):
             The number of batches that were changed.
         """
 
+    def expire_producers(self, feed: str, before: int, limit: int) -> int:
+        """Delete producers that have published nothing since a time, with their receipts.
+
+        Their names stay, as those of producers that `delete_producer` deleted. A producer stays if
+        one of its batches with names was committed since, and so do batches with names.
+
+        Args:
+            feed: The feed.
+            before: The time, in ms since 1970.
+            limit: Most producers that are deleted, in one transaction.
+
+        Returns:
+            The number of producers that were deleted.
+        """
+
     def save_cursors(
-        self, feed: str, name: str, n: int, cursors: Mapping[int, str], consumer: str = NOBODY
+        self,
+        feed: str,
+        name: str,
+        n: int,
+        cursors: Mapping[int, str],
+        consumer: str = NOBODY,
+        maker: Maker | None = None,
     ) -> None:
         """Keep a reader's cursors under a name, the last one for each partition of its n.
 
@@ -398,10 +422,11 @@ class Store(Protocol):
             n: How many partitions the reader works with.
             cursors: The cursors by partition.
             consumer: The reader's identity (see `store.cursor_sets`).
+            maker: The reader's client, if it may have only so many cursor sets.
 
         Raises:
             Problem: The name is bound to another consumer, or keeps positions for another n and the
-                reader tells no identity. Nothing is kept then.
+                reader tells no identity, or is one too many. Nothing is kept then.
         """
 
     def load_cursors(self, feed: str, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:

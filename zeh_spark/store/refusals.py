@@ -28,7 +28,8 @@ def producer_deleted(call: Call) -> Problem:
     return _refused(
         problems.PRODUCER_DELETED,
         call,
-        f"producer {call.producer!r} was deleted and takes no more batches",
+        f"producer {call.producer!r} was deleted, or has expired because it was idle, and takes no "
+        f"more batches",
         "publish under another producer",
     )
 
@@ -254,6 +255,19 @@ def quota_exceeded(call: Call, quota: int, staged: int, more: int) -> Problem:
         "make batches smaller, or raise the publisher's --staging-quota",
         quota=quota,
         staged=staged,
+    )
+
+
+def too_many_producers(call: Call, most: int) -> Problem:
+    """Return the refusal of a new producer of a client that has begun as many as it may have."""
+    return _refused(
+        problems.TOO_MANY_PRODUCERS,
+        call,
+        f"producer {call.producer!r} is new, and this client (its token, or its address) has begun "
+        f"{most:,} producers and named batches already, as many as it may have",
+        "publish under a name that is there; or let the publisher's operator delete producers, let "
+        "idle ones expire (zeh-spark retention --producers), or raise --most-producers",
+        maximum=most,
     )
 
 

@@ -35,6 +35,7 @@ _OLD: dict[str, object] = {
     "bytes": None,
     "readers": [],
     "names_ms": Retention().names_ms,
+    "producers_ms": None,
 }
 
 

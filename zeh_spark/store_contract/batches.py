@@ -17,12 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zeh_spark.protocol.upload_format import StagedChunk
+from zeh_spark.protocol.upload_format import Content, StagedChunk
+from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.publisher import MemoryStore, Problem, Store
+from zeh_spark.store.access import Maker
 from zeh_spark.store.batches import Call, Declared, TaskAttempt, Upload
 from zeh_spark.store.commit_plan import PACKED_BYTES, SMALL_EVENTS
 from zeh_spark.store.interface import StagingResult
-from zeh_spark.testing.site import Opened, Site
+from zeh_spark.testing.site import Opened, Site, StoppedClock
 from zeh_spark.testing.writers import (
     FEED,
     call,
@@ -330,6 +332,52 @@ def test_next_batch_takes_its_number_at_the_commit(store: Store) -> None:
         for run in ("r2", "r1")
     ]
     assert ([0, 1], [b'"r2"', b'"r1"']) == (numbers, data(store))
+
+
+def test_a_client_may_begin_only_so_many_producers(
+    opened: Opened, store: Store, clock: StoppedClock, site: Site
+) -> None:
+    """One token does not fill the store with names; what it has begun goes on, and others begin."""
+    store.create("another", 2)
+
+    def begin(name: str, client: str = "mine", feed: str = FEED, batch: int = 0) -> bool:
+        incarnation = BATCH_INCARNATION if "#" in name else "a"
+        by = call(batch, producer=name, incarnation=incarnation)
+        by = replace(by, maker=Maker(client, 3))
+        return store.commit(feed, by, Declared(Content(), ()))[1]
+
+    def refused(name: str) -> None:
+        new = replace(call(producer=name), maker=Maker("mine", 3))
+        for work in (lambda: begin(name), lambda: store.stage(FEED, new, upload(chunk(0, b"1")))):
+            with pytest.raises(Problem, match=r"has begun 3 .*--most-producers") as problem:
+                work()
+            assert ("too-many-producers", 507) == refusal(problem.value)
+            assert not problem.value.type.is_transient
+
+    assert all([begin("a"), begin("b#1"), begin("a", feed="another")])
+    refused("c")
+    site.crash()
+    store = opened()
+    refused("c")
+    assert begin("a", batch=1)
+    assert begin("c", client="another")
+    assert commit(store, call(producer="operators"), upload(chunk(0, b"1")))[1]
+    store.delete_producer(FEED, "b")
+    assert begin("d")
+    refused("e")
+    clock.pass_hours(1)
+    assert 4 == store.expire_producers(FEED, store.now(), 9)
+    assert begin("e")
+
+
+def test_names_that_have_expired_count_for_nobody(store: Store, clock: StoppedClock) -> None:
+    """A job that publishes named batches every hour goes on for ever."""
+    for each in range(4):
+        by = call(producer=f"p#{each}", incarnation=BATCH_INCARNATION)
+        by = replace(by, maker=Maker("mine", 2))
+        assert store.commit(FEED, by, Declared(Content(), ()))[1]
+        clock.pass_hours(1)
+        store.expire_names(FEED, store.now(), 9)
 
 
 def test_same_batch_committed_by_many_threads_is_there_once(opened: Opened) -> None:

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from zeh_spark.publisher import Store
+from zeh_spark.store.access import Maker
 from zeh_spark.store.cursor_sets import CursorSet
 from zeh_spark.store.problems import Problem
 from zeh_spark.testing.site import Opened
@@ -39,6 +40,25 @@ def test_second_consumer_of_a_name_is_refused(store: Store, other: str, n: int) 
         assert told.items() <= e.value.document().items()
     assert {2: {0: "mine"}} == store.saved_cursors("orders", "mailer")
     assert {0: "mine"} == store.load_cursors("orders", "mailer", 2, "a")
+
+
+def test_a_client_may_begin_only_so_many_names(store: Store) -> None:
+    """One token does not fill the store with positions; those that it has move on."""
+    mine, other = Maker("mine", 2), Maker("other", 2)
+    store.create("another", 2)
+    for feed in ("orders", "another"):
+        store.save_cursors(feed, "a", 2, {0: "1"}, "me", mine)
+    with pytest.raises(Problem, match=r"has begun 2 cursor sets.*--most-cursor-sets") as refused:
+        store.save_cursors("orders", "b", 2, {0: "1"}, "me", mine)
+    assert ("too-many-cursor-sets", 507) == (refused.value.name, refused.value.status)
+    assert not refused.value.type.is_transient
+    store.save_cursors("orders", "a", 2, {0: "2", 1: "2"}, "me", mine)
+    store.save_cursors("orders", "a", 4, {0: "2"}, "me", mine)
+    store.save_cursors("orders", "b", 2, {0: "1"}, "", other)
+    store.save_cursors("orders", "c", 2, {0: "1"})
+    store.delete_cursor_set("another", "a")
+    store.save_cursors("orders", "d", 2, {0: "1"}, "me", mine)
+    assert ["a", "b", "c", "d"] == [each.name for each in store.cursor_sets("orders")]
 
 
 def test_name_of_nobody_is_bound_to_the_first_that_tells_its_identity(store: Store) -> None:

@@ -9,7 +9,14 @@ from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.retention import rules as retention
 from zeh_spark.retention.pruner import Pruner
-from zeh_spark.retention.rules import Removal, expire_names, plan, prune, removable
+from zeh_spark.retention.rules import (
+    Removal,
+    expire_names,
+    expire_producers,
+    plan,
+    prune,
+    removable,
+)
 from zeh_spark.store.acts import Actor
 from zeh_spark.store.batches import Call
 from zeh_spark.store.interface import Chunk, Retention, StoreBusyError
@@ -129,6 +136,54 @@ def test_names_are_kept_as_long_as_the_feed_says(store: Store, clock: StoppedClo
     store.set_retention(FEED, Retention(names_ms=3_600_000))
     before = store.now() - 3_600_000
     assert [2, 2, 1, 0] == [store.expire_names(FEED, before, 2) for _ in range(4)]
+
+
+def test_idle_producers_expire_only_if_the_feed_says_so_and_are_refused_by_name(
+    opened: Opened, store: Store, clock: StoppedClock, site: Site
+) -> None:
+    """What nobody uses any more takes no room, and nothing of it is published a second time."""
+    idle = call(0, producer="idle")
+    publish_as(store, idle, chunk(0, b"1"))
+    publish_as(store, call(0, producer="used"), chunk(0, b"2"))
+    publish_as(store, call(0), chunk(0, b"3"))
+    publish_as(store, *_named("4"))
+    clock.pass_hours(24 * 365)
+    publish_as(store, call(1, producer="used"), chunk(0, b"5"))
+    publish_as(store, *_named("6"))
+    assert 0 == expire_producers(store, FEED)
+    store.set_retention(FEED, Retention(producers_ms=3_600_000))
+    assert (1, 0) == (expire_producers(store, FEED), expire_producers(store, FEED))
+    site.crash()
+    store = opened()
+
+    assert Retention(producers_ms=3_600_000) == store.retention(FEED)
+    assert ["idle"] == [each.name for each in store.producers(FEED) if each.deleted]
+    assert ({}, []) == (store.sequences(FEED, "idle"), store.receipts(FEED, "idle", 1 << 40, 9))
+    for again in (idle, call(1, producer="idle")):
+        with pytest.raises(Problem, match="has expired because it was idle") as refused:
+            publish_as(store, again, chunk(0, b"7"))
+        assert ("producer-deleted", 410) == refusal(refused.value)
+    assert not publish_as(store, *_named("4"))[1]
+    assert not publish_as(store, call(0), chunk(0, b"3"))[1]
+    assert [b"1", b"2", b"3", b"4", b"5", b"6"] == data(store)
+
+
+def test_idle_producers_expire_a_few_in_each_transaction(store: Store, clock: StoppedClock) -> None:
+    """Other writers of the feed do not wait for long."""
+    for each in range(5):
+        publish_as(store, call(0, producer=f"p{each}"), chunk(0, b"1"))
+    clock.pass_hours(1)
+    assert [2, 2, 1, 0] == [store.expire_producers(FEED, store.now(), 2) for _ in range(4)]
+
+
+def test_a_publisher_lets_producers_expire(store: Store, clock: StoppedClock) -> None:
+    """Nobody has to remember it."""
+    publish_as(store, call(0), chunk(0, b"1"))
+    store.set_retention(FEED, Retention(producers_ms=3_600_000))
+    clock.pass_hours(2)
+    store.see_clock(store.now())
+    with Pruner(store, every_seconds=0.01):
+        until(lambda: store.producer(FEED, "p").deleted)
 
 
 def test_a_publisher_lets_names_expire(store: Store, clock: StoppedClock) -> None:

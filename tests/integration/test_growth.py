@@ -1,7 +1,10 @@
-"""What a publisher still takes when the disk of its store in SQLite is nearly full."""
+"""What a publisher lets grow: what it still takes when its disk is nearly full, and how many names
+each client may begin.
+"""
 
 from __future__ import annotations
 
+import json
 import secrets
 import shutil
 import sqlite3
@@ -12,9 +15,10 @@ import pytest
 import requests
 
 from tests.fix_cli import call
-from tests.fix_publish import Caller, Who, rows
+from tests.fix_publish import Caller, Who, commit_of, rows
 from zeh_spark.access.disk import Disk
 from zeh_spark.access.gate import Gate
+from zeh_spark.console import retention_form
 from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.publisher import Problem, create_app, open_store
 from zeh_spark.publisher.config import FeedConfig, engine_of
@@ -106,8 +110,10 @@ def test_what_frees_room_or_takes_rights_away_works_in_the_reserve(store, file):
         runs = f"{base}/orders/producers/p/batches/0/uploads?run=r1"
         assert 200 == requests.delete(runs, headers=headers, timeout=60).status_code
         for path, form in {
-            "retention": {"size": "1", "age": "", "readers": "", "names": "", "confirmed": "1",
-                          "before": '{"age": "", "size": "", "readers": "", "names": "90d"}'},
+            "retention": {
+                **retention_form.texts(Retention(bytes=1)), "confirmed": "yes",
+                "before": json.dumps(retention_form.texts(Retention())),
+            },
             "delete-cursor-set": {"name": "known"},
         }.items():  # fmt: skip
             url = f"{base}/console/feeds/orders/{path}"
@@ -153,7 +159,9 @@ def test_room_that_retention_frees_in_the_file_counts(store, file, free):
         disk.check_growth()
 
 
-def test_cursors_beside_a_table_leave_its_disk_the_reserve(tmp_path):
+@contextmanager
+def served_table(tmp_path, **limits):
+    """A table in a SQLite file as the feed `orders`, with a table of cursors beside it."""
     file = tmp_path / "shop.db"
     with closing(sqlite3.connect(file)) as made:
         made.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY AUTOINCREMENT, data TEXT)")
@@ -164,6 +172,47 @@ def test_cursors_beside_a_table_leave_its_disk_the_reserve(tmp_path):
     with closing(sqlite3.connect(file)) as made:
         made.executescript("\n".join(feed.ddl(cursorsets=True)))
     with closing(feed):
-        app = create_app({"orders": feed}, telemetry=Telemetry(least_free=EVERYTHING))
+        app = create_app({"orders": feed}, **limits)
         with running_publisher(None, app) as base, closing(Caller(f"{base}/orders")) as caller:
-            assert (507, "store-full") == kept(caller, "new", {0: "_first"})
+            yield caller
+
+
+def test_cursors_beside_a_table_leave_its_disk_the_reserve(tmp_path):
+    with served_table(tmp_path, telemetry=Telemetry(least_free=EVERYTHING)) as caller:
+        assert (507, "store-full") == kept(caller, "new", {0: "_first"})
+
+
+def test_a_table_keeps_only_so_many_cursor_sets(tmp_path):
+    with served_table(tmp_path, most_cursor_sets=2) as caller:
+        assert [(200, "")] * 2 == [kept(caller, each, {0: "_first"}) for each in ("a", "b")]
+        assert (507, "too-many-cursor-sets") == kept(caller, "c", {0: "_first"})
+        assert (200, "") == kept(caller, "a", {0: "_last", 1: "_first"})
+
+
+def test_each_token_begins_only_so_many_producers_and_cursor_sets(store, file):
+    """Another token of the same rights is not held up by it."""
+    texts = []
+    for name in ("mine", "other"):
+        text, token = new_token(name, ADMIN, store.now())
+        store.add_token(token)
+        texts.append({"Authorization": f"Bearer {text}"})
+    app = create_app(store, gate=Gate(store), most_producers=2, most_cursor_sets=1)
+    with running_publisher(store, app) as base:
+
+        def answered(method, path, whose, body=None):
+            url = f"{base}/orders{path}"
+            answer = requests.request(method, url, json=body, headers=whose, timeout=60)
+            return "" if answer.ok else answer.json()["type"].rpartition(":")[2]
+
+        def begins(whose, name):
+            path = f"/producers/{name}/batches/0/commit?incarnation=a&run=r&n=2"
+            return answered("POST", path, whose, commit_of([]))
+
+        def keeps(whose, name):
+            return answered("GET", f"?n=2&cursor0=_first&cursorset={name}", whose)
+
+        mine, other = texts
+        assert ["", "", "too-many-producers"] == [begins(mine, each) for each in "abc"]
+        assert ["", ""] == [begins(mine, "a"), begins(other, "c")]
+        assert ["", "too-many-cursor-sets", ""] == [keeps(mine, each) for each in "aba"]
+        assert "" == keeps(other, "b")
