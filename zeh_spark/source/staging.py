@@ -13,6 +13,8 @@ more. The driver writes and deletes; tasks read.
 from __future__ import annotations
 
 import logging
+import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -31,6 +33,7 @@ from zeh_spark.source.staging_location import delete_folder, opened, told
 log = logging.getLogger(__name__)
 
 _DIGEST_SIZE = 16
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
 _REMEDY = "It has to be a directory that the driver can write and all executors can read"
 _REMEDY_OF_STORES = (
     "Check that the bucket or container exists and can be reached, and that the credentials of "
@@ -62,6 +65,17 @@ class Staging:
         return {"location": self.location, "stage": self.stage}
 
     def _path(self, *names: str) -> str:
+        """Return the path of the stage, of a batch or of a segment.
+
+        Raises:
+            StagingError: A name is none that a stage gives, so the path could be anywhere.
+        """
+        for each in (self.stage, *names):
+            if not _NAME.fullmatch(each):
+                raise StagingError(
+                    f"{each!r} is no name of a staged batch, so the offset that has it was not "
+                    f"written by this source. Start with a new checkpoint"
+                )
         return "/".join((self._root[1], self.stage, *names))
 
     def begin(self, staged: StagedBatch | None) -> None:
@@ -93,10 +107,13 @@ class Staging:
         return StagedBatch(self.stage, batch, number)
 
     def _write(self, batch: str, name: str, payload: bytes) -> None:
-        filesystem = self._root[0]
+        filesystem, path = self._root[0], self._path(batch, name)
         if self._is_local:  # object stores need no folders, and would create a missing bucket
             filesystem.create_dir(self._path(batch), recursive=True)
-        with filesystem.open_output_stream(self._path(batch, name)) as file:
+            stream = open(path, "xb", opener=_private)
+        else:
+            stream = filesystem.open_output_stream(path)
+        with stream as file:
             file.write(xxhash.xxh3_128_digest(payload))
             file.write(payload)
 
@@ -134,9 +151,10 @@ class Staging:
         with self._explained("read from"):
             selector = fs.FileSelector(self._path(), allow_not_found=True, recursive=True)
             found = [info.path for info in self._root[0].get_file_info(selector)]
-            start = len(self._path(""))
-        for name in sorted({path[start:].partition("/")[0] for path in found} - {batch, ""}):
-            self.forget(name)
+            start = len(f"{self._path()}/")
+        for name in sorted({path[start:].partition("/")[0] for path in found} - {batch}):
+            if _NAME.fullmatch(name):  # anything else is not the stage's
+                self.forget(name)
 
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:
@@ -147,6 +165,11 @@ class Staging:
             raise StagingError(
                 f"option 'stagingLocation': cannot {doing} {self.location!r}: {told(exc)}. {remedy}"
             ) from None  # its text may show a secret
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a new file that only its owner can read, as it has events."""
+    return os.open(path, flags, 0o600)
 
 
 def new_stage() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 
 import pytest
@@ -36,6 +37,41 @@ def test_segments_lie_where_the_documentation_says(tmp_path):
     staged = Staging(str(tmp_path), "stage").keep(iter([b"one"]))
 
     assert (tmp_path / "stage" / staged.batch / "0").read_bytes().endswith(b"one")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077], ids=oct)
+def test_only_the_owner_reads_what_is_staged(staging, tmp_path, umask):
+    """It holds events."""
+    before = os.umask(umask)
+    try:
+        staging.keep(iter([b"one", b"two"]))
+    finally:
+        os.umask(before)
+
+    files = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert [0o600] * 2 == [each.stat().st_mode & 0o777 for each in files]
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "../other", "a/../../other", "/", "a\0"])
+def test_no_name_leads_out_of_the_stage(staging, tmp_path, name):
+    """A checkpoint that somebody has changed deletes and reads nothing else."""
+    other = Staging(staging.location, "other")
+    kept = other.keep(iter([b"one"]))
+    (tmp_path / "mine").write_text("x")
+    wrong = Staging(staging.location, f"stage/../{name}")
+    for work in (
+        lambda: staging.forget(name),
+        lambda: staging.read(name, 0),
+        lambda: wrong.forget(kept.batch),
+        lambda: wrong.forget_all_but(None),
+        lambda: wrong.keep(iter([b"x"])),
+    ):
+        with pytest.raises(StagingError, match="is no name of a staged batch"):
+            work()
+
+    assert not staging.has(StagedBatch("stage", name, 1))
+    assert other.has(kept)
+    assert (tmp_path / "mine").exists()
 
 
 def test_names_are_never_used_twice(staging):
