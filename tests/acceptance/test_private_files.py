@@ -45,6 +45,18 @@ def test_a_store_can_be_read_by_its_owner_alone(run: Run, tmp_path: Path) -> Non
     assert set(found.values()) == {0o600}
 
 
+def test_a_store_with_two_names_is_refused_under_both(run: Run, tmp_path: Path) -> None:
+    """SQLite would keep two logs, and the store would be damaged."""
+    run("create", "orders")
+    os.link(tmp_path / "feeds.db", tmp_path / "other.db")
+    for file in ("feeds.db", "other.db"):
+        for words in (["feeds"], ["serve", "--port", "0"], ["backup", "copy.db"], ["migrate"]):
+            done = run(*words, "--store", f"sqlite:///{tmp_path / file}")
+            assert (1, True) == (done.returncode, "has 2 names (hard links)" in done.stderr)
+    (tmp_path / "other.db").unlink()
+    assert run("feeds").returncode == 0
+
+
 def test_what_an_owner_has_opened_stays_open(run: Run, tmp_path: Path) -> None:
     """A copy has the rights of its store, and so has a store that it takes the place of."""
     run("create", "orders")

@@ -5,6 +5,7 @@ each client may begin.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import sqlite3
@@ -19,6 +20,7 @@ from tests.fix_publish import Caller, Who, commit_of, rows
 from zeh_spark.access.disk import Disk
 from zeh_spark.access.gate import Gate
 from zeh_spark.console import retention_form
+from zeh_spark.errors import StoreError
 from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.publisher import Problem, create_app, open_store
 from zeh_spark.publisher.config import FeedConfig, engine_of
@@ -187,6 +189,14 @@ def test_a_table_keeps_only_so_many_cursor_sets(tmp_path):
         assert [(200, "")] * 2 == [kept(caller, each, {0: "_first"}) for each in ("a", "b")]
         assert (507, "too-many-cursor-sets") == kept(caller, "c", {0: "_first"})
         assert (200, "") == kept(caller, "a", {0: "_last", 1: "_first"})
+
+
+def test_a_table_whose_database_has_two_names_is_refused(tmp_path):
+    """Through the other name, the rows in SQLite's log would be missing."""
+    with served_table(tmp_path):
+        os.link(tmp_path / "shop.db", tmp_path / "other.db")
+        with pytest.raises(StoreError, match="has 2 names"):
+            engine_of(FeedConfig(url=f"sqlite:///{tmp_path / 'other.db'}", table="orders"))
 
 
 def test_each_token_begins_only_so_many_producers_and_cursor_sets(store, file):

@@ -25,6 +25,7 @@ from zeh_spark.options.values import parse_duration, parse_size
 from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.publisher.page_api import MOST_CURSOR_SETS
 from zeh_spark.publisher.publish_api import MOST_CHUNKS, MOST_PRODUCERS
+from zeh_spark.sqlite_store.store import check_names
 from zeh_spark.store.interface import check_feed_name
 
 _PINNED = {
@@ -309,6 +310,7 @@ def engine_of(config: FeedConfig, *, writes: bool = False) -> Engine:
 def _sqlite(file: Path, pool_size: int, writes: bool) -> Engine:
     if not file.is_file():
         raise StoreError(f"there is no database {file}. Correct the path in url", anchor=_ANCHOR)
+    check_names(file)
     engine = create_engine(
         f"sqlite:///file:{quote(str(file))}?mode=rw&uri=true", pool_size=pool_size, max_overflow=0
     )

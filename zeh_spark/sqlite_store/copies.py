@@ -28,6 +28,7 @@ from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.sql_store.upgrades import later_version
 from zeh_spark.sqlite_store.store import (
     APPLICATION_ID,
+    check_names,
     make_private,
     migrate,
     open_sqlite,
@@ -55,6 +56,7 @@ def backup(file: str, copy: Path, progress: Callable[[int], object] = lambda siz
         StoreError: there is no such store, or it cannot be copied.
     """
     path = path_of(file, must_exist=True)
+    check_names(path)
     part = copy.with_name(f"{copy.name}.{secrets.token_hex(4)}.part")  # `copy` itself is complete
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as source:

@@ -79,6 +79,7 @@ def open_sqlite(
         StoreError: the file is missing or unreadable, is not a store, or is another version's.
     """
     path = path_of(file, must_exist=must_exist)
+    check_names(path)
     make_private(path)
     write = _engine(path, "BEGIN IMMEDIATE")
     read = _engine(path, None)
@@ -128,6 +129,26 @@ def path_of(file: str, *, must_exist: bool) -> Path:
             anchor="there-is-no-store-or-no-feed",
         )
     return Path(os.path.realpath(path))  # files are made beside it, not beside a link
+
+
+def check_names(path: Path) -> None:
+    """Refuse a file that has several names (hard links). A missing file has none.
+
+    SQLite keeps the log of a file beside the name by which it was opened. Processes that use two
+    names do not see each other's commits, and damage the file. Rejected: a lock by the file's
+    number, because commands, backups and other programs take no lock of ours.
+
+    Raises:
+        StoreError: It has several names.
+    """
+    with suppress(OSError):  # SQLite says what is wrong with a path
+        if (names := path.stat().st_nlink) > 1:
+            raise StoreError(
+                f"{path} has {names} names (hard links), and whoever uses another one would damage "
+                f"it. Remove the others: find them with find -samefile. To copy a store, use "
+                f"zeh-spark backup",
+                anchor="a-database-has-several-names",
+            )
 
 
 def make_private(path: Path, mode: int = 0o600) -> None:
@@ -183,6 +204,7 @@ def migrate(file: str, *, dry_run: bool = False, by: Actor | None = None) -> Mig
         StoreError: there is no such store, or it cannot be upgraded.
     """
     path = path_of(file, must_exist=True)
+    check_names(path)
     engine = _engine(path, "BEGIN IMMEDIATE")
     try:
         with engine.begin() as connection:
