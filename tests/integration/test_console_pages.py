@@ -80,6 +80,16 @@ def test_hostile_names_are_text(console):
     assert "\u202e" not in page
 
 
+@pytest.mark.parametrize("path", ["?named=", "/refusals?feed=", "/sign-in?back=/", "?after="])
+def test_what_a_link_brings_is_not_echoed_with_hidden_characters(console, path):
+    """A link that somebody sends me cannot turn a page around."""
+    hidden = "x\u202egnp.exe\u2066\x9b\u200b"
+
+    page = console.get(f"{path}{hidden}", console.token(*ADMIN)).text
+
+    assert not re.search("[\u200b-\u200f\u202a-\u202e\u2066-\u2069\x00\x1b\x80-\x9f]", page)
+
+
 def test_the_newest_events_come_first_with_their_numbers(console):
     for number in range(40):
         publish(console.store, "orders", [f"event-{number}"], partition=1)

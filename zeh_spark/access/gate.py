@@ -207,7 +207,7 @@ class Gate:
         request.state.token = token = await self.token(request, credential(request))
         if token is None:
             return
-        note_token(request, token.id or (token.name and f"of {token.name}"))  # a JWT has no id
+        note_token(request, token)
         exchange_of(request).token = token.name
         for group in wanted:
             if not any(map(token.may, group)):

@@ -21,15 +21,16 @@ from starlette.requests import Request
 
 from zeh_spark.network.bodies import Budget
 from zeh_spark.protocol import problems
+from zeh_spark.store.access import Token
 from zeh_spark.store.problems import Problem
 
 SHARE = 4
 """The number of shares; a client gets one of them."""
 
 
-def note_token(request: Request, token: str) -> None:
+def note_token(request: Request, token: Token) -> None:
     """Note what tells the token that a request was let through with from others."""
-    request.state.token_id = token
+    request.state.token_id = token.id or (token.name and f"of {token.name}")  # a JWT has no id
 
 
 def client_of(request: Request) -> str:

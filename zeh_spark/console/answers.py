@@ -103,6 +103,7 @@ def _environment() -> jinja2.Environment:
     found = jinja2.Environment(
         loader=jinja2.PackageLoader("zeh_spark.console"),
         autoescape=True,
+        finalize=text.safe,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -29,6 +29,7 @@ from zeh_spark.access.gate import (
     sees_feed,
     sees_producer,
 )
+from zeh_spark.access.shares import client_of, note_token
 from zeh_spark.console.answers import PATH, asset, is_of_a_browser, page, problem_page, seen_at
 from zeh_spark.console.events import EVENTS, newest
 from zeh_spark.console.feed_view import PARTITIONS, feed_view, producer_view
@@ -236,14 +237,16 @@ class Console:
         form = await form_of(request, self.sessions)
         text, back = field(form, "token"), form.get("back", "")
         try:
-            await self._gate.token(request, f"Bearer {text}")
+            token = await self._gate.token(request, f"Bearer {text}")
         except Problem as problem:
             if problem.type is not problems.UNAUTHORIZED:
                 raise
             said = problem.detail if text else "Enter a token."
             return self._sign_in_form(request, back, said, status=401)
         answer = seen_at(request, _back(back))
-        self.sessions.begin(request, answer, text)
+        if token:
+            note_token(request, token)
+        self.sessions.begin(request, answer, text, client_of(request))
         return answer
 
     async def sign_out(self, request: Request) -> Response:

@@ -27,13 +27,16 @@ from starlette.responses import Response
 SESSION_SECONDS, IDLE_SECONDS = 12 * 3600.0, 3600.0
 """How long a session lasts, and how long it lasts unused."""
 
-SESSIONS, SESSIONS_OF_TOKEN = 1000, 20
-"""Sessions at a time, and those of one token. The one that was used least recently ends first."""
+SESSIONS, SESSIONS_OF_ONE = 1000, 20
+"""Sessions at a time, and those of one token, or of the JWTs of one subject. The one that was used
+least recently ends first.
+"""
 
 
 @dataclass(slots=True)
 class _Session:
     token: str = field(repr=False)
+    client: str
     begun: float
     used: float
 
@@ -50,14 +53,21 @@ class Sessions:
         self._key = secrets.token_bytes(32)
         self._open: OrderedDict[str, _Session] = OrderedDict()
 
-    def begin(self, request: Request, answer: Response, token: str) -> None:
-        """Begin a session, whose cookie the answer sets."""
+    def begin(self, request: Request, answer: Response, token: str, client: str) -> None:
+        """Begin a session, whose cookie the answer sets.
+
+        Args:
+            request: The request of whoever signs in.
+            answer: Its answer.
+            token: The text of the token.
+            client: What tells who it is from others (see `shares.client_of`).
+        """
         self.end(request, answer)
         name, now = secrets.token_urlsafe(32), self._clock()
-        own = [each for each, session in self._open.items() if session.token == token]
-        if len(own) >= SESSIONS_OF_TOKEN:
+        own = [each for each, session in self._open.items() if session.client == client]
+        if len(own) >= SESSIONS_OF_ONE:
             del self._open[own[0]]
-        self._open[name] = _Session(token, now, now)
+        self._open[name] = _Session(token, client, now, now)
         if len(self._open) > SESSIONS:
             self._open.popitem(last=False)
         answer.set_cookie(

@@ -23,6 +23,16 @@ def visible(text: str, most: int) -> str:
     return "".join(map(_shown, text[:most]))
 
 
+def safe(value: object) -> object:
+    """Return what a page shows of a value: a text with hidden characters as escapes, except breaks.
+
+    It is for every value of a page, so that none can be forgotten. HTML of our own stays.
+    """
+    if not isinstance(value, str) or hasattr(value, "__html__") or value.isprintable():
+        return value
+    return "".join(each if each in "\r\n\t" else _shown(each) for each in value)
+
+
 def _shown(character: str) -> str:
     if unicodedata.category(character) not in _HIDDEN:
         return character

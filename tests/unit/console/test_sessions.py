@@ -10,7 +10,7 @@ from zeh_spark.console.sessions import (
     IDLE_SECONDS,
     SESSION_SECONDS,
     SESSIONS,
-    SESSIONS_OF_TOKEN,
+    SESSIONS_OF_ONE,
     Sessions,
 )
 
@@ -38,10 +38,10 @@ def request(cookie: str = "", scheme: str = "http", **headers: str) -> Request:
     )
 
 
-def begun(sessions: Sessions, token: str = "zeh_token", **how: str) -> str:
+def begun(sessions: Sessions, token: str = "zeh_token", client: str = "", **how: str) -> str:
     """Begin a session; return what the browser sends as its cookie."""
     answer = Response()
-    sessions.begin(request(**how), answer, token)
+    sessions.begin(request(**how), answer, token, client or token)
     return answer.headers["set-cookie"].partition(";")[0]
 
 
@@ -95,12 +95,22 @@ def test_a_token_ends_its_own_sessions_alone() -> None:
     """Whoever signs in again and again signs nobody else out."""
     sessions = Sessions()
     ada, first = begun(sessions, "zeh_ada"), begun(sessions)
-    for _ in range(SESSIONS_OF_TOKEN):
+    for _ in range(SESSIONS_OF_ONE):
         last = begun(sessions)
 
     assert ["Bearer zeh_ada", "", "Bearer zeh_token"] == [
         sessions.credential(request(each)) for each in (ada, first, last)
     ]
+
+
+def test_a_subject_ends_its_own_sessions_alone() -> None:
+    """Each of its JWTs is another text; and there is room for a thousand sessions in all."""
+    sessions = Sessions()
+    admin = begun(sessions, "admin", "token 1")
+    mine = [begun(sessions, f"jwt {each}", "token of jwt:bot") for each in range(SESSIONS + 10)]
+
+    assert "Bearer admin" == sessions.credential(request(admin))
+    assert SESSIONS_OF_ONE == sum(bool(sessions.credential(request(each))) for each in mine)
 
 
 def test_signing_in_again_ends_the_session_before() -> None:
@@ -135,7 +145,7 @@ def test_a_form_with_a_token_of_its_own_comes_from_no_page() -> None:
 
 def test_the_cookie_is_kept_from_scripts_other_sites_and_plain_http() -> None:
     answer = Response()
-    Sessions().begin(request(scheme="https"), answer, "zeh_token")
+    Sessions().begin(request(scheme="https"), answer, "zeh_token", "zeh_token")
     name, *flags = (each.strip() for each in answer.headers["set-cookie"].split(";"))
 
     assert "zeh_token" not in answer.headers["set-cookie"]
