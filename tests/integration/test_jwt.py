@@ -30,7 +30,7 @@ from zeh_spark.access.jwt_tokens import JwtTokens, grants_in, read_keys
 from zeh_spark.access.shares import client_of, note_token
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import MemoryStore, create_app, open_store
-from zeh_spark.store.access import ADMIN, Grant, Right, new_token
+from zeh_spark.store.access import ADMIN, Grant, Right, Token, new_token
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.testing.writers import until
 
@@ -118,6 +118,13 @@ def signed_with_the_public_key() -> str:
     return f"{head}.{claims}.{base64.urlsafe_b64encode(sum_of).rstrip(b'=').decode()}"
 
 
+def signed_of_several_issuers() -> str:
+    """As no provider would sign it, and PyJWT neither."""
+    payload = {"iss": [ISSUER], "aud": AUDIENCE, "exp": time.time() + 60, "zeh": ["read:orders"]}
+    text = json.dumps(payload).encode()
+    return jwt.api_jws.encode(text, KEYS["ES256"], "ES256", {"kid": "ES256"})
+
+
 def altered() -> str:
     """With the signature of another one."""
     head, _, signature = signed().split(".")
@@ -129,6 +136,8 @@ REFUSED: dict[str, Callable[[], str]] = {
     "for ever": lambda: signed(exp=None),
     "not yet": lambda: signed(nbf=time.time() + 90),
     "another issuer": lambda: signed(iss="https://other.example/"),
+    "a part of the issuer": lambda: signed(iss=ISSUER.removesuffix("/")),
+    "several issuers": lambda: signed_of_several_issuers(),
     "no issuer": lambda: signed(iss=None),
     "another audience": lambda: signed(aud="others"),
     "no audience": lambda: signed(aud=None),
@@ -198,7 +207,7 @@ def test_a_client_is_the_subject_of_its_jwts(
     """Two of them behind one proxy have a share each; one that renews its JWT has one."""
     found = []
 
-    def noted(request: Request, token: str) -> None:
+    def noted(request: Request, token: Token) -> None:
         note_token(request, token)
         found.append(client_of(request))
 
