@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 import trustme
 from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,21 @@ class TlsFolder:
         for file, text in ((pair.cert, chain), (pair.key, made.private_key_pem.bytes())):
             self.replace(file, text)
         return pair
+
+    def revoked(self, *pairs: Pair) -> bytes:
+        """The authority's list of the certificates that it has revoked, as PEM."""
+        now = datetime.now(timezone.utc)
+        made = x509.CertificateRevocationListBuilder(
+            issuer_name=x509.load_pem_x509_certificate(self.ca.read_bytes()).subject,
+            last_update=now - timedelta(days=1),
+            next_update=now + timedelta(days=1),
+            revoked_certificates=[
+                x509.RevokedCertificateBuilder(each.serial, now - timedelta(days=1)).build()
+                for each in pairs
+            ],
+        )
+        key = load_pem_private_key(self._ca.private_key_pem.bytes(), None)
+        return made.sign(key, SHA256()).public_bytes(Encoding.PEM)
 
     def replace(self, file: Path, text: bytes) -> None:
         new = file.with_suffix(".new")

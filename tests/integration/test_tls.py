@@ -133,6 +133,37 @@ def test_only_clients_of_the_authority_are_served(tmp_path: Path, tls: TlsFolder
         assert "Traceback" not in log.read_text()
 
 
+def test_a_certificate_that_is_revoked_is_refused_from_the_next_look_on(tls: TlsFolder) -> None:
+    """The list stands in the file of the authorities, and is read again when it changes."""
+    mine, stolen = tls.issue("mine", "a@example.org"), tls.issue("stolen", "b@example.org")
+    ca, server = tls.ca.read_bytes(), tls.issue("server")
+    made = Certificates(TlsFiles(str(server.cert), str(server.key), str(tls.ca)))
+
+    def refused(pair: Pair) -> str:
+        """Return why the publisher's side refuses a client; empty if it does not."""
+        client = ssl.create_default_context(cadata=ca.decode())
+        client.load_cert_chain(pair.cert, pair.key)
+        there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+        publisher = made.wrap_bio(there, back, server_side=True)
+        other = client.wrap_bio(back, there, server_hostname="localhost")
+        for _ in range(6):
+            for side in (other, publisher):
+                with suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+        try:
+            with suppress(ssl.SSLWantReadError):
+                other.read(1)  # the alert, which comes after the client's end of the handshake
+        except ssl.SSLError as exc:
+            return str(exc)
+        return ""
+
+    assert ["", ""] == [refused(each) for each in (mine, stolen)]
+    tls.replace(tls.ca, ca + tls.revoked(stolen))
+    made.look(now=True)
+    assert "" == refused(mine)
+    assert "revoked" in refused(stolen).lower()
+
+
 def test_a_client_that_was_refused_cannot_go_on(tmp_path: Path, tls: TlsFolder) -> None:
     """It has the alert, and a bound on what it may still send."""
     words = [*words_of(tls.issue("server")), "--tls-client-ca", str(tls.ca)]

@@ -115,7 +115,7 @@ _SETTINGS = {
     "tls_client_ca": _setting(
         "tls_client_ca", metavar="FILE",
         meaning="Serve only clients with a certificate that an authority in this PEM file has "
-        "issued.",
+        "issued, and that is in none of its lists of revoked certificates (CRLs).",
     ),
     "jwt_issuer": _setting(
         "jwt_issuer", metavar="URL",

@@ -18,6 +18,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from zeh_spark.errors import StoreError
@@ -26,6 +27,9 @@ log = logging.getLogger("zeh_spark.publisher")
 
 LOOK_SECONDS = 5.0
 """Seconds between two looks whether the files have changed."""
+
+_CRL = b"-----BEGIN X509 CRL-----"
+"""What a PEM file has that holds a list of revoked certificates."""
 
 _BYTES_AFTER_ALERT = 8 << 20
 """Bytes that a client that was refused may still send until it is cut off: twice an upload.
@@ -41,8 +45,9 @@ class TlsFiles:
     Attributes:
         cert: The certificate, and those between it and its authority.
         key: Its key, not encrypted; None if it is in `cert`.
-        client_ca: The authorities one of which has to have issued the certificate of a client; None
-            if clients need none.
+        client_ca: The authorities one of which has to have issued the certificate of a client, and
+            the lists of the certificates that they have revoked (CRLs), if there are any; None if
+            clients need no certificate.
     """
 
     cert: str
@@ -170,6 +175,8 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
             used = files.client_ca
             context.load_verify_locations(files.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
+            if _CRL in Path(files.client_ca).read_bytes():
+                context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
         raise StoreError(
             f"{used} cannot be used ({exc}). Give PEM files: the certificate, and its own "
