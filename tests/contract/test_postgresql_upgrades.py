@@ -30,17 +30,28 @@ def test_tables_of_a_later_version_are_left_alone(site: PostgresqlSite, store: S
         open_store(site.url)
 
 
-_WITHOUT_VERSION_9 = (
-    "DROP TABLE zeroeventhub.acts",
-    "DROP FUNCTION zeroeventhub.acts_stay",
+_WITHOUT_VERSION_10 = (
+    "ALTER TABLE zeroeventhub.chunks ADD CONSTRAINT chunks_blob_fkey"
+    " FOREIGN KEY (blob) REFERENCES zeroeventhub.blobs",
     "DROP TABLE zeroeventhub.makers",
     "ALTER TABLE zeroeventhub.retentions DROP COLUMN producers_ms",
+)
+_WITHOUT_VERSION_9 = (
+    *_WITHOUT_VERSION_10,
+    "DROP TABLE zeroeventhub.acts",
+    "DROP FUNCTION zeroeventhub.acts_stay",
 )
 
 
 def _as_version_8(store: SqlStore) -> None:
     """Without what version 9 and later ones have added."""
     for each in (*_WITHOUT_VERSION_9, "UPDATE zeroeventhub.store SET version = 8"):
+        store._write(lambda db, each=each: db.execute(text(each)))
+
+
+def _as_version_9(store: SqlStore) -> None:
+    """With what version 10 has dropped."""
+    for each in (*_WITHOUT_VERSION_10, "UPDATE zeroeventhub.store SET version = 9"):
         store._write(lambda db, each=each: db.execute(text(each)))
 
 
@@ -76,6 +87,24 @@ def test_store_of_version_3_goes_on(site: PostgresqlSite, store: SqlStore) -> No
     assert {0: "1.x", 1: "2.x"} == store.load_cursors(FEED, "mailer", 2, "a")
     found = [begun.at(each.time) for each in everything(store)]
     assert ([b"1", b"2", b"3"], [name, name, begun.epochs[1].id]) == (data(store), found)
+
+
+@pytest.mark.parametrize("back", [None, _as_version_9, _as_version_3])
+def test_nothing_that_is_deleted_is_searched_for_in_a_whole_table(
+    site: PostgresqlSite, store: SqlStore, back: Callable[[SqlStore], None] | None
+) -> None:
+    """PostgreSQL looks for rows that refer to a deleted one, through an index or through all rows:
+    retention must not take longer with each chunk that a feed has.
+    """
+    if back:
+        back(store)
+        migrate_store(site.url)
+    unindexed = (
+        "SELECT c.conname FROM pg_constraint c WHERE c.contype = 'f'"
+        " AND c.connamespace = 'zeroeventhub'::regnamespace AND NOT EXISTS (SELECT FROM pg_index i"
+        " WHERE i.indrelid = c.conrelid AND i.indkey[0] = c.conkey[1])"
+    )
+    assert [] == site._server.execute(unindexed, site._databases[-1])
 
 
 @pytest.mark.parametrize("back", [_as_version_3, _as_version_8])
@@ -150,7 +179,7 @@ def test_store_that_is_upgraded_meanwhile_takes_no_writes(
     """A publisher of the older version serves readers until I replace it, and writes nothing."""
     publish(store, chunk(0, b"1"))
     server, database = site._server, site._databases[-1]
-    server.execute("UPDATE zeroeventhub.store SET version = 11", database)
+    server.execute("UPDATE zeroeventhub.store SET version = 99", database)
     with pytest.raises(StoreBusyError, match=r"was upgraded.*may only read.*Replace"):
         write(store)
     assert [b"1"] == data(store)
@@ -183,11 +212,11 @@ def test_upgrade_waits_for_a_commit_under_way(site: PostgresqlSite, store: SqlSt
     with ThreadPoolExecutor(2) as threads:
         writing = threads.submit(store._write, slowly)
         assert begun.wait(30)
-        # as an upgrade to version 11 would
+        # as an upgrade to a later version would
         upgrading = threads.submit(
             site._server.execute,
             "BEGIN; LOCK TABLE zeroeventhub.feeds IN ACCESS EXCLUSIVE MODE;"
-            " UPDATE zeroeventhub.store SET version = 11; COMMIT",
+            " UPDATE zeroeventhub.store SET version = 99; COMMIT",
             site._databases[-1],
         )
         until(site.somebody_waits_for_a_lock, seconds=10)

@@ -234,7 +234,7 @@ def test_store_that_is_upgraded_meanwhile_takes_no_writes(tmp_path: Path) -> Non
         store.create("orders", 2)
         publish(store, chunk(0, b"1"))
         with closing(sqlite3.connect(file)) as newer:
-            newer.execute("PRAGMA user_version = 11")
+            newer.execute("PRAGMA user_version = 99")
         with pytest.raises(StoreBusyError, match=r"was upgraded.*may only read.*Replace"):
             publish(store, chunk(0, b"2"))
         assert [b"1"] == data(store)

@@ -89,7 +89,9 @@ chunks = Table(
     Column("size", Integer, nullable=False),
     Column("time", BigInteger, nullable=False),
     Column("tag", String(8), nullable=False),
-    Column("blob", ForeignKey("blobs.id"), nullable=False),
+    # Its frame, which is of no other row. No foreign key: PostgreSQL would scan this table for each
+    # frame that is deleted. Measured with 150,000 chunks: 64 frames took 958 ms.
+    Column("blob", _ROW_ID, nullable=False),
     Column("producer", String(201)),
     Column("batch", BigInteger),
     Column("sequence", BigInteger),

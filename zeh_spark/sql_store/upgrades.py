@@ -5,8 +5,8 @@ and `zeh-spark migrate` upgrades an older store. A program that has the store op
 continues to read, and is refused at its next write: each transaction that writes compares the
 versions. So two versions may run side by side for as long as the older one only reads.
 
-Rule for editors: an upgrade may only add. What older programs read stays, or they would read
-something wrong while they are replaced.
+Rule for editors: an upgrade may only add, or drop constraints. What older programs read stays, or
+they would read something wrong while they are replaced.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ SQLITE: Mapping[int, tuple[str, ...]] = {
         _TOTALS.format(""),
     ),
     8: (),  # adds administrative acts
-    # adds the clients that began names, and when idle producers expire
+    # adds the clients that began names, and when idle producers expire; drops the foreign key of
+    # chunks, which SQLite never looked at: there it stays
     9: ("ALTER TABLE retentions ADD COLUMN producers_ms BIGINT",),
 }
 """The statements that upgrade a store of a version to the next version.
@@ -83,7 +84,10 @@ def postgresql(schema: str) -> Mapping[int, tuple[str, ...]]:
             _TOTALS.format(f"{schema}."),
         ),
         8: (),
-        9: (f"ALTER TABLE {schema}.retentions ADD COLUMN producers_ms bigint",),
+        9: (
+            f"ALTER TABLE {schema}.retentions ADD COLUMN producers_ms bigint",
+            f"ALTER TABLE {schema}.chunks DROP CONSTRAINT chunks_blob_fkey",
+        ),
     }
 
 
