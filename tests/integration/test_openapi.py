@@ -271,6 +271,8 @@ def test_what_the_description_allows_is_taken(publisher: Publisher, line: bytes)
         ("n=2&n=2", (400, "duplicate-parameter")),
         ("n=2&cursor0=_first&wait=1e3", (400, "bad-wait")),
         ("n=2&resume=0&cursorset=nobody", (400, "unknown-cursorset")),
+        (f"n=2&cursor0=_first&headers={','.join(map(str, range(257)))}", (400, "bad-headers")),
+        (f"n=2&cursor0=_first&headers={'h' * 257}", (400, "bad-headers")),
         ("n=2&resume=2&cursorset=x", (400, "bad-resume")),
         ("n=2&cursor0=_first&cursorset=taken", (409, "cursorset-taken")),
         ("n=2&cursor0=1.00000000", (409, "cursor-of-another-history")),

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
+import requests
 
 from tests.fix_publish import Who, rows
 from zeh_spark.access.gate import Gate
-from zeh_spark.access.shares import SHARE, Slots
+from zeh_spark.access.shares import SHARE, Slots, Turns
 from zeh_spark.protocol.upload_format import upload_body
 from zeh_spark.publisher import MemoryStore, create_app
+from zeh_spark.publisher.feed_calls import WORKERS
 from zeh_spark.publisher.publish_api import BODIES, QUESTIONS
 from zeh_spark.store.access import ADMIN, new_token
+from zeh_spark.store.interface import FeedState
 from zeh_spark.store.problems import Problem
-from zeh_spark.testing import running_publisher
+from zeh_spark.testing import publish, running_publisher
 from zeh_spark.testing.site import StoppedClock
 from zeh_spark.testing.writers import call, chunk, declared, until, upload
 
@@ -193,3 +198,134 @@ def test_a_client_alone_has_most_slots() -> None:
         slots.take("c")
     slots.give_back("a")
     slots.take("c")
+
+
+class HeldStore(MemoryStore):
+    """A store that does not answer about the feed `slow` until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+
+    def feed(self, name: str) -> FeedState:
+        if name == "slow":
+            assert self.let_go.wait(60)
+        return super().feed(name)
+
+
+@pytest.fixture
+def held() -> Iterator[HeldStore]:
+    with closing(HeldStore()) as store:
+        store.create("orders", 2)
+        store.create("slow", 2)
+        yield store
+        store.let_go.set()
+
+
+def asking(what: str, number: int) -> bytes:
+    """A read of the feed `slow`, no two of which are equal."""
+    if what == "plan":
+        body = b'{"n":2,"cursors":{"0":"_first","1":"_first"}}'
+        return b"POST /slow/plan HTTP/1.1\r\nHost: x\r\nContent-Length: 45\r\n\r\n" + body
+    query = f"cursors?n=2&time={number}" if what == "cursors" else f"?n=2&cursor0={number}.00000000"
+    path = query if query.startswith("?") else f"/{query}"
+    return f"GET /slow{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+
+
+def page(base: str, source: str) -> bytes:
+    """The status line of a page of the feed `orders`."""
+    with closing(connected(base, source)) as link:
+        link.sendall(b"GET /orders?n=2&cursor0=_first HTTP/1.1\r\nHost: x\r\n\r\n")
+        return link.recv(12)
+
+
+@pytest.mark.parametrize("what", ["page", "cursors", "plan"])
+def test_slow_reads_of_one_address_leave_threads_for_others(held: HeldStore, what: str) -> None:
+    """Many pages of a client that take long: other clients, and other feeds, are answered."""
+    with running_publisher(held) as base, ExitStack() as stack:
+        for number in range(2 * WORKERS):
+            link = stack.enter_context(closing(connected(base, OURS)))
+            link.sendall(asking(what, number))
+        assert b"HTTP/1.1 200" == page(base, OTHERS)
+        held.let_go.set()
+
+
+def test_plans_of_all_clients_leave_threads_for_pages(held: HeldStore) -> None:
+    """Streams plan all the time. Who reads page by page still gets its turn."""
+    with running_publisher(held) as base, ExitStack() as stack:
+        for number in range(4 * WORKERS):
+            link = stack.enter_context(closing(connected(base, f"127.0.0.{number + 10}")))
+            link.sendall(asking("plan", number))
+        assert b"HTTP/1.1 200" == page(base, OTHERS)
+        held.let_go.set()
+
+
+def test_a_client_that_goes_away_gives_back_its_turn() -> None:
+    """Turns go to clients one after the other, and to those who still wait."""
+    told: list[str] = []
+
+    async def call(turns: Turns, client: str, name: str) -> None:
+        async with turns.turn(client):
+            told.append(name)
+            await asyncio.sleep(0)
+
+    async def story() -> None:
+        turns = Turns(2)  # a share is one
+        async with turns.turn("a"):
+            names = ("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1"), ("b", "b2"), ("b", "b3")
+            calls = [asyncio.create_task(call(turns, *each)) for each in names]
+            await asyncio.sleep(0.01)
+            assert ["b1", "b2", "b3"] == told  # a share of the others is free
+            calls[0].cancel()
+            await asyncio.wait({calls[0]})
+        await asyncio.wait(calls)
+        async with turns.turn("c"), turns.turn("d"):  # all places are there again
+            pass
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+    assert ["b1", "b2", "b3", "a2", "a3"] == told
+
+
+class CountedStore(MemoryStore):
+    """A store that counts how often it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if callable(found) and not name.startswith("_"):
+            super().__setattr__("asked", super().__getattribute__("asked") + 1)
+        return found
+
+
+@pytest.mark.parametrize("what", ["cursors", "_first", "_last", "_last page", "chunks"])
+def test_work_is_that_of_the_stored_partitions(what: str) -> None:
+    """A reader with 65,536 partitions asks a store of 2 no more than a reader with 3."""
+
+    def asked(base: str, n: int) -> requests.Response:
+        if what == "cursors":
+            return requests.get(f"{base}/orders/cursors?n={n}&time=1", timeout=60)
+        if what == "_last page":
+            cursors = "&".join(f"cursor{each}=_last" for each in range(min(n, 2000)))
+            return requests.get(f"{base}/orders?n={n}&{cursors}", timeout=60)
+        if what == "chunks":
+            at = store.chunks("orders", {0: 0}, 1, 1)[0].cursor
+            ranges = [{"partition": each, "from": at, "to": at} for each in range(min(n, 10_000))]
+            body = {"n": n, "ranges": ranges}
+            return requests.post(f"{base}/orders/chunks", json=body, timeout=60)
+        body = {"n": n, "cursors": {str(each): what for each in range(n)}}
+        return requests.post(f"{base}/orders/plan", json=body, timeout=60)
+
+    with closing(CountedStore()) as store:
+        store.create("orders", 2)
+        publish(store, "orders", range(4))
+        with running_publisher(store) as base:
+            counts = []
+            for n in (3, 3, 65_536):  # at first the lag is counted
+                before = store.asked
+                answer = asked(base, n)
+                assert 200 == answer.status_code, answer.text
+                counts.append(store.asked - before)
+    assert counts[1] == counts[2]

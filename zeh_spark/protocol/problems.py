@@ -245,6 +245,7 @@ MALFORMED_CURSOR = _bad(
 )
 CURSORS_MISSING = _bad("cursors-missing", "Neither a cursorN nor resume is given.")
 BAD_PAGE_SIZE_HINT = _bad("bad-page-size-hint", "pagesizehint is no allowed number.")
+BAD_HEADERS = _bad("bad-headers", "headers has too many names, or one that is too long.")
 BAD_WAIT = _bad("bad-wait", "wait is no allowed number.")
 BAD_CURSORSET = _bad("bad-cursorset", "cursorset is no allowed name.")
 TOO_MANY_CURSORS = _bad(
@@ -346,7 +347,7 @@ NO_DIRECT_READS = _problem(
     "no-direct-reads", 404, "The feed has no chunks, so it can only be read page by page."
 )
 READS_BUSY = _problem(
-    "reads-busy", 503, f"Too many plans or answers with chunks at a time. {_AGAIN}"
+    "reads-busy", 503, f"Too many reads at a time, of this client or of all. {_AGAIN}"
 )
 
 # Of calls of the publish API: their form.

@@ -137,7 +137,7 @@ def with_some_headers(block: Block, partition: int, names: Iterable[str]) -> byt
         if block.sequence is not None:
             stamps["zeh-sequence"] = str(number)
         has = {**event.headers, **stamps}
-        found = sorted(has.keys() & order, key=order.__getitem__)
+        found = sorted(has.keys() & order.keys(), key=order.__getitem__)
         wanted = _members({name: has[name] for name in found})
         headers = b'"headers":{%b},' % wanted if wanted else b""
         lines.append(b'%b%b"data":%b}\n' % (begin, headers, event.data))

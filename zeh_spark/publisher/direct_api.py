@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -17,12 +19,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from zeh_spark.access.gate import Gate, reads
-from zeh_spark.access.shares import Slots, client_of
+from zeh_spark.access.shares import Slots, Turns, client_of
 from zeh_spark.network.bodies import check_length, received
 from zeh_spark.protocol import direct_reads, problems
 from zeh_spark.protocol.direct_reads import ChunksRequest, CursorsAtTime, Plan, PlanRequest
 from zeh_spark.publisher.answers import Taken, disconnected, taken
-from zeh_spark.publisher.feed_calls import FeedCalls
+from zeh_spark.publisher.feed_calls import WORKERS, FeedCalls
 from zeh_spark.publisher.read_requests import MAX_N, MAX_WAIT, parse_time_query
 from zeh_spark.store.direct_plans import check_plan
 from zeh_spark.store.direct_reads import check_ranges
@@ -31,7 +33,12 @@ from zeh_spark.store.problems import Problem
 from zeh_spark.telemetry.exchange import Tally, exchange_of
 
 PLANS, ANSWERS = 64, 256
-"""Plans that are made or waited for at a time, and answers with chunks that are sent at a time."""
+"""Requests for plans under way at a time, and answers with chunks that are sent at a time."""
+
+PLANNERS = WORKERS - 2
+"""Plans that are made at a time: fewer than there are threads, so that plans do not stop pages."""
+
+T = TypeVar("T")
 
 MAX_BODY = 8 << 20
 """Most bytes in the body of a request."""
@@ -74,6 +81,7 @@ class DirectApi:
     def __init__(self, calls: FeedCalls) -> None:
         self._calls = calls
         self._plans = Slots(PLANS, "plans")
+        self._planners = Turns(PLANNERS)
         self._answers = Slots(ANSWERS, "answers with chunks")
 
     def routes(self, feed: str, gate: Gate) -> list[Route]:
@@ -94,11 +102,12 @@ class DirectApi:
         client = client_of(request)
         self._plans.take(client)
         try:
-            name, feed = await self._feed(request)
-            ask = await self._calls.in_thread(name, partial(plan_request, await body_of(request)))
+            name, feed = await self._feed(request, client)
+            body = await body_of(request)
+            ask = await self._in_turn(name, client, partial(plan_request, body))
             endless = not isinstance(ask.ends, dict) and not isinstance(ask.upto, str)
             begin, wait = time.monotonic(), min(ask.wait, MAX_WAIT) if endless else 0
-            seen, plan = await self._calls.in_thread(name, partial(self._planned, name, feed, ask))
+            seen, plan = await self._in_turn(name, client, partial(self._planned, name, feed, ask))
         finally:
             self._plans.give_back(client)
         while not plan.ranges and (left := self._calls.left(begin, wait)) > 0:
@@ -109,12 +118,17 @@ class DirectApi:
             finally:
                 gone.cancel()
             ask.cursors = plan.ends  # what `_last` means is decided once
-            seen, plan = await self._calls.in_thread(name, partial(self._planned, name, feed, ask))
+            seen, plan = await self._in_turn(name, client, partial(self._planned, name, feed, ask))
         return Response(
             msgspec.json.encode(plan),
             media_type="application/json",
             headers={"Cache-Control": "no-store"},
         )
+
+    async def _in_turn(self, name: str, client: str, call: Callable[[], T]) -> T:
+        """Run a part of a plan in a thread, when it is the client's turn to make plans."""
+        async with self._planners.turn(client):
+            return await self._calls.in_thread(name, call, client)
 
     async def chunks(self, request: Request) -> Response:
         """Answer POST …/chunks: send the chunks of planned ranges, as they are stored."""
@@ -124,7 +138,9 @@ class DirectApi:
             name = request.path_params.get("feed", "")
             body = await body_of(request)
             tally = exchange_of(request).served
-            begun = await self._calls.in_thread(name, partial(self._begun, name, body, tally))
+            begun = await self._calls.in_thread(
+                name, partial(self._begun, name, body, tally), client
+            )
         except BaseException:
             self._answers.give_back(client)
             raise
@@ -134,13 +150,15 @@ class DirectApi:
             {"Cache-Control": "no-store, no-transform"},
             direct_reads.CONTENT_TYPE,
             partial(self._answers.give_back, client),
+            client=client,
         )
 
     async def cursors(self, request: Request) -> Response:
         """Answer GET …/cursors: say where a reader begins that wants all events since a time."""
         name = request.path_params.get("feed", "")
         query = request.scope["query_string"].decode("latin-1")
-        found = await self._calls.in_thread(name, partial(self._at_time, name, query))
+        find = partial(self._at_time, name, query)
+        found = await self._calls.in_thread(name, find, client_of(request))
         return Response(
             msgspec.json.encode(found),
             media_type="application/json",
@@ -162,9 +180,9 @@ class DirectApi:
     def _begun(self, name: str, body: bytes, tally: Tally) -> Taken:
         return taken(self._direct(name).chunks(chunks_request(body), tally.add))
 
-    async def _feed(self, request: Request) -> tuple[str, ChunkFeed]:
+    async def _feed(self, request: Request, client: str) -> tuple[str, ChunkFeed]:
         name = request.path_params.get("feed", "")
-        return name, await self._calls.in_thread(name, partial(self._direct, name))
+        return name, await self._in_turn(name, client, partial(self._direct, name))
 
     def _direct(self, name: str) -> ChunkFeed:
         feed = self._calls.find(name)

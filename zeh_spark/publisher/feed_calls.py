@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 
+from zeh_spark.access.shares import Turns
 from zeh_spark.network.draining import POLL_SECONDS, Draining
 from zeh_spark.protocol.direct_reads import PartitionLag
 from zeh_spark.publisher.answers import Answer, Taken, taken
@@ -29,7 +30,10 @@ from zeh_spark.telemetry.rare_log import RareLog
 log = logging.getLogger("zeh_spark.publisher")
 
 WORKERS = 8
-"""Threads that read feeds. Memory is bounded by them and by what clients have not taken yet."""
+"""Threads that read feeds, of which a client has a share for its pages, plans and cursors.
+
+Memory is bounded by them and by what clients have not taken yet.
+"""
 
 WRITERS = 2
 """Threads that keep cursors, so that a wait for a database's writer does not delay readers.
@@ -75,10 +79,8 @@ class FeedCalls:
         self._store = store
         self._named = named
         self._send_timeout = send_timeout
-        self._limiter = anyio.CapacityLimiter(WORKERS)
-        self._limiters = {each: anyio.CapacityLimiter(WORKERS) for each in named}
-        self._writer = anyio.CapacityLimiter(WRITERS)
-        self._writers = {each: anyio.CapacityLimiter(WRITERS) for each in named}
+        self._threads = {each: _Threads(WORKERS) for each in (None, *named)}
+        self._writers = {each: _Threads(WRITERS) for each in (None, *named)}
         self._watches: dict[str | None, FeedWatch] = {}
         self._turns: dict[Hashable, _Turns] = {}
 
@@ -147,14 +149,20 @@ class FeedCalls:
             self._watches[key] = FeedWatch(feed.version, run)
         return await self._watches[key].changed(gone, name, state_of(feed), seen, timeout)
 
-    def in_thread(self, name: str, call: Callable[[], T], *, writes: bool = False) -> Awaitable[T]:
-        """Run a call in a thread of this feed, so that a slow database delays only its readers."""
-        limiters, shared = self._limiters, self._limiter
-        if writes:
-            limiters, shared = self._writers, self._writer
-        return anyio.to_thread.run_sync(call, limiter=limiters.get(name, shared))
+    def in_thread(
+        self, name: str, call: Callable[[], T], client: str = "", *, writes: bool = False
+    ) -> Awaitable[T]:
+        """Run a call in a thread of this feed, so that a slow database delays only its readers.
 
-    async def shared(self, name: str, key: Hashable, call: Callable[[], T]) -> T:
+        A call waits if its client has its share of the threads (see `shares.Turns`).
+        """
+        return self._of(name, writes=writes).run(client, call)
+
+    def _of(self, name: str, *, writes: bool = False) -> _Threads:
+        """Return a feed's threads: those of a named feed, or those that all stored feeds share."""
+        return (self._writers if writes else self._threads)[name if name in self._named else None]
+
+    async def shared(self, name: str, key: Hashable, call: Callable[[], T], client: str = "") -> T:
         """Run a call in a thread of this feed; equal calls that have to wait for it share one.
 
         The call that a caller gets the result of always begins after the caller asked for it, so
@@ -164,10 +172,14 @@ class FeedCalls:
             name: The feed's name.
             key: Names the call. Calls of the same key return the same.
             call: The call. What it returns may be returned to several callers.
+            client: Who asks. If it has its share of the threads, it shares only its own calls, so
+                that nobody waits for its turn.
         """
+        if self._of(name).turns.is_full(client):
+            key = client, key
         turns = self._turns.setdefault(key, _Turns())
         if turns.next is None:
-            turns.next = asyncio.get_running_loop().create_future()
+            turns.next, turns.client = asyncio.get_running_loop().create_future(), client
         if turns.task is None:
             turns.task = asyncio.create_task(self._take_turns(name, key, turns, call))
         return await asyncio.shield(turns.next)
@@ -181,7 +193,7 @@ class FeedCalls:
                 turns.next = None
                 done, error = None, None
                 try:
-                    done = await self.in_thread(name, call)
+                    done = await self.in_thread(name, call, turns.client)
                 except Exception as exc:  # noqa: BLE001  # the callers raise it
                     error = exc
                 if waiting.cancelled():
@@ -205,12 +217,13 @@ class FeedCalls:
         media_type: str,
         ended: Callable[[], object] = lambda: None,
         gone: asyncio.Future[None] | None = None,
+        client: str = "",
     ) -> Answer:
         """Return an answer whose parts are taken in threads of the feed (see `Answer`)."""
 
         async def take(rest: Iterator[bytes]) -> Taken:
             try:
-                return await self.in_thread(name, partial(taken, rest))
+                return await self.in_thread(name, partial(taken, rest), client)
             except Exception as exc:
                 self._rare.error(
                     ("aborted", name), "the answer of feed %r is aborted: %s", name, exc
@@ -229,10 +242,26 @@ class FeedCalls:
         )
 
 
+class _Threads:
+    """Threads of which each client has its share."""
+
+    def __init__(self, most: int) -> None:
+        self.turns = Turns(most)
+        self._limiter = anyio.CapacityLimiter(most)
+
+    async def run(self, client: str, call: Callable[[], T]) -> T:
+        async with self.turns.turn(client):
+            return await anyio.to_thread.run_sync(call, limiter=self._limiter)
+
+
 class _Turns:
-    """Equal calls: the one that callers wait for whose thread has not begun, and what runs them."""
+    """Equal calls: the one that callers wait for whose thread has not begun, and what runs them.
+
+    `client` has asked for it first.
+    """
 
     def __init__(self) -> None:
+        self.client = ""
         self.next: asyncio.Future[Any] | None = None
         self.task: asyncio.Task[None] | None = None
 

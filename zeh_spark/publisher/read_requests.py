@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 
 from zeh_spark.protocol import problems
 from zeh_spark.protocol.phrases import counted
+from zeh_spark.protocol.wire import ALL_HEADERS as ALL
 from zeh_spark.store.cursor_sets import NAME, NOBODY, parse_consumer
 from zeh_spark.store.interface import MAX_PARTITIONS
 from zeh_spark.store.problems import Problem
@@ -22,6 +23,9 @@ MAX_N = 65_536
 
 MAX_WAIT = 60.0
 """Most seconds of a long poll; a longer `wait` is shortened to it."""
+
+MAX_HEADERS, MAX_HEADER = 256, 256
+"""Most names of headers in a request, and most characters of a name; `_all` needs no names."""
 
 MAX_KEPT = MAX_PARTITIONS
 """Most cursors in a request that names a cursorset: as many as a store's feed has partitions.
@@ -203,7 +207,16 @@ def _hint(text: str | None) -> int | None:
 
 def _headers(text: str) -> tuple[str, ...]:
     """Return the names, which have commas between them and perhaps one at the end, each once."""
-    return tuple(dict.fromkeys(name for name in text.split(",") if name))
+    names = tuple(dict.fromkeys(name for name in text.split(",") if name))
+    longest = max(map(len, names), default=0)
+    if len(names) > MAX_HEADERS or longest > MAX_HEADER:
+        raise Problem(
+            problems.BAD_HEADERS,
+            f"headers has {counted(len(names), 'name')}, the longest of {longest:,} characters; at "
+            f"most {MAX_HEADERS} names of {MAX_HEADER} characters are allowed. Ask for {ALL} to "
+            f"get all headers",
+        )
+    return names
 
 
 def _wait(text: str | None) -> float:

@@ -107,10 +107,13 @@ def chunks_of(
         check_kept(store, name, positions)
         return found
 
+    after = {partition: g for partition, g in after.items() if g < upto}
+    if not after:
+        return
     if not everything:
         yield from in_order(look_up, after, _FIRST_CHUNKS)
         return
-    begin = min(after.values(), default=0)
+    begin = min(after.values())
     while found := store.scan(name, begin, upto, _GROUP_CHUNKS):
         check_kept(store, name, dict.fromkeys(after, begin))
         yield from found

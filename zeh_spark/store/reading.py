@@ -74,19 +74,21 @@ def positions_in(
 ) -> dict[int, tuple[int, str]]:
     """Return the same, given what the store knows of the cursors."""
     tags, anchors = history.tags, history.anchors
+    beginning = Anchor(0, tags[0])
     found_at, lost = {}, {}
     for each, cursor in asked.items():
         found = parse_cursor(each, cursor)
         stored = covered(each, n, feed.partitions)
         gone = [anchors[p] for p in stored if p in anchors]
-        first = max(gone, key=lambda anchor: anchor.g, default=Anchor(0, tags[0]))
+        first = max(gone, key=lambda anchor: anchor.g, default=beginning)
         if found:
             check_history(each, cursor, found, tags, feed, removed=bool(anchors))
             if found[0] < first.g or found[0] not in tags:
                 lost[each] = first.cursor
             found_at[each] = (found[0], cursor)
         else:
-            last = store.last(feed.name, stored, feed.head) if cursor == wire.LAST else None
+            seeks = stored and cursor == wire.LAST  # most of a large n have no stored partition
+            last = store.last(feed.name, stored, feed.head) if seeks else None
             found_at[each] = (last or first).g, (last or first).cursor
     if lost:
         each = min(lost)
@@ -133,11 +135,11 @@ def cursors_at(store: Store, name: str, n: int, time: int) -> dict[int, str]:
             older = found[0].g
         else:
             end = middle
-    stored = {each: covered(each, n, feed.partitions) for each in range(n)}
+    stored = {each: covered(each, n, feed.partitions) for each in range(min(n, feed.partitions))}
     last = {each: store.last(name, parts, older) for each, parts in stored.items()}
     anchors = store.anchors(name)  # after all other reads, because chunks may have gone meanwhile
     beginning = Anchor(0, tag(feed.origin))
-    cursors = {}
+    cursors = dict.fromkeys(range(n), beginning.cursor)
     for each, parts in stored.items():
         found_last = last[each] or beginning
         places = [found_last, *(anchors[part] for part in parts if part in anchors)]
