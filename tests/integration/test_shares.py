@@ -206,9 +206,11 @@ class HeldStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.let_go = threading.Event()
+        self.asked_for_slow = 0
 
     def feed(self, name: str) -> FeedState:
         if name == "slow":
+            self.asked_for_slow += 1
             assert self.let_go.wait(60)
         return super().feed(name)
 
@@ -224,6 +226,11 @@ def held() -> Iterator[HeldStore]:
 
 def asking(what: str, number: int) -> bytes:
     """A read of the feed `slow`, no two of which are equal."""
+    if what == "large page":
+        cursors = "&".join(f"cursor{each}=_first" for each in range(2000))
+        return (
+            f"GET /slow?n=2000&{cursors}&pagesizehint={number} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        )
     if what == "plan":
         body = b'{"n":2,"cursors":{"0":"_first","1":"_first"}}'
         return b"POST /slow/plan HTTP/1.1\r\nHost: x\r\nContent-Length: 45\r\n\r\n" + body
@@ -258,6 +265,21 @@ def test_plans_of_all_clients_leave_threads_for_pages(held: HeldStore) -> None:
             link.sendall(asking("plan", number))
         assert b"HTTP/1.1 200" == page(base, OTHERS)
         held.let_go.set()
+
+
+def test_large_reads_are_made_one_by_one(held: HeldStore) -> None:
+    """A client with many requests of thousands of cursors takes one thread, not one for each: the
+    others, and writes, get on between them.
+    """
+    with running_publisher(held) as base, ExitStack() as stack:
+        links = [stack.enter_context(closing(connected(base, OURS))) for _ in range(WORKERS)]
+        for number, link in enumerate(links):
+            link.sendall(asking("large page", number))
+        until(lambda: held.asked_for_slow > 0)
+        assert b"HTTP/1.1 200" == page(base, OURS)  # a small one of the same client
+        assert 1 == held.asked_for_slow
+        held.let_go.set()
+        assert {b"HTTP/1.1 200"} == {link.recv(12) for link in links}
 
 
 def test_a_client_that_goes_away_gives_back_its_turn() -> None:

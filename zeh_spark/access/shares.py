@@ -89,7 +89,7 @@ class SharedBudget:
 
 
 class Turns:
-    """Places for calls, of which each client has at most its share at a time; others wait.
+    """Places for calls. The last ones are for clients that have less than their share; others wait.
 
     The calls of a client get places in the order in which they came, and clients one after the
     other. Belongs to one event loop.
@@ -105,8 +105,8 @@ class Turns:
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     def is_full(self, client: str) -> bool:
-        """Return whether a client has its share, so that its next call waits."""
-        return self._taken[client] >= self._share
+        """Return whether a client has its share, and the places that are left are for others."""
+        return self._taken[client] >= self._share and self._left <= self._share
 
     @asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:

@@ -24,7 +24,7 @@ from zeh_spark.network.bodies import check_length, received
 from zeh_spark.protocol import direct_reads, problems
 from zeh_spark.protocol.direct_reads import ChunksRequest, CursorsAtTime, Plan, PlanRequest
 from zeh_spark.publisher.answers import Taken, disconnected, taken
-from zeh_spark.publisher.feed_calls import WORKERS, FeedCalls
+from zeh_spark.publisher.feed_calls import LARGE_BYTES, WORKERS, Asker, FeedCalls
 from zeh_spark.publisher.read_requests import MAX_N, MAX_WAIT, parse_time_query
 from zeh_spark.store.direct_plans import check_plan
 from zeh_spark.store.direct_reads import check_ranges
@@ -104,10 +104,11 @@ class DirectApi:
         try:
             name, feed = await self._feed(request, client)
             body = await body_of(request)
-            ask = await self._in_turn(name, client, partial(plan_request, body))
+            asker = Asker(client, len(body))
+            ask = await self._in_turn(name, asker, partial(plan_request, body))
             endless = not isinstance(ask.ends, dict) and not isinstance(ask.upto, str)
             begin, wait = time.monotonic(), min(ask.wait, MAX_WAIT) if endless else 0
-            seen, plan = await self._in_turn(name, client, partial(self._planned, name, feed, ask))
+            seen, plan = await self._in_turn(name, asker, partial(self._planned, name, feed, ask))
         finally:
             self._plans.give_back(client)
         while not plan.ranges and (left := self._calls.left(begin, wait)) > 0:
@@ -118,17 +119,17 @@ class DirectApi:
             finally:
                 gone.cancel()
             ask.cursors = plan.ends  # what `_last` means is decided once
-            seen, plan = await self._in_turn(name, client, partial(self._planned, name, feed, ask))
+            seen, plan = await self._in_turn(name, asker, partial(self._planned, name, feed, ask))
         return Response(
             msgspec.json.encode(plan),
             media_type="application/json",
             headers={"Cache-Control": "no-store"},
         )
 
-    async def _in_turn(self, name: str, client: str, call: Callable[[], T]) -> T:
+    async def _in_turn(self, name: str, asker: Asker, call: Callable[[], T]) -> T:
         """Run a part of a plan in a thread, when it is the client's turn to make plans."""
-        async with self._planners.turn(client):
-            return await self._calls.in_thread(name, call, client)
+        async with self._planners.turn(asker.client):
+            return await self._calls.in_thread(name, call, asker)
 
     async def chunks(self, request: Request) -> Response:
         """Answer POST …/chunks: send the chunks of planned ranges, as they are stored."""
@@ -139,7 +140,7 @@ class DirectApi:
             body = await body_of(request)
             tally = exchange_of(request).served
             begun = await self._calls.in_thread(
-                name, partial(self._begun, name, body, tally), client
+                name, partial(self._begun, name, body, tally), Asker(client, len(body))
             )
         except BaseException:
             self._answers.give_back(client)
@@ -150,7 +151,7 @@ class DirectApi:
             {"Cache-Control": "no-store, no-transform"},
             direct_reads.CONTENT_TYPE,
             partial(self._answers.give_back, client),
-            client=client,
+            asker=Asker(client),
         )
 
     async def cursors(self, request: Request) -> Response:
@@ -158,7 +159,7 @@ class DirectApi:
         name = request.path_params.get("feed", "")
         query = request.scope["query_string"].decode("latin-1")
         find = partial(self._at_time, name, query)
-        found = await self._calls.in_thread(name, find, client_of(request))
+        found = await self._calls.in_thread(name, find, Asker(client_of(request), LARGE_BYTES))
         return Response(
             msgspec.json.encode(found),
             media_type="application/json",
@@ -182,7 +183,7 @@ class DirectApi:
 
     async def _feed(self, request: Request, client: str) -> tuple[str, ChunkFeed]:
         name = request.path_params.get("feed", "")
-        return name, await self._in_turn(name, client, partial(self._direct, name))
+        return name, await self._in_turn(name, Asker(client), partial(self._direct, name))
 
     def _direct(self, name: str) -> ChunkFeed:
         feed = self._calls.find(name)

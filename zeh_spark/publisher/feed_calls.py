@@ -10,8 +10,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -30,7 +31,7 @@ from zeh_spark.telemetry.rare_log import RareLog
 log = logging.getLogger("zeh_spark.publisher")
 
 WORKERS = 8
-"""Threads that read feeds, of which a client has a share for its pages, plans and cursors.
+"""Threads that read feeds. The last ones are for clients that have less than their share of them.
 
 Memory is bounded by them and by what clients have not taken yet.
 """
@@ -44,7 +45,28 @@ The store has so many, and each feed beside it, whose service may hold its lock 
 SEND_SECONDS = 60.0
 """Seconds for which a client may take nothing. After that its connection and memory are freed."""
 
+LARGE_BYTES, LARGE = 16 << 10, 2
+"""Bytes of cursors, about, from which on a read is large, and how many are looked up at a time.
+
+Each takes as much of Python's time as hundreds of others. Writes and other reads would wait.
+"""
+
 T = TypeVar("T")
+
+
+class Asker(NamedTuple):
+    """Who asks (see `shares.client_of`), and about how many bytes of cursors the read has."""
+
+    client: str
+    size: int = 0
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the read is large."""
+        return self.size >= LARGE_BYTES
+
+
+NOBODY = Asker("")
 
 
 class FeedCalls:
@@ -150,19 +172,21 @@ class FeedCalls:
         return await self._watches[key].changed(gone, name, state_of(feed), seen, timeout)
 
     def in_thread(
-        self, name: str, call: Callable[[], T], client: str = "", *, writes: bool = False
+        self, name: str, call: Callable[[], T], asker: Asker = NOBODY, *, writes: bool = False
     ) -> Awaitable[T]:
         """Run a call in a thread of this feed, so that a slow database delays only its readers.
 
-        A call waits if its client has its share of the threads (see `shares.Turns`).
+        It waits while its client has its share of the threads (see `shares.Turns`).
         """
-        return self._of(name, writes=writes).run(client, call)
+        return self._of(name, writes=writes).run(asker, call)
 
     def _of(self, name: str, *, writes: bool = False) -> _Threads:
         """Return a feed's threads: those of a named feed, or those that all stored feeds share."""
         return (self._writers if writes else self._threads)[name if name in self._named else None]
 
-    async def shared(self, name: str, key: Hashable, call: Callable[[], T], client: str = "") -> T:
+    async def shared(
+        self, name: str, key: Hashable, call: Callable[[], T], asker: Asker = NOBODY
+    ) -> T:
         """Run a call in a thread of this feed; equal calls that have to wait for it share one.
 
         The call that a caller gets the result of always begins after the caller asked for it, so
@@ -172,14 +196,14 @@ class FeedCalls:
             name: The feed's name.
             key: Names the call. Calls of the same key return the same.
             call: The call. What it returns may be returned to several callers.
-            client: Who asks. If it has its share of the threads, it shares only its own calls, so
-                that nobody waits for its turn.
+            asker: Who asks. A client that has its share of the threads shares only its own calls,
+                so that nobody else waits for its turn.
         """
-        if self._of(name).turns.is_full(client):
-            key = client, key
+        if self._of(name).is_full(asker):
+            key = asker.client, key
         turns = self._turns.setdefault(key, _Turns())
         if turns.next is None:
-            turns.next, turns.client = asyncio.get_running_loop().create_future(), client
+            turns.next, turns.asker = asyncio.get_running_loop().create_future(), asker
         if turns.task is None:
             turns.task = asyncio.create_task(self._take_turns(name, key, turns, call))
         return await asyncio.shield(turns.next)
@@ -193,7 +217,7 @@ class FeedCalls:
                 turns.next = None
                 done, error = None, None
                 try:
-                    done = await self.in_thread(name, call, turns.client)
+                    done = await self.in_thread(name, call, turns.asker)
                 except Exception as exc:  # noqa: BLE001  # the callers raise it
                     error = exc
                 if waiting.cancelled():
@@ -217,13 +241,13 @@ class FeedCalls:
         media_type: str,
         ended: Callable[[], object] = lambda: None,
         gone: asyncio.Future[None] | None = None,
-        client: str = "",
+        asker: Asker = NOBODY,
     ) -> Answer:
         """Return an answer whose parts are taken in threads of the feed (see `Answer`)."""
 
         async def take(rest: Iterator[bytes]) -> Taken:
             try:
-                return await self.in_thread(name, partial(taken, rest), client)
+                return await self.in_thread(name, partial(taken, rest), asker)
             except Exception as exc:
                 self._rare.error(
                     ("aborted", name), "the answer of feed %r is aborted: %s", name, exc
@@ -243,25 +267,30 @@ class FeedCalls:
 
 
 class _Threads:
-    """Threads of which each client has its share."""
+    """Threads of which each client has its share, and few of which make large reads."""
 
     def __init__(self, most: int) -> None:
-        self.turns = Turns(most)
+        self._turns, self._large = Turns(most), Turns(LARGE)
         self._limiter = anyio.CapacityLimiter(most)
 
-    async def run(self, client: str, call: Callable[[], T]) -> T:
-        async with self.turns.turn(client):
+    def is_full(self, asker: Asker) -> bool:
+        """Return whether a call waits because of other calls of its client."""
+        return (self._large if asker.is_large else self._turns).is_full(asker.client)
+
+    async def run(self, asker: Asker, call: Callable[[], T]) -> T:
+        large = self._large.turn(asker.client) if asker.is_large else nullcontext()
+        async with large, self._turns.turn(asker.client):
             return await anyio.to_thread.run_sync(call, limiter=self._limiter)
 
 
 class _Turns:
     """Equal calls: the one that callers wait for whose thread has not begun, and what runs them.
 
-    `client` has asked for it first.
+    `asker` has asked for it first.
     """
 
     def __init__(self) -> None:
-        self.client = ""
+        self.asker = NOBODY
         self.next: asyncio.Future[Any] | None = None
         self.task: asyncio.Task[None] | None = None
 

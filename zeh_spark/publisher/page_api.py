@@ -27,7 +27,7 @@ from zeh_spark.protocol import problems, wire
 from zeh_spark.protocol.direct_reads import OFFER
 from zeh_spark.protocol.served_lines import Block
 from zeh_spark.publisher.answers import Taken, disconnected, taken
-from zeh_spark.publisher.feed_calls import FeedCalls, state_of
+from zeh_spark.publisher.feed_calls import Asker, FeedCalls, state_of
 from zeh_spark.publisher.pieces import gzip_stream, plain_stream
 from zeh_spark.publisher.read_requests import Ask, parse_query, resumed
 from zeh_spark.publisher.rendering import render_blocks, render_parts
@@ -118,14 +118,14 @@ class PageApi:
         query, is_get = request.scope["query_string"], request.method == "GET"
         told = request.headers.getlist(wire.CONSUMER_HEADER)
         consumer = ", ".join(told) if told else None
-        client = client_of(request)
+        asker = Asker(client_of(request), len(query))
         call = partial(self._begin, name, query, consumer, is_get, how)
-        page = await self._shared(name, (name, query, consumer, is_get, how), call, client)
+        page = await self._shared(name, (name, query, consumer, is_get, how), call, asker)
         ask = page.ask  # later pages may be shared with readers that wait for another time
         gone: asyncio.Future[None] | None = None
         try:
             if ask.cursor_set is not None:
-                page = await self._kept(name, page, is_get, how, client)
+                page = await self._kept(name, page, is_get, how, asker)
             while page.begun is None:
                 gone = gone or asyncio.ensure_future(disconnected(request.receive))
                 left = self._calls.left(begin, ask.wait)
@@ -134,7 +134,7 @@ class PageApi:
                         return self._calls.answer(name, _NOTHING, headers, _MEDIA_TYPE, gone=gone)
                     left = self._calls.left(begin, ask.wait)
                 waits = left > 0
-                page = await self._again(name, page, ask, waits, how, client)
+                page = await self._again(name, page, ask, waits, how, asker)
         except BaseException:
             if gone:
                 gone.cancel()
@@ -142,39 +142,41 @@ class PageApi:
         if is_get:
             exchange_of(request).served = page.served
         begun = page.begun if is_get else _NOTHING
-        return self._calls.answer(name, begun, headers, _MEDIA_TYPE, gone=gone, client=client)
+        return self._calls.answer(
+            name, begun, headers, _MEDIA_TYPE, gone=gone, asker=Asker(asker.client)
+        )
 
     def _how(self, request: Request) -> How:
         fresh = "no-cache" in request.headers.get("cache-control", "").lower()
         gzip = accepts_gzip(request.headers.get("accept-encoding", ""))
         return How(gzip, _NO_CACHE if fresh else self._calls.cache)
 
-    async def _shared(self, name: str, key: object, call: partial[Opened], client: str) -> Opened:
+    async def _shared(self, name: str, key: object, call: partial[Opened], asker: Asker) -> Opened:
         """Return a page that readers may share, if its first part is the whole of it."""
-        page = await self._calls.shared(name, key, call, client)
+        page = await self._calls.shared(name, key, call, asker)
         if page.begun and page.begun.rest is not None:
             if page.is_taken:
-                return await self._calls.in_thread(name, call, client)
+                return await self._calls.in_thread(name, call, asker)
             page.is_taken = True
         return page
 
     async def _again(
-        self, name: str, page: Opened, ask: Ask, waits: bool, how: How, client: str
+        self, name: str, page: Opened, ask: Ask, waits: bool, how: How, asker: Asker
     ) -> Opened:
         cursors = page.cursors
         key = (name, ask.n, tuple(cursors.items()), ask.hint, ask.headers, waits, how)
         call = partial(self._open, page.feed, ask, cursors, waits, how)
-        return await self._shared(name, key, call, client)
+        return await self._shared(name, key, call, asker)
 
-    async def _kept(self, name: str, page: Opened, is_get: bool, how: How, client: str) -> Opened:
+    async def _kept(self, name: str, page: Opened, is_get: bool, how: How, asker: Asker) -> Opened:
         """Return the page of a request that names a cursorset."""
         check = self._disk_of(name).check_growth
-        maker = Maker(client, self._most_cursor_sets)
+        maker = Maker(asker.client, self._most_cursor_sets)
         begin = partial(starting_cursors, page.feed, page.ask, check, maker, keep=is_get)
-        cursors = await self._calls.in_thread(name, begin, client, writes=True)
+        cursors = await self._calls.in_thread(name, begin, asker, writes=True)
         waits = is_get and page.ask.hint != 0 and page.ask.wait > 0
         call = partial(self._open, page.feed, page.ask, cursors, waits, how)
-        return await self._calls.in_thread(name, call, client)
+        return await self._calls.in_thread(name, call, asker)
 
     def _begin(
         self, name: str, query: bytes, consumer: str | None, is_get: bool, how: How
