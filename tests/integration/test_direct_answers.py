@@ -99,6 +99,16 @@ def test_a_group_of_too_many_chunks_is_refused(fetched):
         )
 
 
+def test_a_group_that_unpacks_to_too_many_bytes_is_refused(fetched):
+    """Small frames of zeros do not fill a task's memory."""
+    chunks = [Sent(g, size=1 << 20) for g in range(4, 21)]
+    with pytest.raises(PublisherError, match="a group whose lines have 17825792 bytes"):
+        fetched(
+            wire.BEGINNING + group(*chunks) + end_of(*chunks, end="9999.0a1b2c3d"),
+            planned(*chunks, end="9999.0a1b2c3d"),
+        )
+
+
 def test_a_group_of_too_many_bytes_is_refused(fetched):
     """What a task holds at a time is bounded."""
     frame = bytes(1 << 20)

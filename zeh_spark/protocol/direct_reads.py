@@ -51,7 +51,7 @@ MAX_LIMIT = 2**53 - 1
 """The largest limit of a request: JSON's decoders read larger integers as floats."""
 
 GROUP_CHUNKS, GROUP_BYTES = 1024, 16 << 20
-"""Most chunks of a group, and most bytes of its frames."""
+"""Most chunks of a group, and most bytes of its frames, and of the lines that they unpack to."""
 
 HEADERS = np.dtype(
     [
@@ -383,6 +383,8 @@ def _group(head: _Group, reader: _Reader) -> Group | None:
         return None
     headers = np.frombuffer(tables, HEADERS, head.chunks)
     arriving = np.frombuffer(tables, FRAMES, head.chunks, headers.nbytes)
+    if (lines := int(headers["size"].sum(dtype=np.int64))) > GROUP_BYTES:
+        raise FormatError(f"a group whose lines have {lines} bytes is not allowed")
     ends = np.cumsum(arriving["bytes"], dtype=np.int64).tolist()
     if ends[-1] != head.bytes or arriving["bytes"].max() > _MAX_FRAME:
         raise FormatError(f"the frames of a group of {head.bytes} bytes have {ends[-1]}")
