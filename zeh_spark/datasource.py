@@ -281,5 +281,5 @@ which harms nobody.
 
 def environment_of_workers(spark: SparkSession) -> Any:
     """Return the Java map of environment variables that this format's workers get."""
-    sources = spark._jsparkSession.sessionState().dataSourceManager()  # type: ignore[attr-defined]
+    sources = spark._jsparkSession.sessionState().dataSourceManager()
     return sources.lookupDataSource(ZeroEventHubDataSource.name()).dataSourceCls().envVars()

@@ -359,7 +359,8 @@ def test_a_trailer_is_no_header():
     """Headers that a client sends after the body are ignored, because proxies do not check them."""
     with asked(*ADMIN) as ask, socket.create_connection(ask.address, timeout=30) as connection:
         connection.sendall(
-            b"GET /orders?n=2&cursor0=_first HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+            b"GET /orders?n=2&cursor0=_first HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n0\r\n"
             b"Authorization: Bearer %b\r\n\r\n" % ask.text.encode()
         )
 
