@@ -30,17 +30,24 @@ class Unpicklable:
 
 
 def test_every_arrow_of_the_chart(processing):
-    """Next in sequence, deferred, last, failed to the dead letters, deferred found (003, 1.2).
-    [SB-06, SB-07]
+    """Next in sequence, deferred, last, failed to the dead letters, deferred found (003, 1.2); and
+    a deferred event that fails, or is the last one. [SB-06, SB-07]
     """
     add = processing.orders.add
-    add(("a", 1), ("a", 0))  # deferred, then found
+    add(("a", 1))  # deferred
     add(("b", 0))
     add(("b", 1), fail="9")  # fails: to the dead letters, and the session continues
     add(("b", 2))
     add(("c", 0), last="0")  # the last: the session is closed
     add(("c", 1))
     add(("d", 0), fail="9", last="0")  # the last one fails
+    add(("e", 1), fail="9")  # deferred
+    add(("e", 3), last="3")  # deferred, and the last one
+    processing.run(frame={"last": "headers['last']"})
+    assert [[], []] == [processing.verdicts(name) for name in "ae"]
+    add(("a", 0))  # the deferred one is found
+    add(("e", 2), ("e", 0))  # the deferred ones are found: one fails, and the last one closes
+    add(("e", 4))
 
     processing.run(frame={"last": "headers['last']"})
 
@@ -48,13 +55,17 @@ def test_every_arrow_of_the_chart(processing):
     assert [(0, "ok", 1), (1, "failed", 1), (2, "ok", 1)] == processing.verdicts("b")
     assert [(0, "ok", 1), (1, "dead", None)] == processing.verdicts("c")
     assert [(0, "failed", 1)] == processing.verdicts("d")
+    assert [
+        *[(0, "ok", 1), (1, "failed", 1), (2, "ok", 1), (3, "ok", 1), (4, "dead", None)]
+    ] == processing.verdicts("e")
     calls = processing.shop.calls()
     assert [0, 1] == [step for order, step, _ in calls if order == "a"]
     assert [0, 1, 2] == [step for order, step, _ in calls if order == "b"]
+    assert [0, 1, 2, 3] == [step for order, step, _ in calls if order == "e"]
     (row,) = processing.table().where("session = 'a' AND number = 1").collect()
     assert 'a1: {"order":"a"}' == row.result.replace(" ", "").replace("a1:", "a1: ")
     open_ = sessions.unresolved(processing.orders.spark, processing.at)
-    assert {("b", 1), ("d", 0)} == {
+    assert {("b", 1), ("d", 0), ("e", 1)} == {
         tuple(row) for row in open_.select("session", "number").collect()
     }
 
@@ -103,6 +114,41 @@ def test_a_replayed_event_is_processed_unless_it_was(processing):
     ]
     assert ["it was processed before"] * 2 == processing.details("ignored")
     assert 3 == len(processing.shop.calls())
+
+
+@pytest.mark.slow
+def test_a_repaired_event_is_known_after_its_session_was_forgotten(processing):
+    """A dead letter is repaired after a weekend. It is handled once, as the event that failed, and
+    one that was processed is not processed again. A session that it held goes on.
+    """
+    add, again = processing.orders.add, {"session-control": "replay"}
+    frame = {"last": "headers['last']", "keep_closed": "10 seconds"}
+    add(("a", 0))
+    add(("a", 1), fail="1")
+    add(("a", 2), last="2")
+    processing.run(frame=frame)
+    processing.options["on_failure"] = "hold"
+    add(("b", 0))
+    add(("b", 1), fail="1")
+    add(("b", 2), last="2")
+    add(("c", 0), at=1_000)  # from now on `a` and `b` are forgotten
+    processing.run(frame=frame)
+    open_ = sessions.unresolved(processing.orders.spark, processing.at).orderBy("session", "number")
+    assert [("a", 1), ("b", 1), ("b", 2)] == [(row.session, row.number) for row in open_.collect()]
+
+    add(("a", 1), ("a", 0), ("b", 1), at=1_001, **again)
+    processing.run(frame=frame)
+
+    assert [
+        *[(0, "ignored", None), (0, "ok", 1), (1, "failed", 1), (1, "ok", 2), (2, "ok", 1)],
+    ] == processing.verdicts("a")
+    assert [
+        *[(0, "ok", 1), (1, "failed", 1), (1, "ok", 2), (2, "waiting", 0), (2, "ok", 1)],
+    ] == processing.verdicts("b")
+    assert ["it was processed before"] == processing.details("ignored")
+    assert {1} == {len(keys) for keys in processing.shop.keys().values()}
+    assert 9 == len(processing.shop.calls())
+    assert 0 == sessions.unresolved(processing.orders.spark, processing.at).count()
 
 
 @pytest.mark.slow

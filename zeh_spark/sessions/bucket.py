@@ -65,7 +65,8 @@ class Given(NamedTuple):
 class Delivery(msgspec.Struct):
     """Which event of which session is delivered, or which one a decision is about, as JSON.
 
-    `begun` is when the session began, in milliseconds since 1970; None for decisions.
+    `begun` is when the session began, in milliseconds since 1970; None for decisions, and for
+    replays of a session that is not known.
     """
 
     session: str
@@ -221,6 +222,7 @@ class BucketBatch:
         arrivals: list[Arrival] = []
         events: dict[int, list[SessionEvent]] = {}
         controls: list[str] = []
+        replays = False
         for row in rows:
             if row.problem:
                 yield self._invalid(name, row)
@@ -234,6 +236,11 @@ class BucketBatch:
             if row.number >= 0:
                 arrivals.append(_arrival(row))
                 events.setdefault(row.number, []).append(row)
+                replays = replays or arrivals[-1].replay
+        if replays:
+            arrivals.sort(key=lambda each: (each.number, each.replay))
+            for same in events.values():
+                same.sort(key=lambda row: row.control == "replay")
         if not arrivals and not controls:  # there were only invalid events or heartbeats
             return
         self._counts["controls"] += len(controls)
@@ -241,7 +248,10 @@ class BucketBatch:
         stored = self._stored(name, closed)
         known = stored.session if stored else None
         session, outcomes = self._logic.take(known, arrivals, controls, now)
-        stored = stored or Stored(session or Session(0))
+        if stored is None or session is not known:
+            stored = Stored(session or Session(0))
+            if closed:
+                del closed.sessions[name]
         yield from self._carry_out(name, stored, outcomes, events)
         if session is not None:
             self._store(name, stored, max(now, *(row.clock for row in rows)))
@@ -262,9 +272,9 @@ class BucketBatch:
         kept = Kept(name, stored, self._segments, events, compare=compare)
         for outcome in outcomes:
             match outcome:
-                case Deliver(first, last):
+                case Deliver(first, last, known):
                     self._counts["ordered"] += last - first + 1
-                    begun = stored.session.begun
+                    begun = stored.session.begun if known else None
                     for number in range(first, last + 1):
                         told = self._delivery(name, number, begun)
                         yield Given(kept.pop(number), told)
@@ -284,7 +294,7 @@ class BucketBatch:
                     yield Given(None, _record(name, outcome))
         kept.save()
 
-    def _delivery(self, name: str, number: int, begun: int) -> str | None:
+    def _delivery(self, name: str, number: int, begun: int | None) -> str | None:
         if not self._settings.policy.processing:
             return None
         return _json(Delivery(name, number, begun)).decode()

@@ -45,10 +45,11 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
 """Seconds before the first retry, and before any."""
 
 
-HeldBy = tuple[int, int, int]
+HeldBy = tuple[int | None, int, int]
 """A failed event that holds its session, as (begun, number, attempt).
 
-`begun` is when the session began, in milliseconds since 1970.
+`begun` is when the session began, in milliseconds since 1970; None if its beginning was not known
+when the event came.
 """
 
 
@@ -74,8 +75,8 @@ class Plan:
         timeout: How long a call may take, in seconds; None for no limit.
         max_failures: How many events of a task may fail.
         held: The failed event of each session that is held.
-        past: The newest verdict on events that are replayed in the batch, by (session, begun,
-            number); None if the table has none.
+        past: The newest verdicts on events that are replayed in the batch, by (session, number),
+            and then by when the session began: several sessions may have had its name.
     """
 
     handlers: bytes
@@ -86,7 +87,24 @@ class Plan:
     timeout: float | None
     max_failures: int
     held: Mapping[str, HeldBy]
-    past: Mapping[tuple[str, int, int], Past | None]
+    past: Mapping[tuple[str, int], Mapping[int | None, Past]]
+
+
+def replayed(begun: int | None, past: Mapping[int | None, Past]) -> int | None:
+    """Return when the session of a replayed event began: which event of the table it is.
+
+    The newest that is not processed yet; else that of the session which the state knows; else the
+    newest. If the table has none, it is a new event.
+
+    Args:
+        begun: When the session that the state knows began; None if it knows none with the event.
+        past: The newest verdicts on events with its session and number, by when their session
+            began; by None those on events whose session was not known.
+    """
+    still_open = [at for at, verdict in past.items() if verdict.status in OPEN]
+    if begun is not None and not still_open:
+        return begun
+    return max(still_open or past, key=lambda at: -1 if at is None else at, default=None)
 
 
 INPUT = (
@@ -120,7 +138,8 @@ class _Row(NamedTuple):
         place: The row's place in it.
         status: "ordered", "control", "dead"; of a kept event "failed" or "waiting".
         session: The session.
-        begun: When the session began, in milliseconds since 1970; None if that is not known.
+        begun: When the session began, in milliseconds since 1970; None for a replayed event of a
+            session that is not known.
         number: The number in the session.
         control: The control word.
         attempt: The attempt that a control event names.
@@ -174,7 +193,7 @@ class _Task:
         self._held = dict(plan.held)
         self._failed: dict[str, _Row] = {}
         self._waiting: dict[str, deque[_Row]] = defaultdict(deque)
-        self._past = dict(plan.past)
+        self._past = {event: dict(verdicts) for event, verdicts in plan.past.items()}
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -185,9 +204,9 @@ class _Task:
     def _noted(self, row: _Row) -> Iterator[tuple[_Row, _Verdict]]:
         """Take a row, and note the verdicts that a later replay in the batch has to know."""
         for about, verdict in self._take(row):
-            place = _event_place(about)
-            if place in self._past and verdict.status in _VERDICTS:
-                self._past[place] = Past(verdict.status, verdict.attempt or 0, about.key)
+            past = self._past.get((about.session, about.number))
+            if past is not None and verdict.status in _VERDICTS:
+                past[about.begun] = Past(verdict.status, verdict.attempt or 0, about.key)
             yield about, verdict
 
     def _take(self, row: _Row) -> Iterator[tuple[_Row, _Verdict]]:
@@ -205,16 +224,15 @@ class _Task:
     # Events
 
     def _event(self, row: _Row) -> Iterator[tuple[_Row, _Verdict]]:
-        place = _event_place(row)
-        if row.control == "replay" and (past := self._past.get(place)):
-            row = row._replace(past=past.status, attempts=past.attempt, key=past.key)
+        if row.control == "replay":
+            row = self._known(row)
         held = self._held.get(row.session)
         if row.past in ("ok", "skipped"):
             yield row, _Verdict("ignored", detail="it was processed before")
         elif held is None:
             verdict = self._process(row)
             yield row, verdict
-        elif place[1:] == held[:2] and row.control == "replay":
+        elif (row.begun, row.number) == held[:2] and row.control == "replay":
             row = row._replace(attempts=held[2])
             yield row, self._process(row)
             yield from self._continue(row.session)
@@ -224,6 +242,14 @@ class _Task:
             self._waiting[row.session].append(row._replace(status="waiting", control=""))
             yield row, _Verdict("waiting", row.attempts, held=True)
 
+    def _known(self, row: _Row) -> _Row:
+        """Return a replayed event with what the table has of it."""
+        past = self._past.get((row.session, row.number), {})
+        row = row._replace(begun=replayed(row.begun, past))
+        if (found := past.get(row.begun)) is None:
+            return row
+        return row._replace(past=found.status, attempts=found.attempt, key=found.key)
+
     def _process(self, row: _Row) -> _Verdict:
         """Call the handler, and hold the session or let it go on."""
         verdict = self._handlers.process(row)
@@ -231,7 +257,7 @@ class _Task:
         if verdict.status == "ok" or self._plan.on_failure != "hold":
             self._held.pop(row.session, None)
             return verdict._replace(held=False if was_open else None)
-        self._held[row.session] = (row.begun or 0, row.number, verdict.attempt or 0)
+        self._held[row.session] = (row.begun, row.number, verdict.attempt or 0)
         self._failed[row.session] = row._replace(status="failed", attempts=verdict.attempt or 0)
         return verdict._replace(held=True)
 
@@ -428,11 +454,6 @@ def _output(verdicts: list[tuple[_Row, _Verdict]]) -> pa.RecordBatch:
 def _distinct(handlers: Mapping[str | None, Handler]) -> Iterator[Handler]:
     """Yield each handler once, also if it is there for several kinds."""
     yield from {id(each): each for each in handlers.values()}.values()
-
-
-def _event_place(row: _Row) -> tuple[str, int, int]:
-    """Return what an event is known by: its session, when that began, and its number."""
-    return row.session, row.begun or 0, row.number
 
 
 def _result_type(batch: pa.RecordBatch) -> pa.DataType:

@@ -23,6 +23,9 @@ Decisions
 - A hold's age counts from the event's own time, or from the time at which it was read if that is
   later. So a backlog from another partition has its full `gap_timeout`.
 - An event above the cap is a dead letter, and its number stays expected: replayed, it is taken.
+- A replay begins no session, because its own may be forgotten: if the name is not known, it is
+  delivered at once. The session that begins later continues after replays of its first numbers.
+- A replay never makes another event a duplicate: that becomes a dead letter, which somebody sees.
 
 Rule for editors: the same state and input give the same outcomes, byte for byte. Use no clock, no
 order of arrival and no randomness. Runs in tasks.
@@ -73,7 +76,7 @@ class SessionLogic:
 
         Args:
             session: The session; None if there is none yet.
-            arrivals: The events, ascending by number.
+            arrivals: The events, ascending by number, and replays last among those of one number.
             controls: Words of control events.
             now: The time that the clock had reached when the events were read, in milliseconds
                 since 1970.
@@ -83,12 +86,22 @@ class SessionLogic:
         """
         outcomes: list[Outcome] = []
         controls = set(controls)
-        known = session is not None
-        session = session or self._begun(arrivals, now)
+        known = session is not None and session.begun is not None
+        if session is None or session.begun is None:
+            if not any(self._begins(each) for each in arrivals):
+                session = self._recall(session, arrivals, now, outcomes)
+                if "close" not in controls:
+                    return session, outcomes
+                arrivals = ()
+            session = self._begun(session, arrivals, now)
         before = session.next
-        fresh = self._fresh(session, arrivals, outcomes)
+        again: list[int] = []
+        fresh = self._fresh(session, arrivals, again, outcomes)
         if fresh:
             self._receive(session, fresh, now, outcomes)
+        for number in again:
+            waits = number >= session.next
+            outcomes.append(_waits(session, number) if waits else Deliver(number, number))
         session.seen = max([session.seen, now, *(each.clock for each in arrivals)])
         if "release" in controls:
             while session.held and not session.closed:
@@ -97,18 +110,55 @@ class SessionLogic:
             self._advance(session, session.seen)
         if "close" in controls and not session.closed:
             self._close(session, outcomes)
-        begun = known or fresh or session.closed  # invalid events alone do not begin a session
-        return session if begun else None, outcomes
+        return session, outcomes
 
     def _advance(self, session: Session, time: int) -> None:
         """Begin to wait for the session's next event, at a time in milliseconds since 1970."""
         session.advanced, session.reported = time, False
 
-    def _begun(self, arrivals: Sequence[Arrival], now: int) -> Session:
+    @property
+    def _lowest(self) -> int:
+        return 0 if self._policy.first == "seen" else self._policy.first
+
+    def _begins(self, each: Arrival) -> bool:
+        """Return whether an event begins a session."""
+        return not each.replay and not self._contradiction(Session(self._lowest), each)
+
+    def _recall(
+        self,
+        session: Session | None,
+        replays: Sequence[Arrival],
+        now: int,
+        outcomes: list[Outcome],
+    ) -> Session | None:
+        """Deliver replays of a session that is not known, and note them until it begins."""
+        session = session or Session(self._lowest, closed=True, begun=None)
+        for each in replays:
+            number = each.number
+            if detail := self._contradiction(Session(self._lowest), each):
+                outcomes.append(Dead(number, number, "invalid", session.next, detail=detail))
+            elif not self._policy.processing and ranges.contains(session.replayed, number):
+                outcomes.append(Duplicate(number, passed=True))
+            else:
+                session.replayed = ranges.united(session.replayed, [(number, number)])
+                outcomes.append(Deliver(number, number, known=False))
+        session.seen = max([session.seen, now, *(each.clock for each in replays)])
+        return session if session.replayed else None
+
+    def _begun(self, replayed: Session | None, arrivals: Sequence[Arrival], now: int) -> Session:
+        """Return a new session, which continues after replays of its first numbers.
+
+        Unless one of its events has such a number: then they were those of an older session.
+        """
         first = self._policy.first
         begun = max([now, *(each.clock for each in arrivals)])
         if first != "seen":
-            return Session(first, begun=begun)
+            session = Session(first, begun=begun)
+            run = replayed.replayed[0] if replayed and replayed.replayed else None
+            others = [each.number for each in arrivals if not each.replay]
+            if run and run[0] == first and all(number > run[1] for number in others):
+                session.next, session.replayed = run[1] + 1, [run]
+            return session
         possible = (
             each.number for each in arrivals if each.last is None or each.last >= each.number
         )
@@ -116,28 +166,46 @@ class SessionLogic:
         return Session(number, given_up=[(0, number - 1)] if number else [], begun=begun)
 
     def _fresh(
-        self, session: Session, arrivals: Sequence[Arrival], outcomes: list[Outcome]
+        self,
+        session: Session,
+        arrivals: Sequence[Arrival],
+        again: list[int],
+        outcomes: list[Outcome],
     ) -> list[Arrival]:
-        """Return the events that may follow or have to wait; decide about all others."""
+        """Return the events that may follow or have to wait; decide about all others.
+
+        The numbers of replays of the former go to `again` if `process` follows.
+        """
         fresh: list[Arrival] = []
-        lowest = 0 if self._policy.first == "seen" else self._policy.first
         for each in arrivals:
             number = each.number
-            if _is_held(session, number) or (fresh and fresh[-1].number == number):
-                outcomes.append(Duplicate(number))
-            elif detail := self._contradiction(session, each, lowest):
+            if fresh and fresh[-1].number == number:
+                if each.replay and self._policy.processing:
+                    again.append(number)
+                else:
+                    outcomes.append(Duplicate(number))
+            elif _is_held(session, number):
+                if each.replay and self._policy.processing:
+                    outcomes.append(_waits(session, number))
+                elif not each.replay and ranges.contains(session.replayed, number):
+                    outcomes.append(_replayed(session, number))
+                else:
+                    outcomes.append(Duplicate(number, passed=True))
+            elif detail := self._contradiction(session, each):
                 outcomes.append(Dead(number, number, "invalid", session.next, detail=detail))
             elif session.closed or number < session.next:
                 self._passed(session, each, outcomes)
             else:
                 if each.last is not None:
                     session.last = each.last
+                if each.replay:
+                    session.replayed = ranges.united(session.replayed, [(number, number)])
                 fresh.append(each)
         return fresh
 
-    def _contradiction(self, session: Session, each: Arrival, lowest: int) -> str | None:
-        if each.number < lowest:
-            return f"number {each.number}: sessions begin with {lowest}"
+    def _contradiction(self, session: Session, each: Arrival) -> str | None:
+        if each.number < self._lowest:
+            return f"number {each.number}: sessions begin with {self._lowest}"
         if each.last is None or session.closed or each.number < session.next:
             return None
         if each.last < each.number:
@@ -150,8 +218,15 @@ class SessionLogic:
         """Decide about an event whose place has passed, or whose session is closed."""
         number = each.number
         if number < session.next and not ranges.contains(session.given_up, number):
-            again = each.replay and self._policy.processing
-            outcomes.append(Deliver(number, number) if again else Duplicate(number, passed=True))
+            alone = ranges.contains(session.replayed, number)
+            if each.replay and self._policy.processing:
+                outcomes.append(Deliver(number, number, known=not alone))
+            elif alone and not each.replay:
+                session.replayed = ranges.without(session.replayed, number)
+                session.given_up = ranges.united(session.given_up, [(number, number)])
+                outcomes.append(_replayed(session, number))
+            else:
+                outcomes.append(Duplicate(number, passed=True))
         elif not each.replay:
             reason = "closed" if session.closed else "late"
             outcomes.append(Dead(number, number, reason, session.next))
@@ -187,6 +262,7 @@ class SessionLogic:
         if session.held and session.held[0].first == session.next:
             self._deliver(session, session.held.pop(0), outcomes)
         for each in refused:
+            session.replayed = ranges.without(session.replayed, each.number)
             outcomes.append(self._overflow(session, each))
         self._close_if_complete(session, outcomes)
 
@@ -349,6 +425,21 @@ def _cut(run: Held, last: int | None) -> tuple[Held | None, Held | None]:
     if run.first > last:
         return None, run
     return Held(run.first, last, run.since, run.size), Held(last + 1, run.last, run.since, 0)
+
+
+def _conflict(session: Session, number: int, what: str) -> Dead:
+    detail = f"number {number}: {what}"
+    return Dead(number, number, "conflict", session.next, detail=detail)
+
+
+def _waits(session: Session, number: int) -> Dead:
+    """Return what becomes of a replay of an event that is held."""
+    return _conflict(session, number, "it waits for earlier events. Replay it after them")
+
+
+def _replayed(session: Session, number: int) -> Dead:
+    """Return what becomes of an event whose number came before as a replay."""
+    return _conflict(session, number, "a replayed event with this number came before")
 
 
 def _waits_since(session: Session) -> int:

@@ -130,9 +130,11 @@ class Session(msgspec.Struct, array_like=True):
         advanced: When it last delivered an event, in milliseconds since 1970; 0 if that is not
             known.
         reported: Whether it was reported since then that it does not advance.
-        begun: When it began, in milliseconds since 1970; 0 if that is not known. It tells sessions
-            apart that have one name, because the first was forgotten.
+        begun: When it began, in milliseconds since 1970; 0 if that is not known, and None if only
+            replays came, which begin no session. It tells sessions apart that have one name,
+            because the first was forgotten.
         contents: Hashes of the contents of its newest events by number, if they are compared.
+        replayed: Runs of numbers that came as replays, before any other event with the number.
     """
 
     next: int
@@ -144,8 +146,9 @@ class Session(msgspec.Struct, array_like=True):
     closed: bool = False
     advanced: int = 0
     reported: bool = False
-    begun: int = 0
+    begun: int | None = 0
     contents: dict[int, int] = {}
+    replayed: list[tuple[int, int]] = []
 
     @property
     def held_count(self) -> int:
@@ -169,10 +172,17 @@ class Session(msgspec.Struct, array_like=True):
 
 
 class Deliver(NamedTuple):
-    """Deliver the events with these numbers, both ends included."""
+    """Deliver the events with these numbers, both ends included.
+
+    Attributes:
+        first: The first number.
+        last: The last number.
+        known: Whether they are the session's own. Replays may be those of a forgotten one.
+    """
 
     first: int
     last: int
+    known: bool = True
 
 
 class Dead(NamedTuple):
@@ -226,8 +236,8 @@ class Duplicate(NamedTuple):
 
     Attributes:
         number: The event's number.
-        passed: Whether the place of all events with this number has passed. They are decided in
-            their order; of others with one number, the first is taken and the last is dropped.
+        passed: Whether no event of the batch with this number takes its place. They are decided in
+            their order; of others with one number, the first is taken and the next is dropped.
     """
 
     number: int

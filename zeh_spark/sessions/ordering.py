@@ -119,7 +119,8 @@ def in_order(
             without a last number stay forever.
         stale_timeout: reports a session that delivered no event for this time, once, as a record
             with the reason "stale". It has to be shorter than `idle_timeout`. None means no report.
-        keep_closed: how long a closed session is remembered. A later event begins a new session.
+        keep_closed: how long a closed session is remembered. A later event begins a new session,
+            unless it is a replay, which is delivered at once.
         buckets: the number of parts of the state. It is fixed for a checkpoint.
         heartbeat: time out gaps on idle feeds, too. It needs `time="batch"` and a trigger interval,
             is fixed for a checkpoint, and is not possible with a `DeltaFeedWriter`.
@@ -140,7 +141,7 @@ def in_order(
             times of batches. None means forever.
         on_conflict: what happens to an event whose number arrived before with other content.
             "drop": it is a duplicate. "dead-letter": it becomes a dead letter with the reason
-            "conflict".
+            "conflict", as an event always does whose number came before as a replay.
             This keeps about 12 bytes of each event, for the 10,000 highest numbers of a session.
         content: a column or SQL expression, what is compared then; by default the column `data`, or
             all columns except `headers` and `partition` if there is none.

@@ -207,11 +207,11 @@ class SessionWriter:
             held = verdicts.held_sessions(before) if before is not None else {}
         rows = _rows(batch, self._activity)
         asked = rows.where("status = 'control' OR (status = 'ordered' AND control = 'replay')")
-        wanted = asked.select("session", "begun", "number").distinct().collect()
-        replayed = [tuple(each) for each in wanted if each.begun is not None]
-        past: dict[tuple[str, int, int], Past | None] = dict.fromkeys(replayed)
+        wanted = asked.select("session", "number", "status").distinct().collect()
+        replayed = [(each.session, each.number) for each in wanted if each.status == "ordered"]
+        past: Mapping[tuple[str, int], Mapping[int | None, Past]] = {each: {} for each in replayed}
         if before is not None and replayed:
-            past |= verdicts.past_verdicts(before, [(each[0], each[2]) for each in replayed])
+            past = verdicts.past_verdicts(before, replayed)
         resumed = sorted({each.session for each in wanted} & held.keys())
         plan = Plan(**{**vars(self._plan), "held": held, "past": past})
         frame = _called(rows, plan)

@@ -250,14 +250,14 @@ class Kept:
         self._home(number)[number] = self._next(number)
 
     def drop(self, number: int, *, first: bool) -> tuple[str, bool]:
-        """Drop the first or the last event of the batch that has this number.
+        """Drop the first or the second event of the batch that has this number.
 
         Returns:
             The event, and whether the one that is kept or was delivered has other content. If that
             is not known any more, it counts as other content.
         """
         arrived = self._arrived[number]
-        event = arrived.pop(0 if first else -1)
+        event = arrived.pop(0 if first else 1)
         known = self._stored.session.contents.get(number)
         if known is None and arrived and not first:
             known = arrived[0].content

@@ -56,13 +56,13 @@ def held_sessions(table: DataFrame) -> dict[str, HeldBy]:
     columns = table.where("held IS NOT NULL").select(*_PLACE, "attempt", "status", "held")
     rows = newest(columns).where("held AND status = 'failed'")
     found = rows.select("session", F.unix_millis("begun"), "number", "attempt").collect()
-    return {session: (begun or 0, number, attempt) for session, begun, number, attempt in found}
+    return {session: (begun, number, attempt) for session, begun, number, attempt in found}
 
 
 def past_verdicts(
     table: DataFrame, wanted: list[tuple[str, int]]
-) -> dict[tuple[str, int, int], Past]:
-    """Return the newest verdict on events by (session, when it began, number).
+) -> dict[tuple[str, int], dict[int | None, Past]]:
+    """Return the newest verdicts on events by (session, number), and by when the session began.
 
     Args:
         table: The table's rows.
@@ -71,9 +71,12 @@ def past_verdicts(
     events = table.sparkSession.createDataFrame(wanted, "session STRING, number BIGINT")
     columns = table.select(*_PLACE, "attempt", "status", "event_key")
     rows = newest(columns.join(F.broadcast(events), ["session", "number"], "left_semi"))
-    begun = F.coalesce(F.unix_millis("begun"), F.lit(0))
-    told = rows.select("session", begun, "number", "status", "attempt", "event_key").collect()
-    return {each[:3]: Past(*each[3:]) for each in told}
+    begun = F.unix_millis("begun")
+    told = rows.select("session", "number", begun, "status", "attempt", "event_key").collect()
+    found: dict[tuple[str, int], dict[int | None, Past]] = {event: {} for event in wanted}
+    for session, number, at, *verdict in told:
+        found[session, number][at] = Past(*verdict)
+    return found
 
 
 def kept_events(table: DataFrame, columns: StructType) -> DataFrame:

@@ -32,7 +32,7 @@ class Told:
 
     def take(self, *given: int | Arrival, words: tuple[str, ...] = (), now: int = 0) -> Told:
         arrivals = [each if isinstance(each, Arrival) else event(each) for each in given]
-        arrivals.sort(key=lambda each: each.number)
+        arrivals.sort(key=lambda each: (each.number, each.replay))
         session, outcomes = self.logic.take(self.session, arrivals, words, now)
         return self._went(session, outcomes)
 

@@ -48,7 +48,7 @@ def steps(draw: st.DrawFn) -> list[Step]:
         words = st.lists(st.sampled_from(["close", "release"]), max_size=1)
         few_words = draw(st.one_of(st.just([]), st.just([]), st.just([]), words))
         arrivals = [] if judged else draw(st.lists(some_arrivals, max_size=6))
-        arrivals.sort(key=lambda each: each.number)
+        arrivals.sort(key=lambda each: (each.number, each.replay))
         found.append(Step(arrivals, few_words, now, judged))
     return found
 
@@ -62,6 +62,12 @@ def went(
     if not step.judged:
         return logic.take(session, step.arrivals, step.words, step.now)
     return logic.judge(session, step.now) if session else (None, [])
+
+
+def begins(before: Session | None, after: Session | None) -> bool:
+    """Whether a session begins: replays begin none, and it may have the numbers of theirs."""
+    known = before is not None and before.begun is not None
+    return not known and after is not None and after.begun is not None
 
 
 def spread(outcomes: Iterable[Outcome], kind: Any) -> list[tuple[int, Any]]:

@@ -162,7 +162,8 @@ class Bare:
         if batch is None:
             _, outcomes = self.logic.judge(session, now) if session else (None, [])
         else:
-            mine = sorted(each for each in batch if each.session == name)
+            mine = [each for each in batch if each.session == name]
+            mine.sort(key=lambda each: (each.number, each.control == "replay", each))
             arrivals = [self._arrival(each) for each in mine if each.number >= 0]
             told = [each.control for each in mine]
             if not arrivals and not {"close", "release"} & set(told):

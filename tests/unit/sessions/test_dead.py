@@ -50,7 +50,43 @@ def test_an_event_of_a_closed_session_is_delivered_if_somebody_sends_it_on_purpo
 
 
 def test_a_replay_of_an_expected_number_is_an_event_as_others():
-    assert [0, 1] == Told().take(again(1)).take(again(0)).delivered
+    assert [0, 1, 2] == Told().take(2).take(again(1)).take(again(0)).delivered
+
+
+def test_a_replay_begins_no_session_and_is_delivered_once():
+    """Its own may be forgotten: it waits for nothing, and what comes then is a new session."""
+    told = Told().take(again(1)).take(again(1), again(0)).take(again(1))
+    assert ([1, 0], [1, 1]) == (told.delivered, told.duplicates)
+
+    told.take(0, 2).take(1)
+
+    assert ([1, 0, 0, 1, 2], []) == (told.delivered, told.dead)
+
+
+def test_a_session_continues_after_replays_of_its_first_numbers():
+    """Of dead letters that had no number, so that nobody knew the session."""
+    told = Told().take(again(0), again(1)).take(2)
+    assert [0, 1, 2] == told.delivered
+
+    told.take(0).take(again(0))
+    assert ([0, 1, 2, 0], [("conflict", 0)]) == (told.delivered, told.dead)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_event_is_no_duplicate_of_a_replay(waits):
+    """It may be that of an older session with the name: somebody has to see it."""
+    told = Told().take(2) if waits else Told().take(0)
+    told.take(again(1)).take(1).take(0)
+
+    assert [("conflict", 1)] == told.dead
+    assert "a replayed event with this number came before" in told.letters[0].detail
+    assert ([0, 1, 2] if waits else [0, 1]) == told.delivered
+
+
+def test_a_session_can_be_closed_when_only_replays_have_come():
+    told = Told().take(again(1)).take(words=("close",)).take(2)
+
+    assert ([1], [("closed", 2)]) == (told.delivered, told.dead)
 
 
 # Caps

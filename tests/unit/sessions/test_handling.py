@@ -111,7 +111,7 @@ def test_columns_pass_over_the_borders_of_batches():
         handlers=cloudpickle.dumps({None: lambda event: f"{event.data}{event.headers}"}),
         on_failure="hold",
         held={"a": (0, 0, 1)},
-        past={("a", 0, 0): Past("failed", 1, "k")},
+        past={("a", 0): {0: Past("failed", 1, "k")}},
     )
     batches = [batch(stored, pa.string()), pa.RecordBatch.from_pydict(replay, schema)]
     rows = [row for out in task(plan)(iter(batches)) for row in out.to_pylist()]

@@ -24,7 +24,7 @@ def replayed(*rows, held=None, past=None, on_failure="hold", handler=None):
         handlers=cloudpickle.dumps({None: handler or (lambda event: "done")}),
         on_failure=on_failure,
         held={"a": held} if held else {},
-        past={("a", 0, number): said for number, said in (past or {}).items()},
+        past={("a", number): {0: said} if said else {} for number, said in (past or {}).items()},
     )
     given = pa.RecordBatch.from_pydict(columns, given.schema)
     rows = [row for out in task(plan)(iter([given])) for row in out.to_pylist()]
@@ -107,7 +107,7 @@ def test_a_repaired_event_has_the_key_of_the_one_that_failed(held):
         handlers=cloudpickle.dumps({None: handler}),
         on_failure="hold" if held else "dead-letter",
         held={"a": held} if held else {},
-        past={("a", 0, 1): Past("failed", 1, "first")},
+        past={("a", 1): {0: Past("failed", 1, "first")}},
     )
     for out in task(plan)(iter([pa.RecordBatch.from_pydict(columns, given.schema)])):
         keys += [(row["result"], row["event_key"], row["attempt"]) for row in out.to_pylist()]

@@ -58,18 +58,22 @@ class Model:
         self.last: int | None = None
         self.delivered: set[int] = set()
         self.given_up: set[int] = set()
+        self.replayed: set[int] = set()  # before any other event with the number
         self.held: dict[int, tuple[int, int]] = {}  # number -> (since, size)
         self.seen = 0
         self.stale = self.closed = False
         self.said = Said([], Counter(), [], Counter())
 
     def take(self, step: Step) -> None:
-        begins = self.next is None
+        begins, arrivals = self.next is None, step.arrivals
         if begins:
-            if not step.arrivals and "close" not in step.words:
-                return
-            self._begin(step.arrivals)
-        fresh = self._fresh(step.arrivals)
+            if not any(not each.replay and self._valid(each) for each in arrivals):
+                self._recall(arrivals)
+                if "close" not in step.words:
+                    return
+                arrivals = []
+            self._begin(arrivals)
+        fresh = self._fresh(arrivals)
         for number, each in sorted(fresh.items()):
             self._place(number, each, step.now)
         self._close_if_complete()
@@ -104,12 +108,42 @@ class Model:
         lowest = next((each.number for each in valid), 0)
         self.next = lowest if first == "seen" else first
         self.given_up = set(range(self.next)) if first == "seen" else set()
+        before, self.replayed = self.replayed, set()
+        end = self.next
+        while first != "seen" and end in before:
+            end += 1
+        if all(each.replay or each.number >= end for each in arrivals):
+            self.replayed, self.delivered = (set(range(self.next, end)) for _ in "12")
+            self.next = end
+
+    def _valid(self, each: Arrival) -> bool:
+        ends_before = each.last is not None and each.last < each.number
+        return not ends_before and (each.number, self.policy.first) != (0, 1)
+
+    def _recall(self, replays: list[Arrival]) -> None:
+        for each in replays:
+            if not self._valid(each):
+                self._dead(each.number, "invalid")
+            elif each.number in self.replayed:
+                self.said.duplicates[each.number] += 1
+            else:
+                self.replayed.add(each.number)
+                self.said.delivered.append(each.number)
 
     def _fresh(self, arrivals: list[Arrival]) -> dict[int, Arrival]:
         found: dict[int, Arrival] = {}
         for each in arrivals:
             number = each.number
-            if number in self.held or number in found or number in self.delivered:
+            if number in found:
+                self.said.duplicates[number] += 1
+            elif not each.replay and number in self.replayed & {*self.held, *self.delivered}:
+                self._dead(number, "conflict")
+                if number not in self.held:
+                    self.given_up.add(number)
+                    self.replayed, self.delivered = (
+                        numbers - {number} for numbers in (self.replayed, self.delivered)
+                    )
+            elif number in self.held or number in self.delivered:
                 self.said.duplicates[number] += 1
             elif number == 0 and self.policy.first == 1:
                 self._dead(number, "invalid")
@@ -125,6 +159,7 @@ class Model:
             else:
                 self.last = self.last if each.last is None else each.last
                 found[number] = each
+                self.replayed |= {number} if each.replay else set()
         return found
 
     def _place(self, number: int, each: Arrival, now: int) -> None:
@@ -134,6 +169,7 @@ class Model:
         elif len(self.held) < self.policy.max_events and size + each.size <= self.policy.max_bytes:
             self.held[number] = max(each.clock, now), each.size
         else:
+            self.replayed -= {number}
             self._dead(number, "overflow")
 
     def _go_on(self, number: int) -> None:
@@ -229,7 +265,7 @@ def test_sessions_do_what_the_model_does(policy, several):
         session, outcomes = went(logic, session, step)
 
         assert model.said.but_for_caps(model.closed) == said(outcomes).but_for_caps(model.closed)
-        if session:
+        if session and session.begun is not None:
             assert set(model.held) == held_by(session)
             assert (model.closed, model.stale) == (session.closed, session.stale)
             assert model.due() == logic.due(session)

@@ -72,6 +72,22 @@ def test_decisions_pass_before_the_events_of_their_session():
     assert 3 == told.count("controls")
 
 
+def test_a_replay_of_a_session_that_was_forgotten_is_of_none_that_is_known():
+    """The table says which event it is. The session that begins then is remembered its full time,
+    and so are replays before it begins.
+    """
+    told = buckets.told(keep_closed=100, processing=True)
+    told.take(row("a", 0, clock=10, last=0))
+
+    given = told.take(row("a", 0, control="replay"), now=10_000)
+    assert [("a 0", "a", 0, None)] == deliveries(given)
+    given = told.take(row("a", 0, clock=10_090, last=0), row("a", 0, control="replay"), now=10_090)
+    assert [("a 0", "a", 0, 10_090)] * 2 == deliveries(given)
+    given = told.take(row("a", 0, control="replay"), now=10_150)
+    assert [("a 0", "a", 0, 10_090)] == deliveries(given)
+    assert 0 == told.count("open_sessions")
+
+
 def test_sessions_of_one_name_differ_by_when_they_began():
     """The first was forgotten; its verdicts are not those of the second."""
     told = buckets.told(keep_closed=100, processing=True)
