@@ -62,6 +62,7 @@ class SessionLogic:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self._lowest = 0 if policy.first == "seen" else policy.first
 
     # Input
 
@@ -115,10 +116,6 @@ class SessionLogic:
     def _advance(self, session: Session, time: int) -> None:
         """Begin to wait for the session's next event, at a time in milliseconds since 1970."""
         session.advanced, session.reported = time, False
-
-    @property
-    def _lowest(self) -> int:
-        return 0 if self._policy.first == "seen" else self._policy.first
 
     def _begins(self, each: Arrival) -> bool:
         """Return whether an event begins a session."""
@@ -235,6 +232,7 @@ class SessionLogic:
                 session.given_up = ranges.united(session.given_up, [(session.next, number)])
                 session.next = number + 1
             session.given_up = ranges.without(session.given_up, number)
+            session.replayed = ranges.united(session.replayed, [(number, number)])
             outcomes.append(Deliver(number, number))
 
     # Holding and delivering

@@ -29,7 +29,8 @@ def test_what_was_given_up_is_delivered_if_somebody_sends_it_on_purpose(on_gap, 
     told.take(*map(again, given_up)).take(*map(again, given_up)).take(*given_up)
 
     assert given_up == told.delivered[before:]
-    assert 2 * given_up == told.duplicates
+    assert given_up == told.duplicates
+    assert given_up == [number for reason, number in told.dead if reason == "conflict"]
 
 
 def test_an_event_of_a_closed_session_is_dead():
@@ -81,6 +82,13 @@ def test_an_event_is_no_duplicate_of_a_replay(waits):
     assert [("conflict", 1)] == told.dead
     assert "a replayed event with this number came before" in told.letters[0].detail
     assert ([0, 1, 2] if waits else [0, 1]) == told.delivered
+
+
+def test_a_late_event_is_no_duplicate_of_a_replay():
+    told = Told(gap_timeout=10, on_gap="skip").take(1).judge(10).take(again(0)).take(0)
+    assert ([1, 0], [("conflict", 0)]) == (told.delivered, told.dead)
+
+    assert [1, 0, 0] == told.take(again(0)).take(again(0)).delivered
 
 
 def test_a_session_can_be_closed_when_only_replays_have_come():

@@ -149,6 +149,7 @@ class Model:
                 self._dead(number, "invalid")
             elif (self.closed or number in self.given_up) and each.replay:
                 self.given_up.discard(number)
+                self.replayed.add(number)
                 self._deliver(number)
             elif self.closed or number in self.given_up:
                 self._dead(number, "closed" if self.closed else "late")
