@@ -1,22 +1,25 @@
 """A publisher under strain: slow clients, access checks, and a stop in the middle of work.
 
-`python -m benchmarks.strain slow PORT` is the process of the slow clients.
+`python -m benchmarks.strain slow PORT` is the process of the slow clients, and
+`python -m benchmarks.strain greedy PORT COUNT TOKEN` that of the readers that take nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import itertools
 import os
 import resource
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -28,7 +31,7 @@ from benchmarks.fanout import Load, load
 from benchmarks.feeds import build, fill, filling, serving
 from zeh_spark.network.draining import StopTimes
 from zeh_spark.publisher import open_store
-from zeh_spark.store.access import ADMIN, new_token
+from zeh_spark.store.access import ADMIN, Grant, Right, new_token
 
 EVENTS, ROUNDS, READERS = 100_000, 5, 4
 SLOW = 5_000
@@ -39,6 +42,9 @@ PAUSE = 10.0
 
 ASKED = 3_000
 """Requests of the other client in a round."""
+
+GREEDY, ADDRESSES = 10_000, 2_000
+"""Readers that ask for a page of many MiB and take nothing of it, and their addresses."""
 
 STOPS, CHUNKS = 5, 300_000
 """How often it is stopped, and the small chunks that it prunes then."""
@@ -68,6 +74,7 @@ def measured(work: Path, events: int) -> Iterator[Row]:
     """All of it, one after the other."""
     store = build(work, min(events, EVENTS))
     yield from beside_slow_clients(store)
+    yield from beside_greedy_readers(store)
     yield from with_checks(store)
     yield from stopped(work)
 
@@ -112,8 +119,6 @@ def beside_slow_clients(store: str) -> Iterator[Row]:
 
 def seconds_of(port: int, request: bytes) -> list[float]:
     """How long each of many requests takes, on one connection."""
-    import socket
-
     buffer, found = memoryview(bytearray(1 << 20)), []
     with socket.create_connection(("127.0.0.1", port)) as reader:
         for _ in range(ASKED):
@@ -178,6 +183,104 @@ async def be_slow(port: int) -> None:
     await asyncio.Event().wait()
 
 
+# Readers that take nothing
+
+
+def beside_greedy_readers(store: str) -> Iterator[Row]:
+    """The publisher's memory with them, and what it answers to others meanwhile.
+
+    Each wants other headers, so that its page is kept for no other one.
+    """
+    token, other = (given_token(store, (Grant(Right.READ, "*"),)) for _ in range(2))
+    with serving(store) as (url, pid):
+        port, path = urlsplit(url).port or 0, urlsplit(url).path
+        process, most, seconds, answered = psutil.Process(pid), 0, [], 0
+        before = process.memory_info().rss
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.strain",
+            "greedy",
+            str(port),
+            str(GREEDY),
+            token,
+        ]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as readers:
+            assert readers.stdout
+            told: list[str] = []
+            waiting = threading.Thread(target=lambda: told.append(readers.stdout.readline()))
+            waiting.start()
+            while waiting.is_alive():
+                begun = time.perf_counter()
+                seen = status_of(port, f"{path}?n=4&cursor0=_first&pagesizehint=10", other)
+                healthy = status_of(port, "/healthz", "")
+                seconds.append(time.perf_counter() - begun)
+                answered += seen == healthy == 200
+                most = max(most, process.memory_info().rss)
+                time.sleep(0.1)
+            readers.kill()
+        time.sleep(60)  # it gives memory back when nothing has waited for half a minute
+        after = process.memory_info().rss
+    yield (
+        f"{GREEDY:,} readers that take nothing ({told[0].strip()}): publisher's memory before, "
+        f"at most, and after",
+        f"{before >> 20}, {most >> 20}, {after >> 20} MiB",
+        "at most 500 MiB",
+    )
+    yield (
+        "beside them: a small page of another token and /healthz, answered, median and most",
+        f"{answered} of {len(seconds)}, {statistics.median(seconds):.2f}, {max(seconds):.2f} s",
+        "all",
+    )
+
+
+def given_token(store: str, grants: Sequence[Grant] = ADMIN) -> str:
+    """A new token of a store."""
+    with contextlib.closing(open_store(store)) as opened:
+        text, token = new_token("bench", grants, opened.now())
+        opened.add_token(token)
+    return text
+
+
+def status_of(port: int, target: str, token: str) -> int:
+    """The status of an answer on a new connection; 0 if there is none."""
+    shown = f"Authorization: Bearer {token}\r\n" if token else ""
+    head = f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n{shown}Connection: close\r\n\r\n"
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+            client.sendall(head.encode())
+            return int((client.recv(1 << 16) or b"HTTP/1.1 0").split(b" ", 2)[1])
+    except OSError:
+        return 0
+
+
+def be_greedy(port: int, count: int, token: str) -> None:
+    """Ask on many connections, wait until each has the beginning of an answer, and say which."""
+    readers = []
+    for number in range(count):
+        address = f"127.1.{number % ADDRESSES // 200}.{1 + number % 200}"
+        reader = socket.socket()
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.bind((address, 0))
+        reader.connect(("127.0.0.1", port))
+        cursors = "&".join(f"cursor{each}=_first" for each in range(4))
+        target = f"/flights?n=4&{cursors}&pagesizehint=100000&headers=id,type,x{number}"
+        reader.sendall(
+            f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            f"Authorization: Bearer {token}\r\n\r\n".encode()
+        )
+        readers.append(reader)
+    found: collections.Counter[str] = collections.Counter()
+    for each in readers:
+        each.settimeout(300)
+        try:
+            found[each.recv(12, socket.MSG_PEEK)[9:].decode() or "closed"] += 1
+        except OSError as exc:
+            found[type(exc).__name__] += 1
+    print(", ".join(f"{count:,} got {status}" for status, count in found.items()), flush=True)
+    time.sleep(3600)
+
+
 # Access checks and metrics
 
 
@@ -185,10 +288,7 @@ def with_checks(store: str) -> Iterator[Row]:
     """Turn by turn: the same pages, read without tokens and counters, and with them."""
     with serving(store) as (url, _):
         targets, _ = fanout.fetched_pages(url, 4)
-    opened = open_store(store)
-    text, token = new_token("bench", ADMIN, opened.now())
-    opened.add_token(token)
-    opened.close()
+    text = given_token(store)
     plain = [fanout.get(each) for each in targets] * 8
     given = [
         each.replace("\r\n\r\n", f"\r\nAuthorization: Bearer {text}\r\n\r\n") for each in plain
@@ -274,7 +374,10 @@ def reading(url: str) -> Iterator[None]:
 def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    asyncio.run(be_slow(int(sys.argv[2])))
+    if sys.argv[1] == "greedy":
+        be_greedy(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    else:
+        asyncio.run(be_slow(int(sys.argv[2])))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +20,13 @@ import requests
 from zeh_spark.network.connections import TURN, Listener
 from zeh_spark.publisher import open_store
 from zeh_spark.publisher.server import listen
+from zeh_spark.store.access import ADMIN, Grant, Right, new_token
 from zeh_spark.testing import publish
 from zeh_spark.testing.writers import until
 
 SERVE = [sys.executable, "-m", "zeh_spark.cli", "serve", "--port", "0"]
 REFUSED = b"HTTP/1.1 503 Service Unavailable"
+READER = (Grant(Right.READ, "*"),)
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -41,15 +43,28 @@ class Serving:
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)
 
     def answers(self) -> bool:
+        return self.status("/orders?n=1&cursor0=_first") == 200
+
+    def status(self, path: str, token: str = "") -> int:
+        """Of an answer on a new connection; 0 if it was closed without one."""
+        url, shown = self.url.removesuffix("/orders"), {"Authorization": f"Bearer {token}"}
         try:
-            return requests.get(f"{self.url}?n=1&cursor0=_first", timeout=30).status_code == 200
+            return requests.get(url + path, headers=shown if token else {}, timeout=30).status_code
         except requests.ConnectionError:
-            return False
+            return 0
+
+    def waiting(self, source: str, token: str = "") -> socket.socket:
+        """A reader that waits for an event."""
+        shown = f"Authorization: Bearer {token}\r\n" if token else ""
+        head = f"GET /orders?n=1&cursor0=_last&wait=60 HTTP/1.1\r\nHost: 127.0.0.1\r\n{shown}\r\n"
+        found = socket.create_connection(("127.0.0.1", self.port), 30, (source, 0))
+        found.sendall(head.encode())
+        return found
 
 
 @contextmanager
-def serving(store_url: str, log: Path, files: str) -> Iterator[Serving]:
-    command = ["sh", "-c", f'ulimit {files}; exec "$@"', "sh", *SERVE, "--store", store_url]
+def serving(store_url: str, log: Path, files: str, *words: str) -> Iterator[Serving]:
+    command = ["sh", "-c", f'ulimit {files}; exec "$@"', "sh", *SERVE, "--store", store_url, *words]
     with (
         log.open("w") as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as server,
@@ -82,34 +97,84 @@ def refused(connection: socket.socket) -> bool:
         return False
 
 
-def test_silent_connections_beyond_the_limit_are_refused(store_url: str, tmp_path: Path) -> None:
+def test_silent_connections_keep_nobody_out(store_url: str, tmp_path: Path) -> None:
     """80 sockets that say nothing do not take all 64 files of the process, nor fill its log."""
     with serving(store_url, tmp_path / "log", "-n 64") as publisher, ExitStack() as open_sockets:
-        reader = requests.Session()
-        assert 200 == reader.get(f"{publisher.url}?n=1&cursor0=_first", timeout=30).status_code
         silent = [open_sockets.enter_context(publisher.connected()) for _ in range(80)]
-        until(lambda: not publisher.answers())  # the last ones are refused, and so is this one
-        assert refused(silent[-1])
-        answer = reader.get(f"{publisher.url}?n=1&cursor0=_first", timeout=30)
-        assert 200 == answer.status_code
+        assert 200 == publisher.status("/healthz")
+        assert publisher.answers()
+        until(lambda: not is_silent(silent[0]))  # it had been idle longest
+
+
+def is_silent(connection: socket.socket) -> bool:
+    """Whether it is open, and nothing has come."""
+    connection.setblocking(False)
+    try:
+        connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        pass
+    return False
+
+
+def test_health_and_administrator_are_answered_beside_busy_connections(
+    store_url: str, tmp_path: Path
+) -> None:
+    """Readers that wait take all connections but a few: nothing restarts the publisher for it."""
+    texts = []
+    with closing(open_store(store_url)) as store:
+        for rights in (*[READER] * 5, ADMIN):
+            text, token = new_token(f"t{len(texts)}", rights, store.now())
+            store.add_token(token)
+            texts.append(text)
+    *busy, reads, administers = texts
+    page = "/orders?n=1&cursor0=_first"
+    with serving(store_url, tmp_path / "log", "-n 64") as publisher, ExitStack() as open_sockets:
+
+        def is_full() -> bool:  # some may have been closed again, before their requests came
+            for number, token in enumerate(busy, 2):
+                for _ in range(7):
+                    open_sockets.enter_context(publisher.waiting(f"127.0.0.{number}", token))
+            return publisher.status(page, reads) == 503
+
+        until(is_full)
+        assert 200 == publisher.status("/healthz")
+        assert 200 == publisher.status(page, administers)
         told = publisher.log.read_text()
         open_sockets.close()
-        until(publisher.answers)
-    assert 1 == told.count("connections are refused")
-    assert 1 == len(told.splitlines())
+        until(lambda: publisher.status(page, reads) == 200)
+    assert [True] == ["connections are refused" in line for line in told.splitlines()]
 
 
-def test_a_refusal_is_a_problem_that_passes(store_url: str, tmp_path: Path) -> None:
-    """My client knows that it may come again."""
+def test_one_address_leaves_connections_for_others(store_url: str, tmp_path: Path) -> None:
+    """And none of its own requests is left without an answer that says why."""
     with serving(store_url, tmp_path / "log", "-n 64") as publisher, ExitStack() as open_sockets:
-        for _ in range(64):
-            open_sockets.enter_context(publisher.connected())
-        until(lambda: not publisher.answers())
-        with publisher.connected() as late:
+        for _ in range(40):
+            open_sockets.enter_context(publisher.waiting("127.0.0.2"))
+        assert publisher.answers()  # from 127.0.0.1
+        with publisher.waiting("127.0.0.2") as late:
             head, _, body = late.recv(1 << 16).partition(b"\r\n\r\n")
     assert head.startswith(REFUSED)
-    assert b"Retry-After: 1" in head.split(b"\r\n")
+    assert b"retry-after: 1" in head.lower().split(b"\r\n")
     assert b"urn:zeroeventhub:problem:too-many-connections" in body
+
+
+@pytest.mark.parametrize(
+    "option", ["--forwarded-allow-ips=127.0.0.2", "--connections-per-address=40"]
+)
+def test_a_gateway_has_as_many_connections_as_there_are(
+    store_url: str, tmp_path: Path, option: str
+) -> None:
+    """All clients behind it have its address."""
+    with (
+        serving(store_url, tmp_path / "log", "-n 128", option) as publisher,
+        ExitStack() as open_sockets,
+    ):
+        mine = [open_sockets.enter_context(publisher.waiting("127.0.0.2")) for _ in range(45)]
+        assert publisher.answers()
+        beyond = 0 if "forwarded" in option else 5
+        until(lambda: beyond == sum(not is_silent(each) for each in mine))
 
 
 def test_soft_limit_of_files_is_raised(store_url: str, tmp_path: Path) -> None:
@@ -148,6 +213,41 @@ def test_a_turn_of_the_loop_accepts_a_bounded_number(listener: Listener) -> None
 
     found = asyncio.run(accepted())
     assert (100, TURN) == (sum(found), max(found))
+
+
+def test_an_idle_connection_gives_way_to_a_new_one(listener: Listener) -> None:
+    """The one that has been idle longest is closed; of an address that has its part, its own."""
+    listener.most, listener.each = 4, 3
+    with ExitStack() as clients:
+        peers = [
+            Peer(clients.enter_context(taken(listener, f"127.0.0.{each}"))) for each in (1, 1, 2, 2)
+        ]
+        for each, peer in zip((1, 1, 2, 2), peers, strict=True):
+            listener.idle.add(peer, f"address 127.0.0.{each}")
+        peers.append(Peer(clients.enter_context(taken(listener, "127.0.0.2"))))
+        assert [True, False, False, False, False] == [each.is_ended for each in peers]
+        clients.enter_context(taken(listener, "127.0.0.2"))
+        assert [True, False, True, False, False] == [each.is_ended for each in peers]
+
+
+@contextmanager
+def taken(listener: Listener, source: str) -> Iterator[socket.socket]:
+    """A connection that the listener has accepted."""
+    address = listener.getsockname()[:2]
+    with socket.create_connection(address, 30, (source, 0)), listener.accept()[0] as found:
+        yield found
+
+
+@dataclass(eq=False)
+class Peer:
+    """A connection that may be closed."""
+
+    accepted: socket.socket
+    is_ended: bool = False
+
+    def end(self) -> None:
+        self.is_ended = True
+        self.accepted.close()
 
 
 def test_a_connection_that_is_closed_makes_room(listener: Listener) -> None:

@@ -14,6 +14,7 @@ import asyncio
 import ipaddress
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Protocol
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
@@ -23,7 +24,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from zeh_spark.access.shares import note_token
+from zeh_spark.access.shares import Slots, client_of, note_token
+from zeh_spark.network.connections import MOST
+from zeh_spark.network.unsent import Unsent
 from zeh_spark.protocol import problems
 from zeh_spark.store.access import Need, Right, Token, id_in, is_text_of
 from zeh_spark.store.acts import Actor, Via
@@ -172,6 +175,10 @@ class Gate:
         self._read_at = float("-inf")
         self._reading: asyncio.Task[Exception | None] | None = None
         self._limiter = anyio.CapacityLimiter(1)
+        self.unsent = Unsent()
+        """The bytes of answers that clients have not taken."""
+        self.requests = Slots(MOST, "requests")
+        """The requests that are answered."""
 
     def use_hosts(self, hosts: Collection[str]) -> None:
         """Use other host names from now on. One that answers to any name does so still."""
@@ -192,9 +199,28 @@ class Gate:
         async def guarded(request: Request) -> Response:
             exchange_of(request).route = path
             await self.check(request, needs, credential)
-            return await endpoint(request)
+            request.state.client = client = client_of(request)
+            if needs in (nothing, watches):
+                return await endpoint(request)
+            self._check_room(request, client, needs)
+            response = await endpoint(request)
+            self.unsent.check(client, len(response.body))
+            return response
 
         return Route(path, guarded, methods=methods, name=needs.__name__)
+
+    def _check_room(self, request: Request, client: str, needs: Needs) -> None:
+        """Raise Problem if this client has more than its share of what all need."""
+        if getattr(request.state, "spare", False) and not _is_of_administrator(request):
+            raise Problem(
+                problems.TOO_MANY_CONNECTIONS,
+                "the publisher has too many connections, or this address has; this one is kept for "
+                "health checks and the administrator. Try again later",
+            )
+        if needs is reads:
+            self.unsent.check(client)  # before a thread works for it
+        self.requests.take(client)
+        exchange_of(request).ended = partial(self.requests.give_back, client)
 
     async def check(
         self, request: Request, needs: Needs, credential: Credential = authorization
@@ -286,6 +312,12 @@ class Gate:
                 f"the publisher is asked as {host!r}, and without tokens it answers only as "
                 f"{', '.join(sorted(self._hosts))}",
             )
+
+
+def _is_of_administrator(request: Request) -> bool:
+    """Return whether a request has a token with all rights on all feeds."""
+    token: Token | None = getattr(request.state, "token", None)
+    return token is not None and all(token.may(each) for [each] in administers(request))
 
 
 def actor_of(request: Request, via: Via = Via.HTTP) -> Actor:

@@ -1,9 +1,8 @@
 """Limits for each client, so that one client cannot take all slots of uploads, commits and reads.
 
 A client is the token that its request has, because several machines work for one query; of a JWT,
-its subject. Without tokens it is the address from which the request comes; an IPv6 host chooses
-among the addresses of its network, so that counts as one. Behind a proxy, clients without tokens
-have one share together.
+its subject. Without tokens it is the address from which the request comes. Behind a proxy, clients
+without tokens have one share together.
 
 Rule for editors: a share is taken before the body of a request is read. Runs in the publisher's
 event loop.
@@ -12,7 +11,6 @@ event loop.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,6 +21,7 @@ from starlette.requests import Request
 
 from zeh_spark.network import bodies
 from zeh_spark.network.bodies import Budget
+from zeh_spark.network.connections import address_of
 from zeh_spark.protocol import problems
 from zeh_spark.store.access import Token
 from zeh_spark.store.problems import Problem
@@ -40,14 +39,7 @@ def client_of(request: Request) -> str:
     """Return what tells the client of a request from others."""
     if token := getattr(request.state, "token_id", None):
         return f"token {token}"
-    host = request.client.host if request.client else ""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:  # of a socket that has no address
-        return f"address {host}"
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
-        return f"network {ipaddress.ip_network((address, 64), strict=False)}"
-    return f"address {host}"
+    return address_of(request.client.host if request.client else "")
 
 
 @dataclass(slots=True)

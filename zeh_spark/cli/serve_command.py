@@ -87,6 +87,8 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
             most_producers=config.most_producers,
             most_cursor_sets=config.most_cursor_sets,
             cache_bytes=config.cache_bytes,
+            send_buffer=config.unsent_bytes,
+            connections_per_address=config.connections_per_address,
             gate=gate,
             running=running,
             telemetry=_telemetry(store, config),

@@ -89,6 +89,16 @@ _SETTINGS = {
         "answer_cache", type=Size(), metavar="SIZE",
         meaning="Most bytes of answers kept in memory for the next readers, like 256m.",
     ),
+    "send_buffer": _setting(
+        "send_buffer", type=Size(), metavar="SIZE",
+        meaning="Most bytes of answers in memory that clients have not taken yet, like 256m. Above "
+        "it, readers get 503 and try again.",
+    ),
+    "connections_per_address": _setting(
+        "connections_per_address", type=click.IntRange(min=1), metavar="COUNT",
+        meaning="Most open connections from one IP address. Those of --forwarded-allow-ips have "
+        "no such limit.  [default: three quarters of all connections]",
+    ),
     "allow_anyone": _setting(
         "allow_anyone", is_flag=True,
         meaning="Serve an address that others reach without tokens: anybody may read and publish.",

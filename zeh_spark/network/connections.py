@@ -3,9 +3,12 @@
 asyncio accepts as many connections in one turn of its loop as may wait in the kernel, and while it
 does, nobody is served. If the process has no file descriptor left, it tries again as often and logs
 each failure. So `accept` of this socket says after a few connections that none is there: the
-selector tells the loop in its next turn that there are more. Above the bound of open connections it
-takes a connection, answers 503 and closes it, because a client that is left in the kernel's queue
-waits without being told why.
+selector tells the loop in its next turn that there are more.
+
+One address has a part of the open connections at most, unless it is a gateway's. If there are as
+many as are allowed, the one that has been idle longest is closed for a new one. If none is idle, a
+few more are taken, to answer health checks and the administrator. All others get 503 and are
+closed, because a client that is left in the kernel's queue waits without being told why.
 
 Rejected: uvicorn's `limit_concurrency`, because it refuses requests, and a silent connection has
 none; it also logs each refusal.
@@ -17,13 +20,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import logging
 import os
 import resource
 import socket
 import time
-from collections.abc import Callable
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -33,16 +38,21 @@ from zeh_spark.store.problems import Problem
 log = logging.getLogger("zeh_spark.publisher")
 
 TURN = 32
-"""Connections that are accepted in one turn of the event loop."""
+"""Connections that are accepted in one turn of the event loop, at most."""
 
 MOST = 16_384
 """Most open connections, if the process may have as many files open."""
+
+SPARE = 16
+"""Connections for health checks and the administrator, or an eighth of all if that is less."""
 
 LOG_SECONDS = 60.0
 """Least seconds between two warnings that connections are refused."""
 
 Refused = Callable[[Problem, str], object]
 """Is told what a client was refused with, and its address, before there was a request."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _OWN_FILES = 256  # of the store, of uploads, and of the process
 _NO_FILE = (errno.EMFILE, errno.ENFILE)
@@ -66,14 +76,81 @@ def allowed_connections() -> int:
     return max(1, min(MOST, soft - min(_OWN_FILES, soft // 2)))
 
 
+def address_of(host: str) -> str:
+    """Return what tells a client's address from others.
+
+    An IPv6 host chooses among the addresses of its network, so that counts as one.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:  # of a socket that has no address
+        return f"address {host}"
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
+        return f"network {ipaddress.ip_network((address, 64), strict=False)}"
+    return f"address {host}"
+
+
+class CanEnd(Protocol):
+    """A connection."""
+
+    def end(self) -> None:
+        """Close it at once."""
+
+
+class Idle:
+    """Open connections that answer no request, those first that have been so for long.
+
+    Attributes:
+        spare: The peers whose connections are for health checks and the administrator only.
+    """
+
+    def __init__(self) -> None:
+        self.spare: set[Any] = set()
+        self._all: dict[CanEnd, str] = {}
+        self._of: dict[str, dict[CanEnd, None]] = {}
+
+    def add(self, connection: CanEnd, address: str) -> None:
+        """Note that a connection became idle."""
+        if connection not in self._all:
+            self._all[connection] = address
+            self._of.setdefault(address, {})[connection] = None
+
+    def remove(self, connection: CanEnd) -> None:
+        """Note that a connection is not idle, or is gone."""
+        if (address := self._all.pop(connection, None)) is not None:
+            del self._of[address][connection]
+            if not self._of[address]:
+                del self._of[address]
+
+    def end_oldest(self, address: str | None = None) -> bool:
+        """Close the one that has been idle longest, of an address or of all; False without one."""
+        among = self._all if address is None else self._of.get(address)
+        if not among:
+            return False
+        oldest = next(iter(among))
+        self.remove(oldest)
+        oldest.end()
+        return True
+
+
 class Listener(socket.socket):
     """A socket that accepts a few connections at a time, and refuses those above a bound.
 
-    Guarantee: at most `most` connections that it accepted are open, and one that is being refused.
+    Guarantee: at most `most` connections that it accepted are open, and those that are being
+    closed, of which a turn of the loop adds TURN at most.
     """
 
     most = MOST
     """Most open connections."""
+
+    each: int | None = None
+    """Most open connections of one address; three quarters of `most` if it is None."""
+
+    gateways: Sequence[Network] = ()
+    """Addresses that stand for many clients, so that they have no limit of their own."""
+
+    turn = TURN
+    """Connections that it accepts in one turn of the event loop."""
 
     open = 0
     """Connections that it accepted and that are open."""
@@ -89,6 +166,8 @@ class Listener(socket.socket):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.refused = nobody
+        self.idle = Idle()
+        self._of: Counter[str] = Counter()
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Return a connection (see `socket.accept`).
@@ -96,7 +175,7 @@ class Listener(socket.socket):
         Raises:
             BlockingIOError: There is none, or the event loop has its turn.
         """
-        while self._taken < TURN:
+        while self._taken < self.turn:
             self._taken += 1
             try:
                 found, address = self._accepted()
@@ -104,12 +183,36 @@ class Listener(socket.socket):
                 break
             if found is None:
                 continue
-            if self.open < self.most:
-                self.open += 1
+            if self._has_room(found, address):
                 return found, address
             self._refuse(found, address)
         self._taken = 0
         raise BlockingIOError(errno.EAGAIN, "no connection in this turn")
+
+    def _has_room(self, found: _Connection, peer: Any) -> bool:
+        """Return whether a connection is taken, perhaps in another one's place."""
+        host = peer[0] if peer else ""
+        address, spare = address_of(host), min(SPARE, self.most // 8)
+        usual = self.most - spare
+        own = max(1, usual * 3 // 4) if self.each is None else self.each
+        if self._of[address] >= own and not self._is_gateway(host):
+            is_usual = self.idle.end_oldest(address)
+        else:
+            is_usual = self.open < usual or self.idle.end_oldest()
+        if not is_usual and self.open >= self.most:
+            return False
+        if not is_usual:
+            self._tell(f"{self.open} connections are open, {self._of[address]} from {host}")
+            self.idle.spare.add(peer)
+        self.open += 1
+        self._of[address] += 1
+        found.taken_from(address, peer)
+        return True
+
+    def _is_gateway(self, host: str) -> bool:
+        if not self.gateways:
+            return False
+        return any(ipaddress.ip_address(host) in each for each in self.gateways)
 
     def _accepted(self) -> tuple[_Connection | None, Any]:
         """Return a connection; None for one that was closed because no file can be opened."""
@@ -135,8 +238,7 @@ class Listener(socket.socket):
         return _Connection(self, number), address
 
     def _refuse(self, found: _Connection, address: Any) -> None:
-        self.open += 1  # it is closed at once, and counted then
-        self._tell(f"{self.most} connections are open")
+        self._tell(f"{self.open} connections are open")
         _answer(found)
         self.refused(_PROBLEM, shown_address(address))
 
@@ -151,9 +253,13 @@ class Listener(socket.socket):
             )
             self._told, self._refused = time.monotonic(), 0
 
-    def closed(self) -> None:
+    def closed(self, address: str, peer: Any) -> None:
         """Note that a connection that it accepted is closed."""
         self.open -= 1
+        self.idle.spare.discard(peer)
+        self._of[address] -= 1
+        if not self._of[address]:
+            del self._of[address]
 
     def close(self) -> None:
         """Close the socket (see `socket.close`)."""
@@ -162,20 +268,28 @@ class Listener(socket.socket):
             self._spare = None
         super().close()
 
+    def allow(self, most: int, each: int | None, gateways: Sequence[Network]) -> None:
+        """Set the bounds. Of a few connections, a turn takes fewer: they are idle a turn later."""
+        self.most, self.each, self.gateways = most, each, gateways
+        self.turn = max(1, min(TURN, most // TURN))
+
 
 class _Connection(socket.socket):
     """A connection that tells its listener when it is closed."""
 
-    _listener: Listener | None
-
     def __init__(self, listener: Listener, number: int) -> None:
         super().__init__(listener.family, listener.type, listener.proto, fileno=number)
         self._listener = listener
+        self._from: tuple[str, Any] | None = None
+
+    def taken_from(self, address: str, peer: Any) -> None:
+        """Note that the listener counts it."""
+        self._from = address, peer
 
     def close(self) -> None:
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.closed()
+        taken_from, self._from = self._from, None
+        if taken_from is not None:
+            self._listener.closed(*taken_from)
         super().close()
 
 

@@ -19,7 +19,8 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from zeh_spark.network.connections import Refused, nobody, shown_address
+from zeh_spark.network.connections import Idle, Refused, address_of, nobody, shown_address
+from zeh_spark.network.unsent import Unsent
 from zeh_spark.protocol import problems
 from zeh_spark.store.problems import Problem
 
@@ -59,17 +60,36 @@ _AFTER_HEAD = HEADER_BYTES + (256 << 10)  # asyncio reads 256 KiB at a time
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection whose requests have bounded heads.
+    """A connection whose requests have bounded heads, and whose unsent bytes are counted.
+
+    A request is answered once the client has taken the answers before it, so that the bytes that
+    wait in the connection's buffer are those of one answer. They count for its client, which the
+    app tells as `client` in the state of the scope.
 
     Args:
         given: What uvicorn gives.
         refused: Is told of each head that is refused.
+        unsent: Where bytes are counted.
+        idle: Where it is noted while it answers nothing.
         named: What uvicorn gives by name.
     """
 
-    def __init__(self, *given: Any, refused: Refused = nobody, **named: Any) -> None:
+    def __init__(
+        self,
+        *given: Any,
+        refused: Refused = nobody,
+        unsent: Unsent | None = None,
+        idle: Idle | None = None,
+        **named: Any,
+    ) -> None:
         super().__init__(*given, **named)
         self._tell_refused = refused
+        self._unsent = unsent or Unsent()
+        self._idle = idle or Idle()
+        self._held: tuple[str, int] | None = None
+        self._scope: Any = None
+        """Of the request that is answered, or was answered last."""
+        self._served, self.app = self.app, self._serve
         self._head: int | None = 0
         """Bytes of the head that is coming; None while none is."""
         self._is_over = False
@@ -85,12 +105,15 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request (see `asyncio.Protocol`)."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=1, low=0)  # so that all that waits is counted
+        self._rest()
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection (see `asyncio.Protocol`)."""
         self._cancel_timer()
         self.resume_writing()
+        self._idle.remove(self)
         self.pipeline.clear()
         super().connection_lost(exc)
 
@@ -146,6 +169,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif (said := self._wrong_hosts()) is not None:
             self._refuse(Problem(problems.BAD_HTTP, said))
         else:
+            self._idle.remove(self)
             super().on_headers_complete()
             if len(self.pipeline) > PIPELINED:
                 self._refuse(Problem(problems.BAD_HTTP, "too many requests at a time"))
@@ -174,6 +198,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.pipeline:
             self.flow.pause_reading()
+        self._rest()
 
     def close_after_answer(self) -> None:
         """Close the connection after the answer that is being made, and tell the client so.
@@ -192,6 +217,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Wait for a client that takes nothing, for a while (see `asyncio.Protocol`)."""
         super().pause_writing()
+        if self._held is None:
+            client = (self._scope or {}).get("state", {}).get("client", "")
+            self._held = client, self.transport.get_write_buffer_size()
+            self._unsent.hold(*self._held)
         if self._stalled is None:
             self._stalled = self.loop.call_later(STALLED_SECONDS, self.transport.abort)
 
@@ -200,7 +229,28 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._unsent.release(*held)
         super().resume_writing()
+        self._rest()
+
+    def end(self) -> None:
+        """Close the connection at once."""
+        self.transport.abort()
+
+    def _rest(self) -> None:
+        """Note that the connection is idle, if it is."""
+        answers = self.cycle is not None and not self.cycle.response_complete
+        if not (answers or self.pipeline or self.flow.write_paused or self.transport.is_closing()):
+            self._idle.add(self, address_of(self.client[0] if self.client else ""))
+
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.flow.drain()
+        self._scope = scope
+        if self.client in self._idle.spare:
+            scope["state"]["spare"] = True
+        await self._served(scope, receive, send)
 
     def _expect_head(self) -> None:
         self._head = 0

@@ -347,7 +347,9 @@ NO_DIRECT_READS = _problem(
     "no-direct-reads", 404, "The feed has no chunks, so it can only be read page by page."
 )
 READS_BUSY = _problem(
-    "reads-busy", 503, f"Too many reads at a time, of this client or of all. {_AGAIN}"
+    "reads-busy",
+    503,
+    f"Too many reads at a time, or bytes that clients have not taken, of this one or all. {_AGAIN}",
 )
 
 # Of calls of the publish API: their form.

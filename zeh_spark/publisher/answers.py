@@ -1,7 +1,8 @@
 """Answers as they are sent: whole ones at once, long ones piece by piece.
 
 Rule for editors: a fault after the first byte aborts the connection, because a body that ends in
-order would pass for a whole answer. Nothing is held while a client is slow, but what it is sent.
+order would pass for a whole answer. Nothing is held while a client is slow, but what it is sent,
+and that is counted (see `network.unsent`).
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from zeh_spark.network.unsent import Unsent
 from zeh_spark.publisher.pieces import SEND_BYTES
 from zeh_spark.telemetry.rare_log import RareLog
 
@@ -50,36 +52,43 @@ class Taken:
 
     Attributes:
         sends: Bytes, to be sent one after the other.
-        rest: What follows; None if nothing does.
+        rest: What follows, piece by piece; None if nothing does.
     """
 
     sends: list[bytes]
-    rest: Iterator[bytes] | None
+    rest: Iterator[Sequence[bytes]] | None
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        return sum(map(len, self.sends))
 
 
-def taken(sends: Iterator[bytes]) -> Taken:
-    """Return the next part of an answer. Small pieces are joined.
+def taken(pieces: Iterator[Sequence[bytes]], most: int = TAKE_BYTES) -> Taken:
+    """Return the next part of an answer: whole pieces, up to one that makes it `most` bytes long.
 
-    Raises what `sends` raises, if that is before the first piece. After it, the next part does.
+    Small sends are joined. Raises what `pieces` raises, if that is before the first piece. After
+    it, the next part does.
     """
     found: list[bytes] = []
     small: list[bytes] = []
     size = joining = 0
     end = time.monotonic() + TAKE_SECONDS
-    rest: Iterator[bytes] | None = None
+    rest: Iterator[Sequence[bytes]] | None = None
     try:
-        for each in sends:
-            size += len(each)
-            if small and (joining + len(each) > SEND_BYTES or len(each) > _JOINED_BYTES):
-                found.append(b"".join(small))
-                small, joining = [], 0
-            if len(each) > _JOINED_BYTES:
-                found.append(each)
-            else:
-                small.append(each)
-                joining += len(each)
-            if size >= TAKE_BYTES or time.monotonic() > end:
-                rest = sends
+        for piece in pieces:
+            for each in piece:
+                size += len(each)
+                if small and (joining + len(each) > SEND_BYTES or len(each) > _JOINED_BYTES):
+                    found.append(b"".join(small))
+                    small, joining = [], 0
+                if len(each) > _JOINED_BYTES:
+                    found.append(each)
+                else:
+                    small.append(each)
+                    joining += len(each)
+            if size >= most or time.monotonic() > end:
+                rest = pieces
                 break
     except Exception as exc:
         if not size:
@@ -90,9 +99,21 @@ def taken(sends: Iterator[bytes]) -> Taken:
     return Taken(found, rest)
 
 
-def _failing(error: Exception) -> Iterator[bytes]:
+def _failing(error: Exception) -> Iterator[Sequence[bytes]]:
     raise error
     yield  # makes a generator of it
+
+
+def with_heads(sends: Iterator[bytes]) -> Iterator[Sequence[bytes]]:
+    """Yield pieces of an answer: what is long, with the little before it."""
+    piece: list[bytes] = []
+    for each in sends:
+        piece.append(each)
+        if len(each) > _JOINED_BYTES or len(piece) == 3:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
 
 
 async def disconnected(receive: Receive) -> None:
@@ -106,10 +127,11 @@ class Answer(Response):
 
     Args:
         begun: The first part.
-        take: Returns the next part, given what is left.
+        take: Returns the next part, given what is left, and the client for which it is counted.
         headers: The headers.
         media_type: The media type.
         send_timeout: Seconds for which a client may take nothing.
+        unsent: Where its bytes are counted.
         ended: Called once when the answer was sent, or broke off.
         gone: A task that ends when the client disconnects, if there is one already.
         rare: Where dropped clients are logged.
@@ -118,11 +140,12 @@ class Answer(Response):
     def __init__(
         self,
         begun: Taken,
-        take: Callable[[Iterator[bytes]], Awaitable[Taken]],
+        take: Callable[[Iterator[Sequence[bytes]], str], Awaitable[Taken]],
         headers: Mapping[str, str],
         media_type: str,
         *,
         send_timeout: float,
+        unsent: Unsent,
         ended: Callable[[], object] = lambda: None,
         gone: asyncio.Future[None] | None = None,
         rare: RareLog | None = None,
@@ -132,6 +155,9 @@ class Answer(Response):
         self._begun = begun
         self._take = take
         self._send_timeout = send_timeout
+        self._unsent = unsent
+        self._held = 0
+        self._client = ""
         self._ended = ended
         self._gone = gone
         self._rare = rare or RareLog(log)
@@ -139,11 +165,13 @@ class Answer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer (see `Response`)."""
         patience = _Patience(self._send_timeout)
+        self._client = scope.get("state", {}).get("client", "")
+        self._hold(self._begun.size)
         try:
             if scope["method"] == "HEAD":
                 await self._send_whole(send, patience, [])
-            elif self._begun.rest is None and sum(map(len, self._begun.sends)) <= SEND_BYTES:
-                self.headers["content-length"] = str(sum(map(len, self._begun.sends)))
+            elif self._begun.rest is None and self._begun.size <= SEND_BYTES:
+                self.headers["content-length"] = str(self._begun.size)
                 await self._send_whole(send, patience, self._begun.sends)
             else:
                 if self._gone is None:
@@ -159,7 +187,14 @@ class Answer(Response):
             patience.stop()
             if self._gone:
                 self._gone.cancel()
+            self._hold(0)
             self._ended()
+
+    def _hold(self, size: int) -> None:
+        """Count so many bytes as those of the present part."""
+        self._unsent.hold(self._client, size)
+        self._unsent.release(self._client, self._held)
+        self._held = size
 
     async def _send_whole(self, send: Send, patience: _Patience, sends: list[bytes]) -> None:
         patience.begin()
@@ -171,7 +206,7 @@ class Answer(Response):
     ) -> None:
         patience.begin()
         await send(self._start())
-        part = self._begun
+        part, self._begun = self._begun, _NOTHING
         while True:
             for each in part.sends:
                 if gone.done():
@@ -180,8 +215,13 @@ class Answer(Response):
                 await send({"type": "http.response.body", "body": each, "more_body": True})
             if part.rest is None:
                 break
+            patience.begin()
+            await send({"type": "http.response.body", "body": b"", "more_body": True})  # all taken
             patience.stop()
-            part = await self._take(part.rest)
+            rest, part = part.rest, _NOTHING
+            self._hold(0)
+            part = await self._take(rest, self._client)
+            self._held = part.size
         patience.begin()
         await send({"type": "http.response.body", "body": b""})
 
@@ -191,6 +231,9 @@ class Answer(Response):
             "status": self.status_code,
             "headers": self.raw_headers,
         }
+
+
+_NOTHING = Taken([], None)
 
 
 class _Patience:

@@ -26,9 +26,13 @@ from starlette.responses import Response
 from zeh_spark.access import gate as access
 from zeh_spark.access.disk import Disk
 from zeh_spark.access.gate import Gate
+from zeh_spark.access.shares import Slots
 from zeh_spark.errors import StoreError
+from zeh_spark.network import unsent
 from zeh_spark.network.bodies import BODY_MEMORY
+from zeh_spark.network.connections import MOST
 from zeh_spark.network.draining import Draining
+from zeh_spark.network.unsent import Unsent
 from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.protocol import problems
 from zeh_spark.protocol.problems import ProblemType
@@ -85,6 +89,8 @@ def create_app(
     draining: Draining | None = None,
     telemetry: Telemetry | None = None,
     console: bool = False,
+    send_buffer: int = unsent.MOST,
+    connections: int = MOST,
 ) -> Starlette:
     """Return an ASGI app that serves feeds.
 
@@ -108,6 +114,9 @@ def create_app(
         draining: Whether the server is about to stop. The state of the app has it, too.
         telemetry: What the publisher tells about itself.
         console: Whether /console has web pages about the feeds.
+        send_buffer: Most bytes of answers in memory that clients have not taken yet.
+        connections: How many connections the server has at most, of whose requests at a time each
+            client has a share.
 
     Returns:
         The app, which another ASGI app can mount.
@@ -133,10 +142,9 @@ def create_app(
     draining = draining or Draining()
     if reserved := sorted(named.keys() & RESERVED_NAMES):
         raise ValueError(f"no feed can be called {reserved[0]!r}: the publisher answers there")
-    calls, gate = (
-        FeedCalls(store, named, send_timeout, cache_bytes, draining),
-        gate or Gate(checks_origin=False),
-    )
+    gate = gate or Gate(checks_origin=False)
+    gate.unsent, gate.requests = Unsent(send_buffer), Slots(connections, "requests")
+    calls = FeedCalls(store, named, send_timeout, cache_bytes, draining, gate.unsent)
     telemetry = telemetry or Telemetry()
     outages = Outages(named, BODY_MEMORY)
     metrics = Metrics(filter(None, named), telemetry.seconds)
@@ -193,6 +201,7 @@ def create_app(
     app.router.redirect_slashes = False  # its answer would name any host that the client names
     app.state.outages, app.state.rare = outages, RareLog(log)
     app.state.draining, app.state.console, app.state.refusals = draining, pages, refusals
+    app.state.unsent = gate.unsent
     app.state.refused = EarlyRefusals(metrics, writes=telemetry.access_log)
     app.state.drain, app.state.stop = (
         partial(_end, draining, each) for each in (calls.drain, calls.stop)
@@ -221,6 +230,8 @@ def _answer(
     exchange.problem = problem.name
     exchange.is_decided = problems.REMEDY in problem.type.members  # the store knows the feed
     more = {"Retry-After": "1"} if problem.type.has_retry_after else {}
+    if problem.type is problems.TOO_MANY_CONNECTIONS:
+        more["Connection"] = "close"
     if problem.type is problems.BODY_TOO_SLOW:
         more = {"Connection": "close"}
     if problem.type is problems.UNAUTHORIZED:

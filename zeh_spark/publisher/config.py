@@ -85,6 +85,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     most_cursor_sets: Annotated[int, msgspec.Meta(ge=1)] = MOST_CURSOR_SETS
     least_free: int | str = "256m"
     answer_cache: int | str = "64m"
+    send_buffer: int | str = "128m"
+    connections_per_address: Annotated[int, msgspec.Meta(ge=1)] | None = None
     drain_delay: int | float | str = "0s"
     grace: int | float | str = "3s"
     log_format: Literal["console", "json"] = "console"
@@ -94,7 +96,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     feeds: dict[str, FeedConfig] = {}
 
     def __post_init__(self) -> None:
-        for name in ("staging_quota", "least_free", "answer_cache"):
+        for name in ("staging_quota", "least_free", "answer_cache", "send_buffer"):
             self._parsed(name, parse_size)
         for name in ("drain_delay", "grace"):
             self._parsed(name, parse_duration)
@@ -131,6 +133,11 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def cache_bytes(self) -> int:
         """Most bytes of answers that are kept in memory."""
         return self._parsed("answer_cache", parse_size)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Most bytes of answers in memory that clients have not taken yet."""
+        return self._parsed("send_buffer", parse_size)
 
     @property
     def stop_times(self) -> StopTimes:

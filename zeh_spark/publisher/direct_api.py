@@ -23,7 +23,7 @@ from zeh_spark.access.shares import Slots, Turns, client_of
 from zeh_spark.network.bodies import check_length, received
 from zeh_spark.protocol import direct_reads, problems
 from zeh_spark.protocol.direct_reads import ChunksRequest, CursorsAtTime, Plan, PlanRequest
-from zeh_spark.publisher.answers import Taken, disconnected, taken
+from zeh_spark.publisher.answers import Taken, disconnected, with_heads
 from zeh_spark.publisher.feed_calls import LARGE_BYTES, WORKERS, Asker, FeedCalls
 from zeh_spark.publisher.read_requests import MAX_N, MAX_WAIT, parse_time_query
 from zeh_spark.store.direct_plans import check_plan
@@ -142,6 +142,7 @@ class DirectApi:
             begun = await self._calls.in_thread(
                 name, partial(self._begun, name, body, tally), Asker(client, len(body))
             )
+            self._calls.unsent.check(client, begun.size)
         except BaseException:
             self._answers.give_back(client)
             raise
@@ -179,7 +180,8 @@ class DirectApi:
         return CursorsAtTime(time, cursors)
 
     def _begun(self, name: str, body: bytes, tally: Tally) -> Taken:
-        return taken(self._direct(name).chunks(chunks_request(body), tally.add))
+        sends = self._direct(name).chunks(chunks_request(body), tally.add)
+        return self._calls.taken(with_heads(sends))
 
     async def _feed(self, request: Request, client: str) -> tuple[str, ChunkFeed]:
         name = request.path_params.get("feed", "")

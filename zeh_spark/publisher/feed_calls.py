@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -19,8 +19,10 @@ import anyio.to_thread
 
 from zeh_spark.access.shares import Turns
 from zeh_spark.network.draining import POLL_SECONDS, Draining
+from zeh_spark.network.unsent import SMALL, Unsent
 from zeh_spark.protocol.direct_reads import PartitionLag
-from zeh_spark.publisher.answers import Answer, Taken, taken
+from zeh_spark.publisher import answers
+from zeh_spark.publisher.answers import Answer, Taken
 from zeh_spark.publisher.long_polling import FeedWatch, State
 from zeh_spark.store.answer_cache import AnswerCache
 from zeh_spark.store.feed import ChunkFeed, Feed, HasOwnVersion
@@ -76,6 +78,7 @@ class FeedCalls:
         stopped: Whether the server is about to stop: then nothing waits any more.
         cache: The parts of answers that are kept for the next readers.
         backlogs: What the store's feeds have after which position, if there is a store.
+        unsent: The bytes of answers that clients have not taken.
 
     Args:
         store: The store whose feeds are served, if there is one.
@@ -83,6 +86,7 @@ class FeedCalls:
         send_timeout: Seconds for which a client may take nothing before it is dropped.
         cache_bytes: Most bytes of `cache`.
         draining: Whether the server is about to stop: then nothing waits for long.
+        unsent: The bytes of answers that clients have not taken.
     """
 
     def __init__(
@@ -92,8 +96,10 @@ class FeedCalls:
         send_timeout: float,
         cache_bytes: int,
         draining: Draining | None = None,
+        unsent: Unsent | None = None,
     ) -> None:
         self.stopped = False
+        self.unsent = unsent or Unsent()
         self._draining = draining or Draining()
         self.cache = AnswerCache(cache_bytes)
         self.backlogs = Backlogs(store) if store else None
@@ -233,6 +239,10 @@ class FeedCalls:
                 if each is not None:
                     each.cancel()
 
+    def taken(self, pieces: Iterator[Sequence[bytes]]) -> Taken:
+        """Return the next part of an answer: a short one if many bytes wait for their clients."""
+        return answers.taken(pieces, answers.TAKE_BYTES if self.unsent.is_ample else SMALL)
+
     def answer(
         self,
         name: str,
@@ -245,14 +255,20 @@ class FeedCalls:
     ) -> Answer:
         """Return an answer whose parts are taken in threads of the feed (see `Answer`)."""
 
-        async def take(rest: Iterator[bytes]) -> Taken:
+        async def take(rest: Iterator[Sequence[bytes]], client: str) -> Taken:
+            held = 0
             try:
-                return await self.in_thread(name, partial(taken, rest), asker)
+                held = await self.unsent.turn(client)
+                part = await self.in_thread(name, partial(self.taken, rest), asker)
+                self.unsent.hold(client, part.size)
+                return part
             except Exception as exc:
                 self._rare.error(
                     ("aborted", name), "the answer of feed %r is aborted: %s", name, exc
                 )
                 raise
+            finally:
+                self.unsent.release(client, held)
 
         return Answer(
             begun,
@@ -260,6 +276,7 @@ class FeedCalls:
             headers,
             media_type,
             send_timeout=self._send_timeout,
+            unsent=self.unsent,
             ended=ended,
             gone=gone,
             rare=self._rare,

@@ -26,7 +26,7 @@ from zeh_spark.access.shares import client_of
 from zeh_spark.protocol import problems, wire
 from zeh_spark.protocol.direct_reads import OFFER
 from zeh_spark.protocol.served_lines import Block
-from zeh_spark.publisher.answers import Taken, disconnected, taken
+from zeh_spark.publisher.answers import Taken, disconnected
 from zeh_spark.publisher.feed_calls import Asker, FeedCalls, state_of
 from zeh_spark.publisher.pieces import gzip_stream, plain_stream
 from zeh_spark.publisher.read_requests import Ask, parse_query, resumed
@@ -135,13 +135,14 @@ class PageApi:
                     left = self._calls.left(begin, ask.wait)
                 waits = left > 0
                 page = await self._again(name, page, ask, waits, how, asker)
+            begun = page.begun if is_get else _NOTHING
+            self._calls.unsent.check(asker.client, begun.size)
         except BaseException:
             if gone:
                 gone.cancel()
             raise
         if is_get:
             exchange_of(request).served = page.served
-        begun = page.begun if is_get else _NOTHING
         return self._calls.answer(
             name, begun, headers, _MEDIA_TYPE, gone=gone, asker=Asker(asker.client)
         )
@@ -224,7 +225,7 @@ class PageApi:
             )
         if waits and not found:
             return Opened(feed, ask, {**cursors, **after}, seen, None)
-        begun = taken(gzip_stream(pieces) if how.gzip else plain_stream(pieces))
+        begun = self._calls.taken(gzip_stream(pieces) if how.gzip else plain_stream(pieces))
         return Opened(feed, ask, cursors, seen, begun, tally)
 
 

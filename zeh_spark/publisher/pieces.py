@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 SEND_BYTES = 256 << 10
@@ -58,21 +58,21 @@ def gzip_piece(text: bytes) -> Piece:
     return Piece(_cut(packed), len(text), zlib.crc32(text), _shift(len(text)))
 
 
-def plain_stream(pieces: Iterable[Piece]) -> Iterator[bytes]:
-    """Yield the bytes of plain pieces."""
+def plain_stream(pieces: Iterable[Piece]) -> Iterator[Sequence[bytes]]:
+    """Yield the bytes of plain pieces, piece by piece."""
     for piece in pieces:
-        yield from piece.sends
+        yield piece.sends
 
 
-def gzip_stream(pieces: Iterable[Piece]) -> Iterator[bytes]:
-    """Yield the bytes of compressed pieces as one gzip stream."""
-    crc, size, head = 0, 0, _GZIP_HEAD
+def gzip_stream(pieces: Iterable[Piece]) -> Iterator[Sequence[bytes]]:
+    """Yield the bytes of compressed pieces as one gzip stream, piece by piece."""
+    crc, size = 0, 0
+    head: tuple[bytes, ...] = (_GZIP_HEAD,)
     for piece in pieces:
-        for each in piece.sends:
-            yield head + each if head else each
-            head = b""
+        yield (*head, *piece.sends)
+        head = ()
         crc, size = combined(crc, piece), size + piece.size
-    yield head + _LAST_BLOCK + struct.pack("<II", crc, size % (1 << 32))
+    yield (*head, _LAST_BLOCK + struct.pack("<II", crc, size % (1 << 32)))
 
 
 def combined(before: int, piece: Piece) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from starlette.types import ASGIApp
 
 from zeh_spark.access.gate import Gate
 from zeh_spark.errors import StoreError, ZeroEventHubError
-from zeh_spark.network import http_protocol
+from zeh_spark.network import http_protocol, unsent
 from zeh_spark.network.certificates import Certificates
-from zeh_spark.network.connections import Listener, Refused, allowed_connections, nobody
+from zeh_spark.network.connections import Idle, Listener, Refused, allowed_connections, nobody
 from zeh_spark.network.draining import Draining, StopTimes, end_after, stop_on_signals
 from zeh_spark.network.http_protocol import IDLE_SECONDS, BoundedProtocol
+from zeh_spark.network.unsent import Unsent
 from zeh_spark.publisher import page_api, publish_api
 from zeh_spark.publisher.answers import ClientStalledError
 from zeh_spark.publisher.app import create_app
@@ -37,6 +39,9 @@ from zeh_spark.telemetry import tracebacks
 from zeh_spark.telemetry.settings import Telemetry
 
 _CLOSE = (b"connection", b"close")
+
+_MUCH, _QUIET_TICKS = 32 << 20, 300
+"""Unsent bytes after which freed memory is given back, once none were there for so many ticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,12 @@ class Server(uvicorn.Server):
         running: Running | None = None,
     ) -> None:
         self._running = running or Running()
-        self._protocol = partial(BoundedProtocol, refused=self._running.refused)
+        self._idle = Idle()
+        counted: Unsent = getattr(getattr(app, "state", None), "unsent", None) or Unsent()
+        self._unsent, self._was_much, self._quiet = counted, False, 0
+        self._protocol = partial(
+            BoundedProtocol, refused=self._running.refused, unsent=counted, idle=self._idle
+        )
         super().__init__(
             uvicorn.Config(
                 app,
@@ -112,6 +122,9 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen (see `uvicorn.Server`), then set `ready`."""
+        for each in sockets or ():
+            if isinstance(each, Listener):
+                each.idle = self._idle
         if self._running.certificates is None:
             await super().startup(sockets)
         else:
@@ -144,6 +157,7 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Drain if it was begun; return whether to stop (see `uvicorn.Server`)."""
         self._running.look()
+        self._give_back()
         if self._running.certificates is not None:
             self._running.certificates.look()
         draining = self._running.draining
@@ -152,6 +166,14 @@ class Server(uvicorn.Server):
                 self._begin_to_drain()
             self.should_exit = self.should_exit or draining.seconds >= self._running.times.delay
         return await super().on_tick(counter)
+
+    def _give_back(self) -> None:
+        """Give the memory of answers that waited back to the kernel, some time after them."""
+        self._was_much |= self._unsent.total > _MUCH
+        self._quiet = 0 if self._unsent.total else self._quiet + 1
+        if self._was_much and self._quiet >= _QUIET_TICKS:
+            self._was_much = False
+            give_back_memory()
 
     def _begin_to_drain(self) -> None:
         """Have connections close after their next answer, which long polls give soon."""
@@ -183,6 +205,8 @@ def serve(
     running: Running | None = None,
     telemetry: Telemetry | None = None,
     console: bool = False,
+    send_buffer: int = unsent.MOST,
+    connections_per_address: int | None = None,
 ) -> None:
     """Serve feeds until SIGINT or SIGTERM, after which the process ends with exit code 0.
 
@@ -202,9 +226,13 @@ def serve(
         running: How it runs and ends.
         telemetry: What the publisher tells about itself (see `create_app`).
         console: Whether /console has web pages about the feeds.
+        send_buffer: Most bytes of answers in memory that clients have not taken yet.
+        connections_per_address: Most open connections of one address; three quarters of all if it
+            is None.
     """
     running = running or Running()
-    listener.most = allowed_connections()
+    gateways = [ip_network(each) for each in running.forwarded_allow_ips]
+    listener.allow(allowed_connections(), connections_per_address, gateways)
     keep_freed_memory()
     collect_rarely()
     stop_on_signals(running.draining)
@@ -220,6 +248,8 @@ def serve(
         draining=running.draining,
         telemetry=replace(telemetry or Telemetry(), connections=lambda: listener.open),
         console=console,
+        send_buffer=send_buffer,
+        connections=listener.most,
     )
 
     def drain() -> None:
@@ -255,6 +285,12 @@ def keep_freed_memory() -> None:
         mallopt(trim_threshold, 16 << 20)
         mallopt(mmap_threshold, 4 << 20)
         mallopt(arena_max, 2)
+
+
+def give_back_memory() -> None:
+    """Give memory that was freed back to the kernel, where the C library can."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 def listen(host: str, port: int) -> Listener:

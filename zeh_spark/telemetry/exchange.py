@@ -8,6 +8,7 @@ Belongs to the publisher's event loop; a `Tally` is written by one worker thread
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -57,6 +58,7 @@ class Exchange:
         served: The events in the answer.
         published: The events that it has published.
         commit_seconds: How long the store took to commit; None if it did not.
+        ended: Is called when the answer was sent, or broke off.
     """
 
     request_id: str = ""
@@ -71,6 +73,7 @@ class Exchange:
     served: Tally = field(default_factory=Tally)
     published: int = 0
     commit_seconds: float | None = None
+    ended: Callable[[], object] = lambda: None
 
     @property
     def ids(self) -> dict[str, str]:

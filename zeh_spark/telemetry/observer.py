@@ -63,6 +63,7 @@ class Observer:
             exchange.status = exchange.status or 500  # what the server answers then
             raise
         finally:
+            exchange.ended()
             feed = scope.get("path_params", {}).get("feed", "")
             seconds = time.monotonic() - begun
             self._metrics.count(exchange, scope["method"], feed, seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from zeh_spark.publisher.pieces import SEND_BYTES
 
 
 def parts_of(sends: Iterator[bytes]) -> Iterator[Taken]:
-    rest: Iterator[bytes] | None = sends
+    rest: Iterator[Sequence[bytes]] | None = ([each] for each in sends)
     while rest is not None:
         part = taken(rest)
         rest = part.rest
@@ -32,11 +32,11 @@ def test_parts_are_the_answer(sizes: list[int]) -> None:
 
 def test_small_pieces_are_sent_together() -> None:
     """A feed of tiny chunks does not cost a packet each."""
-    assert [b"x" * 100] == taken(iter([b"x"] * 100)).sends
+    assert [b"x" * 100] == taken(iter([[b"x"]] * 100)).sends
 
 
-def failing(*sends: bytes) -> Iterator[bytes]:
-    yield from sends
+def failing(*sends: bytes) -> Iterator[Sequence[bytes]]:
+    yield from ([each] for each in sends)
     raise OSError("the disk is gone")
 
 
