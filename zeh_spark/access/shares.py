@@ -174,21 +174,24 @@ class Slots:
         self._most = most
         self._share = max(1, most // SHARE)
         self._what = what
+        self._left = most
         self._taken: Counter[str] = Counter()
 
     def take(self, client: str) -> None:
         """Take a slot. Raises Problem if there is none for this client."""
-        left, own = self._most - self._taken.total(), self._taken[client]
+        left, own = self._left, self._taken.get(client, 0)
         if left < 1:
             raise self._busy(f"{self._most} {self._what} are under way")
         if left <= self._share <= own:
             raise self._busy(
                 f"{own} {self._what} of this client are under way; the rest is reserved for others"
             )
+        self._left -= 1
         self._taken[client] += 1
 
     def give_back(self, client: str) -> None:
         """Give a slot back."""
+        self._left += 1
         self._taken[client] -= 1
         if not self._taken[client]:
             del self._taken[client]

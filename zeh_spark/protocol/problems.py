@@ -349,7 +349,7 @@ NO_DIRECT_READS = _problem(
 READS_BUSY = _problem(
     "reads-busy",
     503,
-    f"Too many reads at a time, or bytes that clients have not taken, of this one or all. {_AGAIN}",
+    f"Too many requests at a time, or too many bytes of answers that wait for clients. {_AGAIN}",
 )
 
 # Of calls of the publish API: their form.
