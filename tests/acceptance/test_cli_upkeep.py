@@ -54,6 +54,10 @@ def test_names_of_batches_are_compared_as_long_as_they_were_told_to(run: Run) ->
     assert "for ever.\n" in run("retention", "orders", "--names", "forever").stdout
     assert "keeps all events.\n" in run("retention", "orders", "--names", "90d").stdout
     assert 2 == run("retention", "orders", "--names", "never").returncode
+    said = run("retention", "orders", "--producers", "180d").stdout
+    assert "keeps all events, and producers that have published within 180 days.\n" in said
+    assert said in run("retention", "orders", "--names", "90d").stdout
+    assert "keeps all events.\n" in run("retention", "orders", "--producers", "forever").stdout
 
 
 def test_name_of_a_reader_that_has_ended_is_freed(run: Run, store_url: str) -> None:

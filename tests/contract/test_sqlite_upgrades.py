@@ -192,6 +192,8 @@ def test_store_of_version_8_gets_its_log_of_acts(tmp_path: Path) -> None:
         (act,) = store.acts()
         assert ("cli", "alice@host", "migrate") == (act.via, act.actor, act.action)
         assert {"before": 8, "after": 10} == act.details
+        store.set_retention("orders", Retention(producers_ms=5))
+        assert Retention(producers_ms=5) == store.retention("orders")
     for statement in ("UPDATE acts SET time = 1", "DELETE FROM acts"):
         with closing(sqlite3.connect(file)) as other:
             with pytest.raises(sqlite3.IntegrityError, match="never changed or deleted"):
