@@ -231,12 +231,13 @@ class BucketBatch:
                 self._counts["controls"] += 1
                 yield Given(row.event, _json(Delivery(name, row.number)).decode())
                 continue
-            if row.control in ("close", "release"):
+            if row.control == "replay":
+                replays = True
+            elif row.control in ("close", "release"):
                 controls.append(row.control)
             if row.number >= 0:
                 arrivals.append(_arrival(row))
                 events.setdefault(row.number, []).append(row)
-                replays = replays or arrivals[-1].replay
         if replays:
             arrivals.sort(key=lambda each: (each.number, each.replay))
             for same in events.values():
