@@ -200,11 +200,11 @@ class Gate:
             exchange_of(request).route = path
             await self.check(request, needs, credential)
             request.state.client = client = client_of(request)
-            if needs in (nothing, watches):
-                return await endpoint(request)
-            self._check_room(request, client, needs)
+            if needs not in (nothing, watches):
+                self._check_room(request, client, needs)
             response = await endpoint(request)
-            self.unsent.check(client, len(response.body))
+            if needs is not watches:
+                self.unsent.check(client, len(response.body))
             return response
 
         return Route(path, guarded, methods=methods, name=needs.__name__)
