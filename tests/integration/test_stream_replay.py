@@ -115,6 +115,7 @@ def test_a_batch_that_is_shorter_now_is_an_error(repeated, change, found):
 
     assert "stagingLocation" in str(caught.value)
     assert "replay=accept" in str(caught.value)
+    assert "failOnDataLoss" not in str(caught.value)  # it lets no repeated batch pass
 
 
 def in_another_order(feed):

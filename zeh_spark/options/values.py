@@ -203,8 +203,9 @@ def parse_value(text: str) -> str:
     """
     if text != "none" and text.strip().lower() in {"none", "null"}:
         raise ValueError(
-            "must have a value: this is the text of a variable without one. Leave the option out; "
-            "where the word none is allowed, it is in lower case"
+            "must have a value: this is the text of a variable without one. Give it a value, "
+            "or leave it out if it is not required; where the word none is allowed, it is in lower "
+            "case"
         )
     return text
 

@@ -112,7 +112,9 @@ def _verified(
     try:
         lines = _first_events(client, request, end.events)
     except CursorGoneError as exc:
-        raise _mismatch(request, end, f"the publisher no longer has them ({exc})") from exc
+        raise _mismatch(
+            request, end, f"the publisher no longer has them ({exc.__cause__ or exc})"
+        ) from exc
     count = lines.count(b"\n")
     if count != end.events:
         raise _mismatch(request, end, f"the feed gives {count} now", got=count)
@@ -127,7 +129,9 @@ def _counted(client: FeedClient, request: PageRequest, end: Position) -> list[by
         _check_known(client, request, end)
         lines = _up_to(client, request, end)
     except CursorGoneError as exc:
-        raise _mismatch(request, end, f"the publisher no longer has them ({exc})") from exc
+        raise _mismatch(
+            request, end, f"the publisher no longer has them ({exc.__cause__ or exc})"
+        ) from exc
     count = lines.count(b"\n")
     if count != end.events:
         raise _mismatch(request, end, f"the feed gives {count} now", got=count)
