@@ -142,6 +142,12 @@ def _check_beside_data(schema: T.StructType) -> None:
                 "is a stamp of the feed that was read, and the event gets new ones: drop "
                 "it, or put it into the event, to_json(struct(*)) AS data",
             )
+        if name not in _ENVELOPE and name.lower() in _ENVELOPE:
+            raise _refused(
+                name,
+                f"has the same name as {name.lower()!r} for Spark, so which of them is meant is "
+                f"not known: rename all but one",
+            )
         if name not in _ENVELOPE:
             raise _refused(
                 name,

@@ -213,7 +213,7 @@ REFUSED = {
     "no columns": ([], "data", "without columns"),
     "another column": ([DATA, ("x", INT)], "x", r"beside 'data': .*to_json\(struct"),
     "another case twice": ([DATA, ("Key", INT), ("KEY", INT)], "key", "'Key' and 'KEY' have the"),
-    "two cases": ([DATA, ("DATA", STRING)], "DATA", "'DATA' has no meaning beside 'data'"),
+    "two cases": ([DATA, ("DATA", STRING)], "DATA", "'DATA' has the same name as 'data' for Spark"),
     "twice": ([("a", INT), ("a", INT)], "a", "twice"),
     "both": ([DATA, ("partition", INT), ("key", STRING)], "key", "contradicts 'partition'"),
     "partition STRING": ([DATA, ("partition", STRING)], "partition", "is STRING: CAST it AS INT"),
