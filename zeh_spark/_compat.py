@@ -111,6 +111,11 @@ def found_column(
     return found[0] if found else None
 
 
+def quoted(name: str) -> str:
+    """Return a column's name, quoted for SQL: a name may have dots, and is no path then."""
+    return f"`{name.replace('`', '``')}`"
+
+
 __all__ = [
     "CASE_SENSITIVE",
     "HAS_ADMISSION_CONTROL",
@@ -123,4 +128,5 @@ __all__ = [
     "column_of",
     "found_column",
     "is_connect",
+    "quoted",
 ]

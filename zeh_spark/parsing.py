@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructField, StructType, VariantType
 
-from zeh_spark._compat import column_of
+from zeh_spark._compat import column_of, quoted
 from zeh_spark.errors import ERRORS_PAGE, OptionError
 
 _CORRUPT, _VALUE = "_zeh_corrupt", "value"
@@ -57,7 +57,7 @@ def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) ->
         text = F.col("data").getField(_CORRUPT)
         why = F.concat(F.lit("not read: "), _unread(text, schema))
         read = read.withColumn("data", _checked(df, text, why, struct))
-    others = [F.col(name) for name in df.columns if name != column_of(df, "data")]
+    others = [F.col(quoted(name)) for name in df.columns if name != column_of(df, "data")]
     names = (struct if corrupt else schema).fieldNames()
     return read.select(*others, *(F.col("data").getField(name).alias(name) for name in names))
 

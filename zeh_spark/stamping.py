@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType
 
-from zeh_spark._compat import column_of
+from zeh_spark._compat import column_of, quoted
 from zeh_spark.errors import OptionError
 from zeh_spark.protocol.stamp_columns import (
     HEADERS,
@@ -66,7 +66,7 @@ def stamped(df: DataFrame, *, key: bool = False) -> DataFrame:
         )
     columns = {each.name: _typed(each) for each in added}
     own = F.map_filter("headers", lambda name, _: ~name.isin(*sorted(HEADERS)))
-    others = [own.alias(name) if name == headers else df[f"`{name}`"] for name in df.columns]
+    others = [own.alias(name) if name == headers else F.col(quoted(name)) for name in df.columns]
     return df.select(*others, *(column.alias(name) for name, column in columns.items()))
 
 

@@ -116,6 +116,20 @@ def test_functions_find_columns_in_any_case(make, event):
     assert [*map(str.lower, upper.columns)] == [*map(str.lower, lower.columns)]
 
 
+@pytest.mark.parametrize("make", [lambda frame: parsed(frame, "i INT"), stamped])
+def test_other_columns_stay_whatever_their_names_are(make, spark):
+    """A name with dots is no path into another column, and may have backticks."""
+    frame = make(
+        spark.sql(
+            """SELECT '{"i": 1}' AS data, map('a', 'b') AS headers, 2 AS `headers.a`,
+            struct(3 AS b) AS x, 4 AS `x.b`, 5 AS `x``b`"""
+        )
+    ).drop("data", "headers")
+
+    assert ["headers.a", "x", "x.b", "x`b"] == frame.columns[:4]
+    assert [2, (3,), 4, 5] == first(frame)[:4]
+
+
 def test_what_is_compared_without_data_leaves_out_the_envelope(event):
     """Another partition or stamp of an event is not another event."""
     frame = shouted(event.withColumnRenamed("data", "x"))

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from zeh_spark._compat import is_connect
+from zeh_spark._compat import is_connect, quoted
 from zeh_spark.lakehouse.commits import BatchContent
 
 _EXACT = {
@@ -78,7 +78,7 @@ def content_of(frame: DataFrame) -> BatchContent:
     because equal maps may have another order.
     """
     columns = [
-        _ordered(F.col(_quoted(field.name)), field.dataType).alias(f"c{number}")
+        _ordered(F.col(quoted(field.name)), field.dataType).alias(f"c{number}")
         for number, field in enumerate(frame.schema)
     ]
     row = F.to_json(F.struct(*columns), _EXACT)
@@ -137,7 +137,3 @@ def _parts(kind: DataType) -> list[DataType]:
     if isinstance(kind, MapType):
         return [kind.keyType, kind.valueType]
     return [each.dataType for each in kind] if isinstance(kind, StructType) else []
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

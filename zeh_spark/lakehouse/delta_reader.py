@@ -24,7 +24,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from zeh_spark._compat import column_of
+from zeh_spark._compat import column_of, quoted
 from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse.delta_errors import delta_errors
 from zeh_spark.lakehouse.delta_options import SETTINGS, Options, limited, refusal
@@ -76,7 +76,7 @@ def from_delta(
         raise refused
     rows = _stream(LakeTable(spark, table), options, change_feed=change_feed)
     names = [name for name in rows.columns if not change_feed or name not in _CHANGE]
-    columns = [F.struct(*map(_column, names)).alias("data")]
+    columns = [F.struct(*(F.col(quoted(name)) for name in names)).alias("data")]
     if key is not None:
         columns.insert(0, _key(rows, key, table).alias("key"))
     if not change_feed:
@@ -123,15 +123,10 @@ def _refused(place: LakeTable, problem: str) -> LakehouseError:
     )
 
 
-def _column(name: str) -> Column:
-    """Return a column by its exact name, whatever dots are in it."""
-    return F.col(f"`{name.replace('`', '``')}`")
-
-
 def _key(rows: DataFrame, key: str, table: str) -> Column:
     try:
         named = column_of(rows, key)
-        column = _column(named) if named else F.expr(key)
+        column = F.col(quoted(named)) if named else F.expr(key)
         (field,) = rows.select(column.alias("key")).schema
     except (AnalysisException, ParseException) as exc:
         said = str(exc).partition(" SQLSTATE")[0].strip()

@@ -28,7 +28,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
-from zeh_spark._compat import column_of, found_column
+from zeh_spark._compat import column_of, found_column, quoted
 from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse import app_versions
 from zeh_spark.lakehouse.commit_settings import check_merges, committing
@@ -45,7 +45,6 @@ from zeh_spark.lakehouse.precedence import (
     TIME,
     feed_of,
     newest,
-    quoted,
     wins,
 )
 from zeh_spark.lakehouse.write_options import check_spelling

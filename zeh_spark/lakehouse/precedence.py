@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from zeh_spark._compat import quoted
 from zeh_spark.lakehouse.old_rows import ACCEPT
 from zeh_spark.protocol import feed_identity
 
@@ -151,8 +152,3 @@ def _restored(table: str, newest: Column, time: Column) -> Column:
             "again"
         ),
     )
-
-
-def quoted(name: str) -> str:
-    """Return a column's name, quoted for SQL."""
-    return f"`{name.replace('`', '``')}`"

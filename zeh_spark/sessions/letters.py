@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from zeh_spark._compat import column_of
+from zeh_spark._compat import column_of, quoted
 from zeh_spark.errors import OptionError
 from zeh_spark.protocol import dead_letters
 from zeh_spark.sessions.model import CONTROL, RECORDS
@@ -25,7 +25,6 @@ from zeh_spark.sessions.routing import Writer
 from zeh_spark.sink.letters import rows_of
 from zeh_spark.sink.row_layout import RowLayout, layout
 from zeh_spark.stamping import has_headers
-from zeh_spark.stateful.row_codec import quoted
 
 _FACTS = "_zeh_dead"
 _ENVELOPE = ("headers", "key", "partition")

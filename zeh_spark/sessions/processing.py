@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
-from zeh_spark._compat import column_of
+from zeh_spark._compat import column_of, quoted
 from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.lakehouse.delta_table import LakeTable
 from zeh_spark.lakehouse.delta_writer import DeltaFeedWriter
@@ -43,7 +43,6 @@ from zeh_spark.sessions.handling import (
 from zeh_spark.sessions.verdicts import VERDICT
 from zeh_spark.stamping import has_stamps, stamp
 from zeh_spark.stateful import requirements
-from zeh_spark.stateful.row_codec import quoted
 
 _VERDICT = (
     *("session", "number", "begun", "status", "attempt", "result", "detail", "event_key", "held"),

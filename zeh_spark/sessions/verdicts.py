@@ -10,10 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
+from zeh_spark._compat import quoted
 from zeh_spark.errors import LakehouseError
 from zeh_spark.lakehouse.delta_table import LakeTable
 from zeh_spark.sessions.handling import OPEN, RESULT, HeldBy, Past
-from zeh_spark.stateful.row_codec import nullable, quoted
+from zeh_spark.stateful.row_codec import nullable
 
 _PLACE = ("processor", "session", "begun", "number")
 """What an event is known by in the table."""

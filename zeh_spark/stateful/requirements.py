@@ -13,10 +13,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from zeh_spark._compat import column_of
+from zeh_spark._compat import column_of, quoted
 from zeh_spark.errors import OptionError
 from zeh_spark.stateful.ranges import MAX_NUMBER
-from zeh_spark.stateful.row_codec import quoted
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

@@ -34,6 +34,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from zeh_spark._compat import quoted
 from zeh_spark.errors import OptionError
 
 _NAME = 50_000
@@ -85,11 +86,6 @@ def unpacked(text: Column, schema: StructType) -> list[Column]:
         .alias(field.name)
         for number, field in enumerate(schema)
     ]
-
-
-def quoted(name: str) -> str:
-    """Return a column's name, quoted for SQL."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def nullable(kind: DataType) -> DataType:
