@@ -84,6 +84,24 @@ def test_lost_uploads_are_sent_again(
     assert {} == dict(publisher.store.staged())
 
 
+@pytest.mark.timeout(60)
+def test_uploads_that_are_sent_again_may_get_no_answer(
+    publisher: Publisher, gateway: Gateway, far: Producer
+) -> None:
+    """The network fails after the crash, as before it: I wait, and then go on (EX-02)."""
+    losses = losing(publisher.store, far, None, lost, passed)
+
+    def fate(gateway: Gateway, request: Passing) -> Given:
+        tries = [each for each in gateway.requests if each.target == request.target]
+        again = request.method == "PUT" and commits(gateway) == 2 and len(tries) == 1
+        return (lost if again else losses)(gateway, request)
+
+    gateway.fate = fate
+
+    assert 0 == published(far, "1").batch
+    assert [b"1"] == events_of(publisher.store)
+
+
 def test_a_commit_that_arrives_late_adds_nothing(
     publisher: Publisher, gateway: Gateway, far: Producer
 ) -> None:

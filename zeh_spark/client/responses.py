@@ -44,6 +44,9 @@ _TLS = OptionAdvice(
     "check {}, {}, the host name, and whether the address should begin with http:",
     ("caFile", "clientCertFile"),
 )
+_OF_A_REQUEST = (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError)
+"""Errors that requests, which raises an OSError, and what is below it make others of."""
+
 _NO_CONNECTION = (
     urllib3.exceptions.NewConnectionError,
     urllib3.exceptions.ConnectTimeoutError,
@@ -177,10 +180,13 @@ def invalid_redirect(url: FeedUrl) -> PublisherError:
 def innermost(exc: BaseException) -> BaseException:
     """Return the first cause of an error of requests or urllib3.
 
-    The messages that they wrap around it show the whole URL.
+    The messages that they wrap around it show the whole URL. What was handled when the request was
+    made is no cause of it, and may lead back to itself.
     """
     while True:
-        inner = getattr(exc, "reason", None) or exc.__cause__ or exc.__context__
+        inner = getattr(exc, "reason", None) or exc.__cause__
+        if not inner and isinstance(exc.__context__, _OF_A_REQUEST):
+            inner = exc.__context__
         if not isinstance(inner, BaseException):
             inner = next((arg for arg in exc.args if isinstance(arg, BaseException)), None)
         if inner is None:
