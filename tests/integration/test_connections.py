@@ -10,6 +10,7 @@ import resource
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ import pytest
 import requests
 
 from zeh_spark.network.connections import TURN, Listener
-from zeh_spark.publisher import open_store
-from zeh_spark.publisher.server import listen
+from zeh_spark.publisher import MemoryStore, create_app, open_store
+from zeh_spark.publisher.server import Server, listen
 from zeh_spark.store.access import ADMIN, Grant, Right, new_token
 from zeh_spark.testing import publish
 from zeh_spark.testing.writers import until
@@ -167,6 +168,25 @@ def test_one_address_leaves_connections_for_others(store_url: str, tmp_path: Pat
     assert head.startswith(REFUSED)
     assert b"retry-after: 1" in head.lower().split(b"\r\n")
     assert b"urn:zeroeventhub:problem:too-many-connections" in body
+
+
+def test_what_is_left_for_the_administrator_is_also_left_on_ipv6() -> None:
+    """Whose peers Python describes in four parts, and uvicorn in two."""
+    with closing(MemoryStore()) as store, listen("::1", 0) as listener, ExitStack() as stack:
+        store.create("orders", 1)
+        listener.allow(8, 1, [])
+        app = create_app(store)
+        server = Server(app, app.state.stop)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        stack.callback(thread.join, 30)
+        stack.callback(setattr, server, "should_exit", True)
+        assert server.ready.wait(30)
+        base, page = f"http://[::1]:{listener.getsockname()[1]}", "/orders?n=1&cursor0=_last"
+        wait = f"GET {page}&wait=60 HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        stack.enter_context(socket.create_connection(listener.getsockname()[:2])).sendall(wait)
+        until(lambda: requests.get(base + page, timeout=30).status_code == 503, 30)
+        assert 200 == requests.get(base + "/healthz", timeout=30).status_code
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ class Listener(socket.socket):
 
     def _has_room(self, found: _Connection, peer: Any) -> bool:
         """Return whether a connection is taken, perhaps in another one's place."""
-        host = peer[0] if peer else ""
+        host, peer = peer[0] if peer else "", peer[:2]  # as uvicorn tells it, also of IPv6
         address, spare = address_of(host), min(SPARE, self.most // 8)
         usual = self.most - spare
         own = max(1, usual * 3 // 4) if self.each is None else self.each
