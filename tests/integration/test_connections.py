@@ -23,7 +23,7 @@ from zeh_spark.network.connections import TURN, Listener
 from zeh_spark.publisher import MemoryStore, create_app, open_store
 from zeh_spark.publisher.server import Server, listen
 from zeh_spark.store.access import ADMIN, Grant, Right, new_token
-from zeh_spark.testing import publish
+from zeh_spark.testing import publish, running_publisher
 from zeh_spark.testing.writers import until
 
 SERVE = [sys.executable, "-m", "zeh_spark.cli", "serve", "--port", "0"]
@@ -187,6 +187,26 @@ def test_what_is_left_for_the_administrator_is_also_left_on_ipv6() -> None:
         stack.enter_context(socket.create_connection(listener.getsockname()[:2])).sendall(wait)
         until(lambda: requests.get(base + page, timeout=30).status_code == 503, 30)
         assert 200 == requests.get(base + "/healthz", timeout=30).status_code
+
+
+def test_no_request_outlives_its_connection() -> None:
+    """Not one, either, after which its client has sent another: that would wait for events on."""
+    with closing(MemoryStore()) as store:
+        store.create("orders", 1)
+        with running_publisher(store) as base:
+            address = "127.0.0.1", int(base.rpartition(":")[2])
+            head = b"GET /orders?n=1&cursor0=_last&wait=300 HTTP/1.1\r\nHost: x\r\n\r\n"
+            with socket.create_connection(address) as client:
+                client.sendall(head + head)
+                until(lambda: 1 == waiting(base))
+            until(lambda: 0 == waiting(base), 30)
+
+
+def waiting(base: str) -> int:
+    """Return how many readers wait."""
+    told = requests.get(f"{base}/metrics", timeout=30).text
+    found = re.search(r'^zeh_waiting_readers\{feed="orders"\} (\d+)', told, re.M)
+    return int(found[1]) if found else 0
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._held: tuple[str, int] | None = None
         self._scope: Any = None
         """Of the request that is answered, or was answered last."""
+        self._answered: Any = None
         self._served, self.app = self.app, self._serve
         self._head: int | None = 0
         """Bytes of the head that is coming; None while none is."""
@@ -130,6 +131,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self.resume_writing()
         self._idle.remove(self)
         self.pipeline.clear()
+        if self._answered is not None and not self._answered.response_complete:
+            # uvicorn tells this only the request that came last.
+            self._answered.disconnected = True
+            self._answered.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -300,6 +305,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
         await self.flow.drain()
+        self._answered = receive.__self__  # uvicorn's cycle
+        if self.parser is None:  # the connection is lost
+            self._answered.disconnected = True
+            return
         self._scope = scope
         if self.client in self._idle.spare:
             scope["state"]["spare"] = True
