@@ -60,7 +60,7 @@ bytes the client may still send meanwhile.
 
 _HIDES_BUFFER = sys.version_info >= (3, 11)
 _OF_TLS = "pause_writing", "resume_writing", "_start_shutdown"
-"""What of asyncio's TLS is followed, which hides what waits below it."""
+"""What of asyncio's TLS is followed, if it hides what waits below it. It has no public interface."""
 
 _AFTER_HEAD = HEADER_BYTES + (256 << 10)  # asyncio reads 256 KiB at a time
 
@@ -259,14 +259,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _socket_transport(self) -> asyncio.WriteTransport:
         """Return the transport of the socket, also below TLS."""
-        below: asyncio.WriteTransport | None = self._tls and self._tls._transport
-        return below or self.transport
+        found: asyncio.WriteTransport = self.transport if self._tls is None else self._tls._transport
+        return found
 
     def _look_below_tls(self) -> None:
         """Pause and resume with the socket below TLS, and close TLS only when all was sent.
 
-        asyncio tells what TLS has not encrypted yet. What is encrypted waits unseen, and TLS that
-        is closed gives it `LINGER_SECONDS`.
+        asyncio tells what TLS has not encrypted yet. What is encrypted waits unseen, and TLS that is
+        closed gives it `LINGER_SECONDS`.
         """
         tls = self._tls
         pause, resume, shut = (getattr(tls, name) for name in _OF_TLS)
