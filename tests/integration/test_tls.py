@@ -8,9 +8,8 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from starlette.applications import Starlette
 
 from tests.fix_cli import call
 from tests.fix_tls import Pair, TlsFolder
@@ -30,12 +28,10 @@ from zeh_spark.client.transport import Transport
 from zeh_spark.errors import PublisherError, StoreError
 from zeh_spark.network import certificates, http_protocol
 from zeh_spark.network.certificates import Certificates, TlsFiles
-from zeh_spark.network.connections import Idle
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import MemoryStore, create_app, open_store
-from zeh_spark.publisher import server as server_module
 from zeh_spark.publisher.config import Config
 from zeh_spark.publisher.reload import Hangups, Reload
 from zeh_spark.publisher.server import Running, Server, listen
@@ -252,9 +248,8 @@ def test_changed_files_are_noticed_without_a_signal(
 
 
 @contextmanager
-def in_thread(found: Certificates, app: Starlette | None = None) -> Iterator[str]:
-    app, listener = app or create_app(MemoryStore()), listen("127.0.0.1", 0)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+def in_thread(found: Certificates) -> Iterator[str]:
+    app, listener = create_app(MemoryStore()), listen("127.0.0.1", 0)
     server = Server(app, app.state.stop, running=Running(certificates=found))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
@@ -265,40 +260,6 @@ def in_thread(found: Certificates, app: Starlette | None = None) -> Iterator[str
         server.should_exit = True
         thread.join(30)
         listener.close()
-
-
-@pytest.mark.parametrize("after", ["keep-alive", "close"])
-def test_what_waits_below_tls_is_counted_and_sent(
-    tls: TlsFolder, after: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor is the connection idle, nor cut when TLS would long have been closed."""
-    monkeypatch.setattr(http_protocol, "LINGER_SECONDS", 0.2)
-    pair = tls.issue("server")
-    idle: list[Idle] = []
-    monkeypatch.setattr(server_module, "Idle", lambda: idle.append(Idle()) or idle[0])
-    with closing(MemoryStore()) as store, ExitStack() as stack:
-        store.create("orders", 1)
-        publish(store, "orders", ["x" * 1000] * 200)
-        app = create_app(store)
-        certificates = Certificates(TlsFiles(str(pair.cert), str(pair.key)))
-        base = stack.enter_context(in_thread(certificates, app))
-        link = stack.enter_context(socket.socket())
-        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        link.settimeout(30)
-        link.connect(("127.0.0.1", int(base.rpartition(":")[2])))
-        context = ssl.create_default_context(cafile=str(tls.ca))
-        reader = stack.enter_context(context.wrap_socket(link, server_hostname="127.0.0.1"))
-        head = "GET /orders?n=1&cursor0=_first HTTP/1.1\r\nHost: x\r\nConnection: "
-        reader.sendall(f"{head}{after}\r\n\r\n".encode())
-        said = reader.recv(1)
-        time.sleep(1)  # longer than TLS that is being closed waits for its client
-        assert app.state.unsent.total > 100_000
-        assert not idle[0].end_oldest()
-        while (found := said.count(b'"data":')) < 200:
-            more = reader.recv(1 << 16)
-            assert more, f"cut after {found} events"
-            said += more
-        until(lambda: app.state.unsent.total == 0)
 
 
 def test_a_slow_handshake_is_cut(tls: TlsFolder, monkeypatch: pytest.MonkeyPatch) -> None:

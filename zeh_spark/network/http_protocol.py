@@ -13,8 +13,6 @@ event loop.
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -57,10 +55,6 @@ LINGER_SECONDS, LINGER_BYTES = 2.0, 1 << 20
 bytes the client may still send meanwhile.
 """
 
-
-_HIDES_BUFFER = sys.version_info >= (3, 11)
-_OF_TLS = "pause_writing", "resume_writing", "_start_shutdown"
-"""What of asyncio's TLS is followed, if it hides what waits below it. It has no public interface."""
 
 _AFTER_HEAD = HEADER_BYTES + (256 << 10)  # asyncio reads 256 KiB at a time
 
@@ -105,8 +99,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._after_head = 0
         """Bytes since the head, or since the last part of the body: of trailers, for instance."""
         self._stalled: asyncio.TimerHandle | None = None
-        self._tls: Any = None
-        self._shut_later: Callable[[], object] | None = None
         self._refused = False
         self._discarded = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -114,20 +106,13 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request (see `asyncio.Protocol`)."""
         super().connection_made(transport)
-        self._tls = getattr(transport, "_ssl_protocol", None) if _HIDES_BUFFER else None
-        if self._tls is not None:
-            self._look_below_tls()
-        # so that all that waits is counted
-        self._socket_transport().set_write_buffer_limits(high=1, low=0)
+        transport.set_write_buffer_limits(high=1, low=0)  # so that all that waits is counted
         self._rest()
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection (see `asyncio.Protocol`)."""
         self._cancel_timer()
-        for name in _OF_TLS if self._tls is not None else ():
-            vars(self._tls).pop(name, None)  # so that no cycle keeps its buffers
-        self._tls, self._shut_later = None, None
         self.resume_writing()
         self._idle.remove(self)
         self.pipeline.clear()
@@ -139,8 +124,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what came (see `asyncio.Protocol`)."""
-        if self.transport.is_closing():  # TLS reads on until it has closed
-            return
         if self._refused:
             self._discarded += len(data)
             if self._discarded > LINGER_BYTES:
@@ -241,7 +224,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().pause_writing()
         if self._held is None:
             client = (self._scope or {}).get("state", {}).get("client", "")
-            self._held = client, self._socket_transport().get_write_buffer_size()
+            self._held = client, self.transport.get_write_buffer_size()
             self._unsent.hold(*self._held)
         if self._stalled is None:
             self._stalled = self.loop.call_later(STALLED_SECONDS, self.transport.abort)
@@ -256,42 +239,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self._unsent.release(*held)
         super().resume_writing()
         self._rest()
-
-    def _socket_transport(self) -> asyncio.WriteTransport:
-        """Return the transport of the socket, also below TLS."""
-        found: asyncio.WriteTransport = self.transport if self._tls is None else self._tls._transport
-        return found
-
-    def _look_below_tls(self) -> None:
-        """Pause and resume with the socket below TLS, and close TLS only when all was sent.
-
-        asyncio tells what TLS has not encrypted yet. What is encrypted waits unseen, and TLS that is
-        closed gives it `LINGER_SECONDS`.
-        """
-        tls = self._tls
-        pause, resume, shut = (getattr(tls, name) for name in _OF_TLS)
-
-        def paused() -> None:
-            pause()
-            self.pause_writing()
-
-        def resumed() -> None:
-            resume()
-            if tls._ssl_writing_paused:
-                return
-            self.resume_writing()
-            if (later := self._shut_later) is not None:
-                self._shut_later = None
-                later()
-
-        def shutting() -> None:
-            if tls._ssl_writing_paused:
-                self._shut_later = shut
-            else:
-                shut()
-
-        for name, call in zip(_OF_TLS, (paused, resumed, shutting), strict=True):
-            setattr(tls, name, call)
 
     def end(self) -> None:
         """Close the connection at once."""
