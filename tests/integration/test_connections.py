@@ -279,6 +279,18 @@ def test_an_idle_connection_gives_way_to_a_new_one(listener: Listener) -> None:
         assert [True, False, True, False, False] == [each.is_ended for each in peers]
 
 
+def test_a_spare_connection_gives_way_to_a_spare_one(listener: Listener) -> None:
+    """Readers do not take, one by one, what is left for health checks and the administrator."""
+    listener.most, listener.each = 16, 16
+    with ExitStack() as clients:
+        for _ in range(14):
+            clients.enter_context(taken(listener, "127.0.0.2"))
+        for _ in range(3):
+            peer = Peer(clients.enter_context(taken(listener, "127.0.0.2")))
+            listener.idle.add(peer, "address 127.0.0.2")
+            assert peer.client in listener.idle.spare
+
+
 @contextmanager
 def taken(listener: Listener, source: str) -> Iterator[socket.socket]:
     """A connection that the listener has accepted."""
@@ -293,6 +305,9 @@ class Peer:
 
     accepted: socket.socket
     is_ended: bool = False
+
+    def __post_init__(self) -> None:
+        self.client = self.accepted.getpeername()
 
     def end(self) -> None:
         self.is_ended = True

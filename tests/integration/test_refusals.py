@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tests.fix_metrics import Scrape
 from tests.patience import eventually
 from zeh_spark.network.http_protocol import HEADER_BYTES, PIPELINED, URL_BYTES
 from zeh_spark.publisher import open_store
+from zeh_spark.store.access import ADMIN, new_token
 
 # The serve command itself, with a time that a test can wait for.
 PROGRAM = (
@@ -30,6 +32,10 @@ PROGRAM = (
     "main()\n"
 )
 GET = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+WAIT = (
+    b"GET /orders?n=1&cursor0=_last&wait=60 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    b"Authorization: Bearer %b\r\n\r\n"
+)
 
 
 @dataclass
@@ -39,12 +45,12 @@ class Serving:
     base: str
     log: Path
 
-    def connected(self) -> socket.socket:
+    def connected(self, source: str = "127.0.0.1") -> socket.socket:
         port = int(self.base.rpartition(":")[2])
-        return socket.create_connection(("127.0.0.1", port), timeout=30)
+        return socket.create_connection(("127.0.0.1", port), 30, (source, 0))
 
-    def refused(self, problem: str) -> float:
-        return Scrape(self.base)("zeh_refusals_total", feed="(none)", problem=problem)
+    def refused(self, problem: str, token: str | None = None) -> float:
+        return Scrape(self.base, token)("zeh_refusals_total", feed="(none)", problem=problem)
 
     def lines(self, problem: str) -> list[dict[str, object]]:
         lines = map(json.loads, self.log.read_text().splitlines())
@@ -130,15 +136,28 @@ def test_a_refusal_that_cannot_be_answered_is_counted(serving):
 
 
 def test_refused_connections_are_counted_and_logged(tmp_path):
-    with started(tmp_path, files=64) as serving:
-        silent = [serving.connected() for _ in range(100)]
-        try:
-            eventually(lambda: len(serving.lines("too-many-connections")) == 1, 30)
-        finally:
-            for each in silent:
-                each.close()
+    """Readers that wait for events with all rights have taken all that there are."""
+    with closing(open_store(f"sqlite:///{tmp_path}/feeds.db")) as store:
+        given = [new_token(f"t{number}", ADMIN, store.now()) for number in range(5)]
+        for _, token in given:
+            store.add_token(token)
+    with started(tmp_path, files=64) as serving, ExitStack() as clients:
+        texts = cycle(text for text, _ in given)
+        sources = cycle(f"127.0.0.{number}" for number in range(2, 22))
+
+        def another() -> socket.socket:
+            return clients.enter_context(serving.connected(next(sources)))
+
+        def is_refused() -> bool:
+            another().sendall(WAIT % next(texts).encode())
+            return len(serving.lines("too-many-connections")) == 1
+
+        eventually(is_refused, 30)
+        for _ in range(40):
+            assert b"HTTP/1.1 503 " in another().recv(1 << 16)
+        clients.close()
         eventually(lambda: is_reached(serving), 30)
-        assert serving.refused("too-many-connections") > 30
+        assert serving.refused("too-many-connections", given[0][0]) > 40
     (line,) = serving.lines("too-many-connections")
     assert 503 == line["status"]
 

@@ -93,6 +93,10 @@ def address_of(host: str) -> str:
 class CanEnd(Protocol):
     """A connection."""
 
+    @property
+    def client(self) -> tuple[str, int] | None:
+        """The peer."""
+
     def end(self) -> None:
         """Close it at once."""
 
@@ -122,15 +126,20 @@ class Idle:
             if not self._of[address]:
                 del self._of[address]
 
-    def end_oldest(self, address: str | None = None) -> bool:
-        """Close the one that has been idle longest, of an address or of all; False without one."""
+    def end_oldest(self, address: str | None = None) -> bool | None:
+        """Close the one that has been idle longest, of an address or of all, spare ones last.
+
+        Return whether it was spare, as the one in its place has to be; None without one.
+        """
         among = self._all if address is None else self._of.get(address)
         if not among:
-            return False
-        oldest = next(iter(among))
+            return None
+        usual = (each for each in among if each.client not in self.spare)
+        oldest = next(usual, None) or next(iter(among))
+        was_spare = oldest.client in self.spare
         self.remove(oldest)
         oldest.end()
-        return True
+        return was_spare
 
 
 class Listener(socket.socket):
@@ -195,13 +204,14 @@ class Listener(socket.socket):
         address, spare = address_of(host), min(SPARE, self.most // 8)
         usual = self.most - spare
         own = max(1, usual * 3 // 4) if self.each is None else self.each
-        if self._of[address] >= own and not self._is_gateway(host):
-            is_usual = self.idle.end_oldest(address)
-        else:
-            is_usual = self.open < usual or self.idle.end_oldest()
-        if not is_usual and self.open >= self.most:
-            return False
-        if not is_usual:
+        has_many = self._of[address] >= own and not self._is_gateway(host)
+        is_spare = has_many or self.open - len(self.idle.spare) >= usual
+        if is_spare or self.open >= self.most:
+            ended = self.idle.end_oldest(address if has_many else None)
+            if ended is None and self.open >= self.most:
+                return False
+            is_spare = is_spare and ended is not False
+        if is_spare:
             self._tell(f"{self.open} connections are open, {self._of[address]} from {host}")
             self.idle.spare.add(peer)
         self.open += 1

@@ -43,8 +43,8 @@ from zeh_spark.telemetry.exchange import exchange_of
 STAGING_QUOTA = 64 << 30
 """Bytes that a producer may have staged and not committed."""
 
-MOST_PRODUCERS = 100_000
-"""Producers, with named batches, that a client may have begun: 150 MiB, about, with receipts."""
+MOST_PRODUCERS = 1_000_000
+"""Producers, with named batches, that a client may have begun: 1.5 GiB, about, with receipts."""
 
 MOST_CHUNKS = 250_000
 """Chunks in a commit: those of 250 million events, if chunks are full.
