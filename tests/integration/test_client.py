@@ -331,7 +331,7 @@ def test_a_packed_answer_that_grows_is_a_named_error(raw_server, reader, status,
     """Whoever answers with a megabyte that unpacks to gigabytes does not fill my memory."""
     packed = ok(gzip.compress(bytes(100 << 20), 1), status, content_encoding="gzip")
     raw_server.respond = lambda request: packed
-    monkeypatch.setattr("zeh_spark.client.transport.WHOLE_BYTES", 32 << 20, raising=False)
+    monkeypatch.setattr("zeh_spark.client.transport.WHOLE_BYTES", 32 << 20)
     tracemalloc.start()
     try:
         with pytest.raises(ZeroEventHubError, match=r"bytes|400|503|no feeds|'partitionCount'"):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
+import anyio.lowlevel
 import pytest
 import requests
 
@@ -262,7 +263,8 @@ def test_an_answer_that_waits_for_room_gets_its_turn() -> None:
         for client in "aaab":
             assert 2 == await unsent.turn(client)
         first, second, other = (asyncio.ensure_future(unsent.turn(each)) for each in "aac")
-        await asyncio.sleep(0)
+        done, _ = await asyncio.wait({first, second, other}, timeout=0)
+        assert not done
         first.cancel()
         await asyncio.wait({first})
         unsent.release("a", 2)
@@ -408,14 +410,14 @@ def test_a_client_that_goes_away_gives_back_its_turn() -> None:
     async def call(turns: Turns, client: str, name: str) -> None:
         async with turns.turn(client):
             told.append(name)
-            await asyncio.sleep(0)
+            await anyio.lowlevel.checkpoint()
 
     async def story() -> None:
         turns = Turns(2)  # a share is one
         async with turns.turn("a"):
             names = ("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1"), ("b", "b2"), ("b", "b3")
             calls = [asyncio.create_task(call(turns, *each)) for each in names]
-            await asyncio.sleep(0.01)
+            await asyncio.wait(calls[3:])
             assert ["b1", "b2", "b3"] == told  # a share of the others is free
             calls[0].cancel()
             await asyncio.wait({calls[0]})
