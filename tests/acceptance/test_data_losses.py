@@ -1,4 +1,4 @@
-"""Retention overtakes a query on Spark: it goes on as its operator decided, through a crash."""
+"""A query on Spark whose unread events were removed by retention continues, even after a crash."""
 
 from __future__ import annotations
 

@@ -118,8 +118,8 @@ def test_a_replayed_event_is_processed_unless_it_was(processing):
 
 @pytest.mark.slow
 def test_a_repaired_event_is_known_after_its_session_was_forgotten(processing):
-    """A dead letter is repaired after a weekend. It is handled once, as the event that failed, and
-    one that was processed is not processed again. A session that it held goes on.
+    """I repair a dead letter after a weekend. It is processed once, with the key of the event that
+    failed. Events that were processed before are ignored. A session that was held continues.
     """
     add, again = processing.orders.add, {"session-control": "replay"}
     frame = {"last": "headers['last']", "keep_closed": "10 seconds"}

@@ -215,7 +215,7 @@ def waiting(base: str) -> int:
 def test_a_gateway_has_as_many_connections_as_there_are(
     store_url: str, tmp_path: Path, option: str
 ) -> None:
-    """All clients behind it have its address."""
+    """All clients behind a gateway have the gateway's address."""
     with (
         serving(store_url, tmp_path / "log", "-n 128", option) as publisher,
         ExitStack() as open_sockets,

@@ -107,7 +107,7 @@ def is_again(answer: requests.Response, path: str = "", method: str = "GET") -> 
 def test_a_cursor_that_the_standby_has_not_come_to_is_asked_for_again(
     pair: Pair, ahead: dict[str, str]
 ) -> None:
-    """My reader comes from the primary; it waits, and goes on once the standby has caught up."""
+    """A reader that comes from the primary is asked to retry until the standby has caught up."""
     query = f"cursor0={ahead['0']}&cursor1={ahead['1']}"
     before = plan(pair.replica, {"0": "_first", "1": "_first"}).json()
     ranges = [{"partition": 0, "from": before["ends"]["0"], "to": ahead["0"]}]
