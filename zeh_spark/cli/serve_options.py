@@ -73,7 +73,7 @@ _SETTINGS = {
     ),
     "most_producers": _setting(
         "most_producers", type=click.IntRange(min=1), metavar="COUNT",
-        meaning="Most producers, with named batches, that each client may have begun. A client is "
+        meaning="Most producers that each client may have begun. A client is "
         "a token, or without tokens an address.",
     ),
     "most_cursor_sets": _setting(

@@ -28,21 +28,18 @@ class Account:
         former: the last batch of each former incarnation.
         sequences: the numbers by stored partition.
         receipts: the newest receipts by their number.
-        client: the client that began it and has it counted, None if nobody has.
     """
 
     state: ProducerState
     former: dict[str, int] = field(default_factory=dict)
     sequences: dict[int, Numbers] = field(default_factory=dict)
     receipts: dict[int, StoredReceipt] = field(default_factory=dict)
-    client: str | None = None
 
     def expire(self) -> None:
         """Forget what is not needed to refuse the producer by its name."""
         self.former.clear()
         self.sequences.clear()
         self.receipts.clear()
-        self.client = None
 
     def add(self, receipt: StoredReceipt, sequences: Mapping[int, Numbers], most: int) -> None:
         """Take a published batch into account.

@@ -94,6 +94,7 @@ class MemoryStore:
         self._tokens: dict[str, Token] = {}
         self._consumers: dict[tuple[str, str], str] = {}
         self._makers: dict[tuple[str, str], str] = {}
+        self._began: dict[tuple[str, str], str] = {}
         self._retentions: dict[str, Retention] = {}
         self._acts: list[Act] = []
         self._version = 0
@@ -207,8 +208,9 @@ class MemoryStore:
         declared: Declared,
         moved: Uploads,
     ) -> StoredReceipt:
-        new = Account(known.producer, client=call.maker.client if call.maker else None)
-        account = self._accounts.setdefault((feed, call.producer), new)
+        if call.maker:
+            self._began.setdefault((feed, base(call.producer)), call.maker.client)
+        account = self._accounts.setdefault((feed, call.producer), Account(known.producer))
         placed = [
             ((task, number, at), each)
             for (task, _, number), (_, chunks) in moved.items()
@@ -293,9 +295,7 @@ class MemoryStore:
             account = self._accounts.setdefault((feed, name), Account(ProducerState(name)))
             if not account.state.deleted:
                 account.state = replace(account.state, deleted=True)
-                for (of, named), each in self._accounts.items():
-                    if of == feed and base(named) == name:
-                        each.client = None
+                self._began.pop((feed, name), None)
                 self._note(by, Action.DELETE_PRODUCER, feed=feed, subject=name)
 
     def _known(self, feed: str, call: Call) -> CommitFacts:
@@ -304,8 +304,9 @@ class MemoryStore:
         above = self._accounts.get((feed, base(call.producer)))
         deleted = any(each is not None and each.state.deleted for each in (account, above))
         if account is None:
-            mine = call.maker.client if call.maker else None
-            made = sum(each.client == mine for each in self._accounts.values()) if mine else 0
+            made = 0
+            if call.maker and (feed, base(call.producer)) not in self._began:
+                made = list(self._began.values()).count(call.maker.client)
             return CommitFacts(ProducerState(call.producer, deleted=deleted), partitions, made=made)
         return account.facts(call, partitions, deleted=deleted)
 
@@ -429,6 +430,7 @@ class MemoryStore:
             for each in idle:
                 each.expire()
                 each.state = replace(each.state, deleted=True)
+                self._began.pop((feed, each.state.name), None)
         return len(idle)
 
     def save_cursors(

@@ -502,9 +502,9 @@ TOO_MANY_CHUNKS = _refusal(
 TOO_MANY_PRODUCERS = _refusal(
     "too-many-producers",
     507,
-    "Case 5b. The producer is new, and the client has begun as many producers and named batches as "
-    "it may have. Stop: publish under a name that is there, or ask the publisher's operator to "
-    "delete producers, or to raise the limit.",
+    "Case 5b. The producer is new, and the client has begun as many producers as it may have. "
+    "Stop: publish under a name that is there, or ask the publisher's operator to delete "
+    "producers, or to raise the limit.",
     maximum=_COUNT,
 )
 QUOTA_EXCEEDED = _refusal(

@@ -105,7 +105,7 @@ def create_app(
         send_timeout: Seconds for which a client may take nothing before it is dropped.
         staging_quota: Bytes that a producer may have uploaded and not committed.
         most_chunks: How many chunks a batch may have.
-        most_producers: How many producers and named batches each client may have begun.
+        most_producers: How many producers each client may have begun.
         most_cursor_sets: How many cursor sets each client may have begun.
         cache_bytes: Most bytes of answers, as they are sent, that are kept in memory for the next
             readers.

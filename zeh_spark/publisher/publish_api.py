@@ -43,8 +43,8 @@ from zeh_spark.telemetry.exchange import exchange_of
 STAGING_QUOTA = 64 << 30
 """Bytes that a producer may have staged and not committed."""
 
-MOST_PRODUCERS = 1_000_000
-"""Producers, with named batches, that a client may have begun: 1.5 GiB, about, with receipts."""
+MOST_PRODUCERS = 100_000
+"""Producers that a client may have begun."""
 
 MOST_CHUNKS = 250_000
 """Chunks in a commit: those of 250 million events, if chunks are full.
@@ -104,7 +104,7 @@ class PublishApi:
         staging_quota: Bytes that a producer may have staged and not committed.
         most_chunks: How many chunks a commit may have.
         disk: The store's disk.
-        most_producers: How many producers, with named batches, each client may have begun.
+        most_producers: How many producers each client may have begun.
     """
 
     def __init__(

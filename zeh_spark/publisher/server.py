@@ -219,7 +219,7 @@ def serve(
         tables: More feeds by name.
         staging_quota: Bytes that a producer may have uploaded and not committed.
         most_chunks: How many chunks a batch may have.
-        most_producers: How many producers and named batches each client may have begun.
+        most_producers: How many producers each client may have begun.
         most_cursor_sets: How many cursor sets each client may have begun.
         cache_bytes: Most bytes of answers that are kept for the next readers.
         gate: Who may do what (see `create_app`).

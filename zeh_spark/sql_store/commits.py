@@ -48,7 +48,7 @@ from zeh_spark.sql_store.uploads import (
 )
 from zeh_spark.store import commit_decision
 from zeh_spark.store.acts import Act
-from zeh_spark.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt
+from zeh_spark.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt, base
 from zeh_spark.store.clock import check_commit
 from zeh_spark.store.commit_decision import Step, accepted_override, unwrapped
 from zeh_spark.store.commit_plan import (
@@ -144,7 +144,8 @@ def _commit(
         write_receipts(connection, feed, batches, receipts)
         for (call, _), (key, _) in zip(*new_ones, strict=True):
             if key is None:
-                makers.add(connection, call.maker, makers.PRODUCER, feed, call.producer)
+                name = base(call.producer)
+                makers.add(connection, call.maker, makers.PRODUCER, feed, name)
         state = batches[-1].publication.feed
     receipts_of = {at: each.receipt for at, each in zip(wanted, batches, strict=True)}
     answers: list[Done] = []

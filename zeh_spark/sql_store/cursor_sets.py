@@ -54,7 +54,8 @@ def save(
         connection.execute(delete(cursor_sets).where(*mine, cursor_sets.c.n != n))
     if bound is None:
         if maker:
-            check_made(name, makers.count(connection, maker, makers.CURSOR_SET), maker.most)
+            made = makers.count(connection, maker, makers.CURSOR_SET, feed[0], name)
+            check_made(name, made, maker.most)
         makers.add(connection, maker, makers.CURSOR_SET, feed[0], name)
         connection.execute(insert(names), {"feed": feed[0], "name": name, "consumer": consumer})
     elif bound != consumer:
@@ -130,7 +131,7 @@ def every(connection: Connection, feed: int, name: str | None = None) -> list[Cu
 def forget(connection: Connection, feed: int, name: str) -> bool:
     """Delete what is kept under a name. Return whether there was anything."""
     _bound(connection, feed, name, lock=True)
-    makers.forget(connection, makers.CURSOR_SET, feed, makers.NAME == name)
+    makers.forget(connection, makers.CURSOR_SET, feed, [name])
     found = connection.execute(
         delete(cursor_sets).where(cursor_sets.c.feed == feed, cursor_sets.c.name == name)
     )

@@ -1,14 +1,18 @@
 """How many names each client has begun, in a SQL database: parts of a transaction (see `Maker`).
 
-A name counts for the client that began it until it is deleted or has expired. New names do not wait
-for each other, so a client may get a few names more at the same moment.
+A name counts for the client that began it until it is deleted or has expired. Batches with names
+count as their producer, which is one name. Rejected: to count each, because a job that names a
+batch every minute would reach any bound, and each of its batches would count all those before it.
+New names of two feeds do not wait for each other, so a client may get a few more at one moment.
 
 Runs inside a transaction of the caller, in the publisher and in commands that write.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select
+from collections.abc import Collection
+
+from sqlalchemy import Connection, delete, func, insert, select
 
 from zeh_spark.sql_store.schema import makers
 from zeh_spark.store.access import Maker
@@ -16,26 +20,28 @@ from zeh_spark.store.access import Maker
 PRODUCER, CURSOR_SET = "producer", "cursorset"
 """The kinds of names."""
 
-NAME = makers.c.name
-"""The column of the names, for the conditions of `forget`."""
 
-
-def count(connection: Connection, maker: Maker | None, kind: str) -> int:
-    """Return how many names of a kind a client has begun; 0 if nobody counts."""
-    if maker is None:
+def count(connection: Connection, maker: Maker | None, kind: str, feed: int, name: str) -> int:
+    """Return how many names of a kind a client has begun; 0 if it need not begin this one."""
+    if maker is None or _is_known(connection, kind, feed, name):
         return 0
     mine = makers.c.client == maker.client, makers.c.kind == kind
     return int(connection.scalar(select(func.count()).select_from(makers).where(*mine)) or 0)
 
 
 def add(connection: Connection, maker: Maker | None, kind: str, feed: int, name: str) -> None:
-    """Note that a client has begun a name."""
-    if maker is not None:
-        forget(connection, kind, feed, NAME == name)  # it may have been deleted meanwhile
+    """Note that a client has begun a name, unless that is known."""
+    if maker is not None and not _is_known(connection, kind, feed, name):
         row = {"feed": feed, "kind": kind, "name": name, "client": maker.client}
         connection.execute(insert(makers), row)
 
 
-def forget(connection: Connection, kind: str, feed: int, *which: ColumnElement[bool]) -> None:
+def forget(connection: Connection, kind: str, feed: int, those: Collection[str]) -> None:
     """Count some names of a feed for nobody any more."""
-    connection.execute(delete(makers).where(makers.c.feed == feed, makers.c.kind == kind, *which))
+    which = makers.c.feed == feed, makers.c.kind == kind, makers.c.name.in_(those)
+    connection.execute(delete(makers).where(*which))
+
+
+def _is_known(connection: Connection, kind: str, feed: int, name: str) -> bool:
+    which = makers.c.feed == feed, makers.c.kind == kind, makers.c.name == name
+    return connection.scalar(select(makers.c.name).where(*which)) is not None

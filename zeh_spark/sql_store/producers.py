@@ -17,16 +17,13 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Executable,
     Select,
-    and_,
     bindparam,
     delete,
     exists,
     insert,
-    or_,
     select,
     update,
 )
@@ -188,7 +185,8 @@ def _known(
         _, above = find_producer(connection, feed, base(call.producer))
         producer = replace(producer, deleted=producer.deleted or above.deleted)
     if key is None:
-        made = makers.count(connection, call.maker, makers.PRODUCER)
+        name = base(call.producer)
+        made = makers.count(connection, call.maker, makers.PRODUCER, feed, name)
         return None, CommitFacts(producer, partitions, made=made)
     last = producer.last
     if call.incarnation != producer.incarnation:
@@ -332,7 +330,7 @@ def delete_producer(connection: Connection, feed: int, name: str) -> bool:
     key, producer = find_producer(connection, feed, name, Lock.CHANGE)
     if producer.deleted:
         return False
-    makers.forget(connection, makers.PRODUCER, feed, and_named(makers.NAME, name))
+    makers.forget(connection, makers.PRODUCER, feed, [name])
     values = asdict(replace(producer, deleted=True))
     if key is None:
         inserted(connection, insert(producers), {"feed": feed, **values})
@@ -357,7 +355,7 @@ def expire_names(connection: Connection, feed: int, before: int, limit: int) -> 
         )
         .limit(limit)
     )
-    return len(_expire(connection, feed, list(connection.scalars(old))))
+    return len(_expire(connection, list(connection.scalars(old))))
 
 
 def expire_producers(connection: Connection, feed: int, before: int, limit: int) -> int:
@@ -382,28 +380,23 @@ def expire_producers(connection: Connection, feed: int, before: int, limit: int)
         )
         .limit(limit)
     )
-    keys = _expire(connection, feed, list(connection.scalars(idle)))
+    keys = _expire(connection, list(connection.scalars(idle)))
     if keys:
         here = former_incarnations.c.producer.in_(keys)
         connection.execute(delete(former_incarnations).where(here))
         mine = producers.c.id.in_(keys)
+        names = connection.scalars(select(producers.c.name).where(mine)).all()
+        makers.forget(connection, makers.PRODUCER, feed, names)
         connection.execute(update(producers).where(mine).values(deleted=True))
     return len(keys)
 
 
-def _expire(connection: Connection, feed: int, keys: Sequence[int]) -> Sequence[int]:
+def _expire(connection: Connection, keys: Sequence[int]) -> Sequence[int]:
     """Delete what is kept of producers besides their rows, and return the ids of these."""
     if keys:
         connection.execute(delete(receipts).where(receipts.c.producer.in_(keys)))
         connection.execute(delete(sequences).where(sequences.c.producer.in_(keys)))
-        names = select(producers.c.name).where(producers.c.id.in_(keys))
-        makers.forget(connection, makers.PRODUCER, feed, makers.NAME.in_(names))
     return keys
-
-
-def and_named(column: ColumnElement[str], name: str) -> ColumnElement[bool]:
-    """Return the condition that a name is a producer's, or that of its batches with names."""
-    return or_(column == name, and_(column > f"{name}#", column < f"{name}$"))  # P#K: # < $
 
 
 def _change_incarnation(

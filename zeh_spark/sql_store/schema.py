@@ -146,8 +146,8 @@ tokens = Table(
     Column("expires", BigInteger),
     Column("revoked", BigInteger),
 )
-# Which client began the name of a producer (with named batches) or of a cursor set, while it counts
-# for that client (`makers`). Names that nobody is counted for have no row.
+# Which client began the name of a producer or of a cursor set, while it counts for that client
+# (`makers`). Names that nobody is counted for have no row.
 makers = Table(
     "makers",
     metadata,

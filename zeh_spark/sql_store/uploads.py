@@ -27,7 +27,7 @@ from sqlalchemy import (
     update,
 )
 
-from zeh_spark.sql_store.producers import and_named, find_feed, inserted, what_is_known
+from zeh_spark.sql_store.producers import find_feed, inserted, what_is_known
 from zeh_spark.sql_store.schema import blobs, feeds, receipts, stagings, uploads
 from zeh_spark.sql_store.schema import producers as producer_table
 from zeh_spark.store import commit_decision, refusals
@@ -274,7 +274,9 @@ def _within_quota(
     """Raise Problem if the upload exceeds the quota, after dropping what nobody needs any more."""
     if quota is None:
         return
-    mine = and_(stagings.c.feed == feed, and_named(stagings.c.producer, base(call.producer)))
+    name = base(call.producer)
+    named = and_(stagings.c.producer > f"{name}#", stagings.c.producer < f"{name}$")  # P#K: # < $
+    mine = and_(stagings.c.feed == feed, or_(stagings.c.producer == name, named))
     total = select(func.coalesce(func.sum(stagings.c.bytes), 0)).where(mine)
     staged = int(connection.scalar(total) or 0)
     if staged + upload.bytes <= quota:

@@ -44,7 +44,7 @@ _NAMED = (Right.CONSUME, Right.PUBLISH)
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """A client that begins names: of producers, with their named batches, or of cursor sets.
+    """A client that begins names: of producers or of cursor sets.
 
     Attributes:
         client: What tells it from other clients: its token, say.

@@ -370,14 +370,12 @@ def test_a_client_may_begin_only_so_many_producers(
     assert begin("e")
 
 
-def test_names_that_have_expired_count_for_nobody(store: Store, clock: StoppedClock) -> None:
+def test_named_batches_count_as_their_producer(store: Store) -> None:
     """A job that publishes named batches every hour goes on for ever."""
     for each in range(4):
         by = call(producer=f"p#{each}", incarnation=BATCH_INCARNATION)
-        by = replace(by, maker=Maker("mine", 2))
+        by = replace(by, maker=Maker("mine", 1))
         assert store.commit(FEED, by, Declared(Content(), ()))[1]
-        clock.pass_hours(1)
-        store.expire_names(FEED, store.now(), 9)
 
 
 def test_same_batch_committed_by_many_threads_is_there_once(opened: Opened) -> None:
