@@ -16,7 +16,7 @@ import requests
 
 from tests.fix_publish import Who, rows
 from zeh_spark.access.gate import Gate
-from zeh_spark.access.shares import SHARE, Slots, Turns
+from zeh_spark.network.shares import SHARE, Shares
 from zeh_spark.protocol.upload_format import upload_body
 from zeh_spark.publisher import MemoryStore, create_app
 from zeh_spark.publisher.feed_calls import WORKERS
@@ -188,16 +188,16 @@ def is_answered(link: socket.socket) -> bool:
 
 def test_a_client_alone_has_most_slots() -> None:
     """The last quarter is kept for others, each of which has at least a quarter."""
-    slots = Slots(8, "plans")
+    slots = Shares(8, "plans are under way")
     for _ in range(6):
         slots.take("a")
-    with pytest.raises(Problem, match="6 plans of this client"):
+    with pytest.raises(Problem, match="6 of 8 plans are under way, 6 of them for this client"):
         slots.take("a")
     slots.take("b")
     slots.take("b")
-    with pytest.raises(Problem, match="8 plans are under way"):
+    with pytest.raises(Problem, match="8 of 8 plans are under way, 0 of them"):
         slots.take("c")
-    slots.give_back("a")
+    slots.release("a")
     slots.take("c")
 
 
@@ -287,14 +287,14 @@ def test_a_client_that_goes_away_gives_back_its_turn() -> None:
     """Turns go to clients one after the other, and to those who still wait."""
     told: list[str] = []
 
-    async def call(turns: Turns, client: str, name: str) -> None:
-        async with turns.turn(client):
+    async def call(turns: Shares, client: str, name: str) -> None:
+        async with turns.place(client):
             told.append(name)
             await anyio.lowlevel.checkpoint()
 
     async def story() -> None:
-        turns = Turns(2)  # a share is one
-        async with turns.turn("a"):
+        turns = Shares(2, "")  # a share is one
+        async with turns.place("a"):
             names = ("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1"), ("b", "b2"), ("b", "b3")
             calls = [asyncio.create_task(call(turns, *each)) for each in names]
             await asyncio.wait(calls[3:])
@@ -302,7 +302,7 @@ def test_a_client_that_goes_away_gives_back_its_turn() -> None:
             calls[0].cancel()
             await asyncio.wait({calls[0]})
         await asyncio.wait(calls)
-        async with turns.turn("c"), turns.turn("d"):  # all places are there again
+        async with turns.place("c"), turns.place("d"):  # all places are there again
             pass
 
     asyncio.run(asyncio.wait_for(story(), 30))

@@ -12,7 +12,7 @@ from contextlib import closing
 import pytest
 
 from zeh_spark.access.gate import Gate
-from zeh_spark.network.unsent import Unsent
+from zeh_spark.network.shares import Unsent
 from zeh_spark.publisher import MemoryStore, create_app
 from zeh_spark.store.access import ADMIN, new_token
 from zeh_spark.store.problems import Problem
@@ -129,7 +129,7 @@ def test_an_answer_that_waits_for_room_gets_its_turn() -> None:
 
 def test_an_answer_that_waits_for_too_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds nothing then, and others are not held up by it."""
-    monkeypatch.setattr("zeh_spark.network.unsent.TURN_SECONDS", 0.01)
+    monkeypatch.setattr("zeh_spark.network.bodies.TURN_SECONDS", 0.01)
 
     async def waited() -> None:
         unsent = Unsent(8)

@@ -24,9 +24,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from zeh_spark.access.shares import Slots, client_of, note_token
+from zeh_spark.access.shares import client_of, note_token
 from zeh_spark.network.connections import MOST
-from zeh_spark.network.unsent import Unsent
+from zeh_spark.network.shares import Shares, Unsent
 from zeh_spark.protocol import problems
 from zeh_spark.store.access import Need, Right, Token, id_in, is_text_of
 from zeh_spark.store.acts import Actor, Via
@@ -177,7 +177,7 @@ class Gate:
         self._limiter = anyio.CapacityLimiter(1)
         self.unsent = Unsent()
         """The bytes of answers that clients have not taken."""
-        self.requests = Slots(MOST, "requests")
+        self.requests = Shares(MOST, "requests are under way")
         """The requests that are answered."""
 
     def use_hosts(self, hosts: Collection[str]) -> None:
@@ -220,7 +220,7 @@ class Gate:
         if needs is reads:
             self.unsent.check(client)  # before a thread works for it
         self.requests.take(client)
-        exchange_of(request).ended = partial(self.requests.give_back, client)
+        exchange_of(request).ended = partial(self.requests.release, client)
 
     async def check(
         self, request: Request, needs: Needs, credential: Credential = authorization

@@ -2,6 +2,7 @@
 
 uvicorn parses and Starlette routes. What is here bounds them: how many connections there are and
 how long they may be silent (`connections`, `http_protocol`), how large and how slow a body may be
-(`bodies`), how open requests end when the publisher stops (`draining`). `certificates` reads files
-for TLS again when they change. Nothing here knows feeds.
+(`bodies`), what each client may have of what all need (`shares`), how open requests end when the
+publisher stops (`draining`). `certificates` reads files for TLS again when they change. Nothing
+here knows feeds.
 """

@@ -20,7 +20,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from zeh_spark.network.connections import Idle, Refused, address_of, nobody, shown_address
-from zeh_spark.network.unsent import Unsent
+from zeh_spark.network.shares import Unsent
 from zeh_spark.protocol import problems
 from zeh_spark.store.problems import Problem
 

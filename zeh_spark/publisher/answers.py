@@ -2,7 +2,7 @@
 
 Rule for editors: a fault after the first byte aborts the connection, because a body that ends in
 order would pass for a whole answer. Nothing is held while a client is slow, but what it is sent,
-and that is counted (see `network.unsent`).
+and that is counted (see `network.shares`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from zeh_spark.network.unsent import Unsent
+from zeh_spark.network.shares import Unsent
 from zeh_spark.publisher.pieces import SEND_BYTES
 from zeh_spark.telemetry.rare_log import RareLog
 

@@ -26,13 +26,12 @@ from starlette.responses import Response
 from zeh_spark.access import gate as access
 from zeh_spark.access.disk import Disk
 from zeh_spark.access.gate import Gate
-from zeh_spark.access.shares import Slots
 from zeh_spark.errors import StoreError
-from zeh_spark.network import unsent
+from zeh_spark.network import shares
 from zeh_spark.network.bodies import BODY_MEMORY
 from zeh_spark.network.connections import MOST
 from zeh_spark.network.draining import Draining
-from zeh_spark.network.unsent import Unsent
+from zeh_spark.network.shares import Shares, Unsent
 from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.protocol import problems
 from zeh_spark.protocol.problems import ProblemType
@@ -89,7 +88,7 @@ def create_app(
     draining: Draining | None = None,
     telemetry: Telemetry | None = None,
     console: bool = False,
-    send_buffer: int = unsent.MOST,
+    send_buffer: int = shares.MOST,
     connections: int = MOST,
 ) -> Starlette:
     """Return an ASGI app that serves feeds.
@@ -143,7 +142,7 @@ def create_app(
     if reserved := sorted(named.keys() & RESERVED_NAMES):
         raise ValueError(f"no feed can be called {reserved[0]!r}: the publisher answers there")
     gate = gate or Gate(checks_origin=False)
-    gate.unsent, gate.requests = Unsent(send_buffer), Slots(connections, "requests")
+    gate.unsent, gate.requests = Unsent(send_buffer), Shares(connections, "requests are under way")
     calls = FeedCalls(store, named, send_timeout, cache_bytes, draining, gate.unsent)
     telemetry = telemetry or Telemetry()
     outages = Outages(named, BODY_MEMORY)

@@ -19,8 +19,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from zeh_spark.access.gate import Gate, reads
-from zeh_spark.access.shares import Slots, Turns, client_of
+from zeh_spark.access.shares import client_of
 from zeh_spark.network.bodies import check_length, received
+from zeh_spark.network.shares import Shares
 from zeh_spark.protocol import direct_reads, problems
 from zeh_spark.protocol.direct_reads import ChunksRequest, CursorsAtTime, Plan, PlanRequest
 from zeh_spark.publisher.answers import Taken, disconnected, with_heads
@@ -80,9 +81,9 @@ class DirectApi:
 
     def __init__(self, calls: FeedCalls) -> None:
         self._calls = calls
-        self._plans = Slots(PLANS, "plans")
-        self._planners = Turns(PLANNERS)
-        self._answers = Slots(ANSWERS, "answers with chunks")
+        self._plans = Shares(PLANS, "plans are under way")
+        self._planners = Shares(PLANNERS, "plans are made")
+        self._answers = Shares(ANSWERS, "answers with chunks are under way")
 
     def routes(self, feed: str, gate: Gate) -> list[Route]:
         """Return the routes, given the path of a feed."""
@@ -110,7 +111,7 @@ class DirectApi:
             begin, wait = time.monotonic(), min(ask.wait, MAX_WAIT) if endless else 0
             seen, plan = await self._in_turn(name, asker, partial(self._planned, name, feed, ask))
         finally:
-            self._plans.give_back(client)
+            self._plans.release(client)
         while not plan.ranges and (left := self._calls.left(begin, wait)) > 0:
             gone = asyncio.ensure_future(disconnected(request.receive))
             try:
@@ -128,7 +129,7 @@ class DirectApi:
 
     async def _in_turn(self, name: str, asker: Asker, call: Callable[[], T]) -> T:
         """Run a part of a plan in a thread, when it is the client's turn to make plans."""
-        async with self._planners.turn(asker.client):
+        async with self._planners.place(asker.client):
             return await self._calls.in_thread(name, call, asker)
 
     async def chunks(self, request: Request) -> Response:
@@ -144,14 +145,14 @@ class DirectApi:
             )
             self._calls.unsent.check(client, begun.size)
         except BaseException:
-            self._answers.give_back(client)
+            self._answers.release(client)
             raise
         return self._calls.answer(
             name,
             begun,
             {"Cache-Control": "no-store, no-transform"},
             direct_reads.CONTENT_TYPE,
-            partial(self._answers.give_back, client),
+            partial(self._answers.release, client),
             asker=Asker(client),
         )
 

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 import anyio.to_thread
 
-from zeh_spark.access.shares import Turns
 from zeh_spark.network.draining import POLL_SECONDS, Draining
-from zeh_spark.network.unsent import SMALL, Unsent
+from zeh_spark.network.shares import SMALL, Shares, Unsent
 from zeh_spark.protocol.direct_reads import PartitionLag
 from zeh_spark.publisher import answers
 from zeh_spark.publisher.answers import Answer, Taken
@@ -182,7 +181,7 @@ class FeedCalls:
     ) -> Awaitable[T]:
         """Run a call in a thread of this feed, so that a slow database delays only its readers.
 
-        It waits while its client has its share of the threads (see `shares.Turns`).
+        It waits while its client has its share of the threads (see `network.shares`).
         """
         return self._of(name, writes=writes).run(asker, call)
 
@@ -287,7 +286,8 @@ class _Threads:
     """Threads of which each client has its share, and few of which make large reads."""
 
     def __init__(self, most: int) -> None:
-        self._turns, self._large = Turns(most), Turns(LARGE)
+        self._turns = Shares(most, "threads that read are busy")
+        self._large = Shares(LARGE, "large reads are made")
         self._limiter = anyio.CapacityLimiter(most)
 
     def is_full(self, asker: Asker) -> bool:
@@ -295,8 +295,8 @@ class _Threads:
         return (self._large if asker.is_large else self._turns).is_full(asker.client)
 
     async def run(self, asker: Asker, call: Callable[[], T]) -> T:
-        large = self._large.turn(asker.client) if asker.is_large else nullcontext()
-        async with large, self._turns.turn(asker.client):
+        large = self._large.place(asker.client) if asker.is_large else nullcontext()
+        async with large, self._turns.place(asker.client):
             return await anyio.to_thread.run_sync(call, limiter=self._limiter)
 
 

@@ -22,12 +22,12 @@ from starlette.types import ASGIApp
 
 from zeh_spark.access.gate import Gate
 from zeh_spark.errors import StoreError, ZeroEventHubError
-from zeh_spark.network import http_protocol, unsent
+from zeh_spark.network import http_protocol, shares
 from zeh_spark.network.certificates import Certificates
 from zeh_spark.network.connections import Idle, Listener, Refused, allowed_connections, nobody
 from zeh_spark.network.draining import Draining, StopTimes, end_after, stop_on_signals
 from zeh_spark.network.http_protocol import IDLE_SECONDS, BoundedProtocol
-from zeh_spark.network.unsent import Unsent
+from zeh_spark.network.shares import Unsent
 from zeh_spark.publisher import page_api, publish_api
 from zeh_spark.publisher.answers import ClientStalledError
 from zeh_spark.publisher.app import create_app
@@ -205,7 +205,7 @@ def serve(
     running: Running | None = None,
     telemetry: Telemetry | None = None,
     console: bool = False,
-    send_buffer: int = unsent.MOST,
+    send_buffer: int = shares.MOST,
     connections_per_address: int | None = None,
 ) -> None:
     """Serve feeds until SIGINT or SIGTERM, after which the process ends with exit code 0.
