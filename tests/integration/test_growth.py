@@ -20,8 +20,9 @@ from tests.fix_publish import Caller, Who, commit_of, rows
 from zeh_spark.access.disk import Disk
 from zeh_spark.access.gate import Gate
 from zeh_spark.console import retention_form
-from zeh_spark.errors import StoreError
+from zeh_spark.errors import StoreError, UnavailableError
 from zeh_spark.outbox.feed import SqlTableFeed
+from zeh_spark.publish import Producer
 from zeh_spark.publisher import Problem, create_app, open_store
 from zeh_spark.publisher.config import FeedConfig, engine_of
 from zeh_spark.retention.rules import prune
@@ -87,6 +88,16 @@ def test_nothing_grows_into_the_reserve(store, file):
     assert ["p"] == [each.name for each in store.producers("orders")]
 
 
+def test_a_program_is_told_where_a_full_store_is_described(store, file):
+    """And not only that the publisher gave no usable answer."""
+    with served(store, file) as caller:
+        producer = Producer(caller.url, "p", retryTimeout="0s")
+        with pytest.raises(UnavailableError, match="need at least") as refused:
+            with producer.batch() as batch:
+                batch.add({"i": 1})
+        assert "store-full" == refused.value.anchor
+
+
 def test_answers_that_were_lost_are_told_and_readers_move_on(store, file):
     """Retention may wait for a reader, and frees room once that has moved on."""
     with served(store, file, 0) as caller:
@@ -139,7 +150,7 @@ def test_below_the_limit_what_is_uploaded_can_still_be_committed(store, file, fr
         free(100 * MIB)
         assert (507, "store-full") == caller.commit(Who(1)).short
     assert [(507, "store-full")] * 2 == [each.short for each in refused]
-    assert "has 200 MiB left, and uploads are taken from 256" in refused[0].document["detail"]
+    assert "has 200 MiB left, and uploads need at least 256" in refused[0].document["detail"]
     assert 1 == len([each for each in caplog.messages if "MiB left" in each])
 
 
@@ -150,7 +161,7 @@ def test_room_that_retention_frees_in_the_file_counts(store, file, free):
         publish(store, "orders", [secrets.token_hex(30_000) for _ in range(10)])
     free(99 * MIB)
     assert not disk.look()[0]
-    with pytest.raises(Problem, match="has 99 MiB left, and uploads are taken from 100 MiB on"):
+    with pytest.raises(Problem, match="has 99 MiB left, and uploads need at least 100 MiB"):
         disk.check_upload()
     store.set_retention("orders", Retention(bytes=1))
     prune(store, "orders")

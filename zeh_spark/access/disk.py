@@ -62,9 +62,9 @@ class Disk:
         if (room := self._room()) < least:
             raise Problem(
                 problems.STORE_FULL,
-                f"the disk of the publisher's store has {room >> 20:,} MiB left, and {what} are "
-                f"taken from {least >> 20:,} MiB on; its operator sets a retention, makes room, or "
-                f"lowers --least-free",
+                f"the disk of the publisher's store has {room >> 20:,} MiB left, and {what} need "
+                f"at least {least >> 20:,} MiB. The publisher's operator can set a retention, make "
+                f"room on the disk, or lower --least-free",
             )
 
     def _room(self) -> int:

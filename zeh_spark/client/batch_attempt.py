@@ -302,4 +302,4 @@ def nothing_published() -> Iterator[None]:
         yield
     except UnavailableError as exc:
         said = f"nothing of the batch was published: {exc.what}"
-        raise UnavailableError(said, advice=exc.advice) from exc
+        raise UnavailableError(said, advice=exc.advice, anchor=exc.anchor) from exc

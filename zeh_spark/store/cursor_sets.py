@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from zeh_spark.protocol import problems
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.store.problems import Problem
 
 NOBODY = ""
@@ -121,9 +122,9 @@ def check_made(name: str, made: int, most: int) -> None:
         raise Problem(
             problems.TOO_MANY_CURSOR_SETS,
             f"cursorset {name!r} is new, and this client (its token, or its address; of a table, "
-            f"all clients together) has begun {made:,} cursor sets already; it may have {most:,}. "
-            f"Use a name that is there; or let the publisher's operator delete cursor sets, or "
-            f"raise --most-cursor-sets",
+            f"all clients together) has begun {counted(made, 'cursor set')} already, as many as it "
+            f"may have. Use a name that is there; or let the publisher's operator delete cursor "
+            f"sets, or raise --most-cursor-sets",
             cursorset=name,
             maximum=most,
         )

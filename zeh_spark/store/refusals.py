@@ -264,7 +264,7 @@ def too_many_producers(call: Call, most: int) -> Problem:
         problems.TOO_MANY_PRODUCERS,
         call,
         f"producer {call.producer!r} is new, and this client (its token, or its address) has begun "
-        f"{most:,} producers already, as many as it may have",
+        f"{counted(most, 'producer')} already, as many as it may have",
         "publish under a name that is there; or let the publisher's operator delete producers, let "
         "idle ones expire (zeh-spark retention --producers), or raise --most-producers",
         maximum=most,
