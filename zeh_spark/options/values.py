@@ -222,7 +222,7 @@ def parse_token(text: str) -> str:
 
     A library that refuses a header prints its value, and this is a secret. So it is checked here.
     """
-    if not re.fullmatch(r"[!-~]+", text):
+    if not re.fullmatch(r"[!-~]+", parse_value(text)):
         raise ValueError("must be printable ASCII without spaces and newlines")
     return text
 

@@ -27,9 +27,11 @@ def refusal(options: dict[str, str]) -> OptionError:
 
 
 @pytest.mark.parametrize("text", ["None", "null", " NULL "])
-@pytest.mark.parametrize("option", ["headers", "stamps", "compression", "cursorSet", "feedId"])
+@pytest.mark.parametrize(
+    "option", ["headers", "stamps", "compression", "cursorSet", "feedId", "token"]
+)
 def test_a_variable_without_a_value_is_not_the_word_none(option, text):
-    """`str(None)` would leave out headers and stamps, and name a cursor set for all jobs."""
+    """`str(None)` would leave out headers and stamps, name a cursor set, or be sent as a token."""
     assert f"'{option}' must have a value" in str(refusal({option: text}))
 
 
