@@ -73,8 +73,8 @@ _SETTINGS = {
     ),
     "most_producers": _setting(
         "most_producers", type=click.IntRange(min=1), metavar="COUNT",
-        meaning="Most producers that each client may have begun. A client is "
-        "a token, or without tokens an address.",
+        meaning="Most producers that each client may have begun. A client is a token, or without "
+        "tokens an address.",
     ),
     "most_cursor_sets": _setting(
         "most_cursor_sets", type=click.IntRange(min=1), metavar="COUNT",
