@@ -37,7 +37,6 @@ class Disk:
 
     Args:
         file: The file of a SQLite database; None for any other store, which has its own disk.
-        least: Bytes that have to be free.
         store: What the file holds; None to count only the disk's free space.
     """
 

@@ -243,12 +243,7 @@ class Gate:
     async def token(self, request: Request, shown: str) -> Token | None:
         """Return the token that a request shows; None if every request is let through.
 
-        Args:
-            request: The request.
-            shown: What it shows (see `Credential`).
-
-        Raises:
-            Problem: The token does not count, or the publisher is asked under a foreign name.
+        Raises Problem if the token does not count, or the publisher is asked under a foreign name.
         """
         if self._store is None and self._issued is None:
             self._check_host(request)

@@ -58,12 +58,7 @@ class JwtTokens:
     """Tells tokens of one issuer from others. Belongs to one event loop.
 
     Args:
-        issuer: What the claim `iss` has to be.
-        audience: What the claim `aud` has to be, or to have.
         keys: A file with the issuer's keys (a JWK set), or its https URL.
-
-    Raises:
-        StoreError: The keys cannot be read.
     """
 
     def __init__(self, issuer: str, audience: str, keys: str) -> None:
@@ -164,10 +159,8 @@ def grants_in(claims: Mapping[str, Any]) -> Iterator[Grant]:
 def read_keys(source: str) -> dict[str, jwt.PyJWK]:
     """Return the keys of a file or a URL by their names. It blocks.
 
-    Keys for other purposes, and of other algorithms, are left out.
-
-    Raises:
-        StoreError: They cannot be read, there is none that can be used, or one is private.
+    Keys for other purposes, and of other algorithms, are left out. Raises StoreError if there is no
+    key that can be used, or one is private.
     """
     text = _fetched(source) if "://" in source else _read_file(source)
     try:

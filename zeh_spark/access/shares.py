@@ -44,9 +44,6 @@ class SharedBudget:
     """Room for so many requests at a time, of which each client has at most a share.
 
     A request waits for its turn, among those of its client and then among all.
-
-    Args:
-        total: How many there are at a time.
     """
 
     def __init__(self, total: int) -> None:
@@ -58,8 +55,7 @@ class SharedBudget:
     async def room(self, client: str) -> AsyncIterator[None]:
         """Hold room for one request of a client.
 
-        Raises:
-            Problem: It got none for `bodies.TURN_SECONDS`.
+        Raises Problem if it got none for `bodies.TURN_SECONDS`.
         """
         own = self._of.setdefault(client, _Own(Budget(self._share)))
         own.users += 1
