@@ -52,14 +52,7 @@ A named batch has one receipt, a stream may have 1,000. A receipt has a range fo
 
 @dataclass(slots=True)
 class Account:
-    """What the receipts of all producers say.
-
-    Args:
-        first: The difference at the lowest position, or None.
-        newest: The receipt with the highest positions, or None.
-        producers: How many producers were found.
-        tally: What was checked so far.
-    """
+    """What the receipts of all producers say."""
 
     first: Difference | None = None
     newest: StoredReceipt | None = None
@@ -76,14 +69,7 @@ class Audit:
     """An audit of a feed, from its first position to the head that it has now.
 
     Args:
-        url: The feed's address.
         only: A producer, to check only its batches and its named batches; None, to check all.
-        connect: How to talk to the publisher, as options of the format.
-
-    Raises:
-        OptionError: `url` is not the address of a feed.
-        PublisherError: The publisher refuses to answer, or is of another kind.
-        UnavailableError: The publisher does not answer.
     """
 
     def __init__(
@@ -115,18 +101,10 @@ class Audit:
     def run(self, progress: Callable[[int], object] = lambda positions: None) -> Difference | Tally:
         """Read the receipts and the feed, and compare them.
 
-        Args:
-            progress: Called with the number of positions that were read since the last call.
-
-        Returns:
-            The difference at the lowest position, or what was checked if there is none.
-
-        Raises:
-            StoreError: The producer to check has never published, or the feed's retention removed
-                events while they were audited.
-            CursorGoneError: The feed no longer has what was asked for.
-            PublisherError: The publisher is of another kind, or its digests are of another version.
-            UnavailableError: The publisher does not answer.
+        `progress` is called with the number of positions that were read since its last call. It
+        returns the difference at the lowest position, or what was checked if there is none. Raises
+        StoreError if the producer to check has never published, or if retention removed events
+        meanwhile; PublisherError if the publisher is of another kind.
         """
         with Ledger() as ledger:
             account = self._account(ledger)

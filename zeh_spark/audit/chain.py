@@ -35,11 +35,7 @@ class ListedState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def state_of(document: Mapping[str, Any]) -> ListedState:
-    """Return the state in the publisher's answer.
-
-    Raises:
-        msgspec.ValidationError: The document has another form.
-    """
+    """Return the state in the publisher's answer."""
     return msgspec.convert(document, ListedState, str_keys=True)
 
 
@@ -51,11 +47,9 @@ class Chain:
         last: The highest position that a receipt claims, or 0.
         within: How many receipts are of the audited part, up to `head`.
         empty: How many of these have no events.
-        gaps: How many times batch numbers were left out.
 
     Args:
         state: The producer's state, asked for before its receipts.
-        head: The last position that is audited.
     """
 
     def __init__(self, state: ListedState, head: int) -> None:
@@ -94,8 +88,7 @@ class Chain:
     def end(self, newest: int) -> Difference | None:
         """Return what is wrong after the last receipt that the publisher gave.
 
-        Args:
-            newest: The number of the producer's newest receipt, asked for after all of them.
+        `newest` is the number of the producer's newest receipt, asked for after all of them.
         """
         return next(self._wrong_at_end(newest), None)
 

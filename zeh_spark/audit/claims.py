@@ -20,13 +20,10 @@ class Claim:
     """A receipt, and what has been seen of its batch.
 
     Attributes:
-        first: The first position that the receipt claims.
-        last: The last position that it claims.
         whole: Whether nothing of the batch was removed.
         content: Count and digest of the events so far.
 
     Args:
-        receipt: A receipt that claims positions.
         oldest: The lowest position that the feed still has.
     """
 

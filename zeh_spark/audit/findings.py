@@ -12,16 +12,7 @@ from zeh_spark.protocol.phrases import counted
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference between the feed and its receipts.
-
-    Args:
-        position: The feed's position at which it is.
-        what: What differs.
-        expected: What has to be there.
-        found: What is there.
-        producer: The producer whose batch it is, if that is known.
-        batch: The number of the batch, if that is known.
-    """
+    """A difference between the feed and its receipts."""
 
     position: int
     what: str
@@ -47,19 +38,12 @@ class Tally:
     """How much was checked so far.
 
     Args:
-        producers: Producers of which a receipt was checked.
         batches: Batches that were checked completely, those without events included.
         empty: How many of these have no events.
-        events: Events of these batches.
-        first: The first position that was read, or 0.
-        last: The last position that was read, or 0.
         partial: Batches whose beginning retention has removed. Their content is not checked.
-        partial_events: The events that are left of them.
         removed: Batches that retention has removed completely. Only their receipts are checked.
         expired: Batches whose receipt has expired. Only their numbers are checked.
-        expired_events: Their events.
         unstamped: Chunks older than producers, which are not checked.
-        unstamped_events: Their events.
         gaps: How many times a producer left batch numbers out, which an operator has accepted.
     """
 

@@ -53,9 +53,6 @@ class Judge:
 
     Args:
         books: The receipts and producers, all of them noted before the first chunk.
-        removed: The position up to which retention has removed everything.
-        head: The last position that is audited.
-        tally: Counts what was checked.
         only: A producer, to check only its batches and its named batches; None, to check all.
 
     Guarantee: it reports no difference only if all that is left of the feed is as the receipts say.
@@ -79,8 +76,7 @@ class Judge:
     def chunk(self, piece: Piece) -> Difference | None:
         """Take the next chunk, and return the first difference.
 
-        Raises:
-            NotOursError: Its lines have no stamps of a publisher.
+        Raises NotOursError if its lines have no stamps of a publisher.
         """
         wrong = next(self._wrong(piece), None)
         self._at = piece.position

@@ -34,7 +34,6 @@ class ListedProducer:
     """A producer of the publisher's list.
 
     Args:
-        expired: Whether older receipts of it have expired.
         lowest: The lowest position that one of the receipts left claims; None if none does.
     """
 

@@ -31,7 +31,6 @@ class OddLineError(ValueError):
     """A line that a publisher of `zeh_spark` does not serve.
 
     Args:
-        reason: What is wrong with the line.
         stamped: Whether the line has stamps at all.
     """
 
@@ -51,8 +50,6 @@ class Stamps:
         served: The partition that was asked for (`partition` of the line).
         partition: The stored partition (`zeh-partition`).
         time: The time of the commit in ms since 1970.
-        producer: The producer's name.
-        batch: The number of the batch.
         sequence: The sequence number of the first event.
     """
 
@@ -68,8 +65,7 @@ class Stamps:
 def stamps_of(lines: bytes) -> Stamps:
     """Return the stamps of a chunk's lines, from the first of them.
 
-    Raises:
-        OddLineError: The first line has no stamps, or only some of them.
+    Raises OddLineError if it has no stamps, or only some of them.
     """
     match = _HEAD.match(lines)
     if not match:
@@ -92,13 +88,8 @@ def stamps_of(lines: bytes) -> Stamps:
 def content(lines: bytes, stamps: Stamps) -> Content:
     """Return count and digest of a chunk's lines as they were stored, without stamps.
 
-    Args:
-        lines: The chunk's lines, each with its newline.
-        stamps: The stamps of the first line, with a sequence number.
-
-    Raises:
-        OddLineError: A line has other stamps, or its number is not one more than that of the line
-            before. The error names the first such line.
+    Raises OddLineError for the first line that has other stamps, or whose number is not one more
+    than that of the line before.
     """
     assert stamps.sequence is not None
     served = lines.split(b"\n")

@@ -27,8 +27,6 @@ class Piece:
     """A chunk as it is served, or a checkpoint line alone.
 
     Args:
-        partition: The partition of the checkpoint line.
-        cursor: The cursor of the checkpoint line.
         position: The feed's position that the cursor names.
         lines: The chunk's lines, each with its newline; empty for a checkpoint line alone.
     """
@@ -58,8 +56,7 @@ class Cutter:
     def feed(self, data: bytes) -> list[Piece]:
         """Take the next bytes of the answer, and return the pieces that they complete.
 
-        Raises:
-            StrangeFeedError: A cursor is of another kind, or too many bytes came without one.
+        Raises StrangeFeedError if a cursor is of another kind, or too many bytes came without one.
         """
         pieces: list[Piece] = []
         begin = data.find(b"\n") + 1 if self._partial else 0

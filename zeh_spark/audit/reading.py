@@ -30,10 +30,6 @@ _FROM_THE_STORE = {"Cache-Control": "no-cache"}
 class FeedReader:
     """Reads all partitions of a feed in order of position.
 
-    Args:
-        options: The feed's address, and how often and how long to try.
-        partitions: The feed's number of partitions.
-
     Guarantee: it never hands out lines that no checkpoint line has closed.
     """
 
@@ -61,10 +57,6 @@ class FeedReader:
         """Yield the chunks up to the position `head`.
 
         There are fewer only if the publisher says so, in a whole answer.
-
-        Raises:
-            PublisherError: The publisher is of another kind, or refuses to answer.
-            UnavailableError: The publisher does not answer.
         """
         cursors = dict.fromkeys(range(self._partitions), wire.FIRST)
         retry, at, hint = self._transport.retry(), 0, HINT
@@ -118,9 +110,7 @@ class FeedReader:
 def not_ours(url: str, reason: str) -> PublisherError:
     """Return the error for a feed that another kind of publisher serves.
 
-    Args:
-        url: The feed's address.
-        reason: What shows it: a sentence about the publisher, without a full stop.
+    `reason` is a sentence about the publisher, without a full stop.
     """
     return PublisherError(
         f"{url}: {reason}. Only feeds that a publisher of zeh_spark serves can be audited."
