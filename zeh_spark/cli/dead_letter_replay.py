@@ -52,14 +52,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RepairedLetter:
-    """A repaired dead letter that can be published.
-
-    Args:
-        line: Its line in the input, from 1.
-        place: What identifies it: its feed and its stamps.
-        row: The row that could not be published: key, partition, headers.
-        data: The event's data, as JSON.
-    """
+    """A repaired dead letter that can be published."""
 
     line: int
     place: DeadLetterId
@@ -90,17 +83,9 @@ def repaired(
 ) -> list[RepairedLetter]:
     """Return the dead letters that have an event, after the checks that the sink makes.
 
-    A dead letter that comes several times is returned once.
-
-    Args:
-        letters: The dead letters of the input.
-        partition_count: The number of partitions of the feed that they are published to.
-        letters_of: The dead-letter feed of those that do not name theirs (`zeh-feed`).
-        keep_key: Whether the events keep their keys in the header `zeh-key`.
-
-    Raises:
-        Unreadable: A dead letter cannot be published, or comes again and is repaired in another
-            way, or does not name its feed and `letters_of` is None.
+    A dead letter that comes several times is returned once. `letters_of` is the dead-letter feed of
+    those that do not name theirs (`zeh-feed`). Raises Unreadable if one cannot be published, comes
+    again and is repaired in another way, or does not name its feed and `letters_of` is None.
     """
     found: dict[DeadLetterId, RepairedLetter] = {}
     named: dict[DeadLetterId, RepairedLetter] = {}
@@ -169,15 +154,7 @@ def _repaired(
 
 
 def partition_count(url: str, **options: str) -> int:
-    """Return the number of partitions of a feed that a publisher of `zeh_spark` serves.
-
-    Args:
-        url: The feed's address.
-        **options: Options of the connection, by their names.
-
-    Raises:
-        ZeroEventHubError: The publisher cannot be reached, or is of another kind.
-    """
+    """Return the number of partitions of a feed that a publisher of `zeh_spark` serves."""
     client = PublishClient(parse(ClientOptions, {"url": url, **options}))
     nobody = BatchCall("replay-dead", BATCH_INCARNATION, uuid.uuid4().hex, 0)
     return client.look_up(nobody).partition_count
@@ -187,13 +164,6 @@ def identity_of(url: str, **options: str) -> FeedIdentity:
     """Return the identity of the feed at a URL.
 
     A feed whose publisher tells no id is named by the URL, as `zeh-spark dead-letters` prints it.
-
-    Args:
-        url: The feed's address.
-        **options: Options of the connection, by their names.
-
-    Raises:
-        ZeroEventHubError: The publisher cannot be reached, or has no feed at this address.
     """
     client = FeedClient(parse(ClientOptions, {"url": url, **options}))
     return client.discover().named(client.transport.url.identity)
@@ -204,21 +174,9 @@ def replay(
 ) -> Iterator[Replayed]:
     """Publish dead letters one after the other, and continue after those that are refused.
 
-    The same call can be repeated after an error: it publishes those that are left.
-
-    Args:
-        url: The address of the feed to publish to.
-        letters: The dead letters, from `repaired`.
-        keep_key: Whether the events keep their keys, as given to `repaired`.
-        **options: Options of the connection, by their names.
-
-    Yields:
-        The outcome of each dead letter.
-
-    Raises:
-        UnavailableError: The publisher does not answer, or has not answered a commit. The dead
-            letters before this one are published.
-        PublishError: The publisher refuses to publish at all.
+    The same call can be repeated after an error: it publishes those that are left. After
+    UnavailableError, the dead letters before this one are published. Raises PublishError if the
+    publisher refuses to publish at all.
     """
     client = PublishClient(parse(ClientOptions, {"url": url, **options}))
     producers: dict[str, Producer] = {}

@@ -260,12 +260,7 @@ def _of_checkpoint(
 def committed_cursors(checkpoint: Path, feed: str) -> tuple[int, list[str]]:
     """Return the newest batch that a query has committed, and the feed's cursors after it.
 
-    Args:
-        checkpoint: the query's checkpointLocation.
-        feed: the feed's name in the checkpoint: the option `feedId`, or its URL.
-
-    Raises:
-        StoreError: it is no checkpoint of a query that has committed a batch of this feed.
+    `feed` is its name in the checkpoint: the option `feedId`, or its URL.
     """
     try:
         done = [

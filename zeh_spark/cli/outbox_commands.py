@@ -206,13 +206,7 @@ def new_history(
 def settings_of(ctx: click.Context, file: Path | None, url: str) -> Config:
     """Return the publisher's settings, from --config and --store.
 
-    Args:
-        ctx: The call of the command, which tells whether --store was given.
-        file: The file of --config, or None. Without one, --store alone is served.
-        url: The value of --store. It is used if it was given, or if there is no file.
-
-    Raises:
-        StoreError: The file cannot be read, or has a setting that is wrong.
+    Without a file, `url` alone is served. With one, `url` is used if --store was given.
     """
     config = load_config(file) if file else Config(store=url)
     if file and ctx.get_parameter_source("url") is not ParameterSource.DEFAULT:

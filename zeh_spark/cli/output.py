@@ -38,13 +38,7 @@ COMMON = {"as_json_object", "quiet", "verbose"}
 
 
 class Failure(click.ClickException):
-    """A message for the user with an exit code.
-
-    Args:
-        message: what is wrong, and what to do.
-        code: the exit code.
-        error: the error that the message is about, if there is one.
-    """
+    """A message for the user with an exit code."""
 
     def __init__(self, message: str, code: int, error: ZeroEventHubError | None = None) -> None:
         super().__init__(printable(message))
@@ -84,12 +78,7 @@ def note_json(ctx: click.Context, args: Sequence[str]) -> None:
 def wrong_usage(
     error: click.UsageError, cause: ZeroEventHubError | None = None
 ) -> click.ClickException:
-    """Return the error for wrong usage: as click shows it, or as JSON if that was asked for.
-
-    Args:
-        error: what is wrong.
-        cause: the error behind it, if it is one of ours.
-    """
+    """Return the error for wrong usage: as click shows it, or as JSON if that was asked for."""
     return Failure(error.format_message(), USAGE, cause) if _is(_JSON) else error
 
 
@@ -143,12 +132,7 @@ def _is(key: str) -> bool:
 
 
 def tell(text: str, **facts: Any) -> None:
-    """Print the result of a command.
-
-    Args:
-        text: the result in words.
-        **facts: the same as members of the JSON object.
-    """
+    """Print the result of a command."""
     if _is(_JSON):
         click.echo(json_line(facts))
     elif not _is(_QUIET):
@@ -191,12 +175,8 @@ def tell_rows(
 ) -> None:
     """Print a list.
 
-    Args:
-        name: the member of the JSON object that has the list.
-        heads: the heads of the table.
-        rows: the rows of the table.
-        items: the same as JSON objects.
-        none: what to print instead of a table without rows.
+    `items` are the rows as JSON objects, the member `name` of the result. `none` is printed instead
+    of a table without rows.
     """
     facts: dict[str, Any] = {name: list(items)}
     tell_answer(table(heads, rows) if rows or not none else none, **facts)
@@ -220,13 +200,8 @@ def progress(
 ) -> Iterator[Callable[[int], object]]:
     """Show a progress bar if standard error is a terminal, without --quiet and --json.
 
-    Args:
-        label: what is done.
-        length: the number of steps, or what counts them, which is called only for a bar; None if
-            it is not known, which shows no bar.
-
-    Yields:
-        A function that is called with the number of steps done since the last call.
+    `length` is the number of steps, or what counts them, which is called only for a bar. None shows
+    no bar. The function that it yields is called with the number of steps done since its last call.
     """
     shown = sys.stderr.isatty() and not _is(_JSON) and not _is(_QUIET)
     length = length() if shown and callable(length) else length

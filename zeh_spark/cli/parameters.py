@@ -51,11 +51,7 @@ class Age(click.ParamType):  # type: ignore[type-arg]
 
 
 def name_of(_ctx: object, _param: object, value: str | None) -> str | None:
-    """Return the name of a producer or batch, as a callback of an option.
-
-    Raises:
-        click.BadParameter: The name has other characters than are allowed, or is too long.
-    """
+    """Return the name of a producer or batch, as a callback of an option."""
     if value is not None and not wire.NAME.fullmatch(value):
         raise click.BadParameter(
             f"{value!r} is not a name that is allowed. Use 1 to 100 letters, digits and . _ : @ = -"
@@ -64,11 +60,7 @@ def name_of(_ctx: object, _param: object, value: str | None) -> str | None:
 
 
 def remedies_of(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str, str]:
-    """Return the overrides that are given as OPTION=VALUE, by option, as a callback of an option.
-
-    Raises:
-        click.BadParameter: An override has no value, or there is none of this name.
-    """
+    """Return the overrides that are given as OPTION=VALUE, by option: a callback of an option."""
     given = dict(value.partition("=")[::2] for value in values)
     if bare := [name for name, value in given.items() if not value]:
         raise click.BadParameter(f"{bare[0]!r} has no value. Give it as the refusal printed it.")
@@ -228,13 +220,7 @@ def _content_of(value: str) -> str:
 def opened(url: str, *, must_exist: bool = True) -> Iterator[Store]:
     """Open the store at `url`, and close it at the end.
 
-    Args:
-        url: The store, as the option --store takes it.
-        must_exist: Whether to refuse a store that does not exist, instead of creating it.
-
-    Raises:
-        click.UsageError: The store is `memory:`, which a command cannot keep.
-        StoreError: The store cannot be opened.
+    Raises click.UsageError if the store is `memory:`, which a command cannot keep.
     """
     if url == "memory:":
         raise click.UsageError("--store memory: ends with the command. Use sqlite:///FILE.")

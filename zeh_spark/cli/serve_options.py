@@ -185,11 +185,7 @@ def _is_given(name: str, value: object) -> bool:
 
 
 def with_given(config: Config, given: Mapping[str, object]) -> Config:
-    """Return the settings of a file with those that were given; a list gets both.
-
-    Raises:
-        OptionError: They contradict each other, or one of them is not valid.
-    """
+    """Return the settings of a file with those that were given; a list gets both."""
     lists = {
         name: [*value, *getattr(config, name)]
         for name, value in given.items()

@@ -198,8 +198,7 @@ def _renew(
 ) -> tuple[list[tuple[str, FeedIdentity]], Replaced | None]:
     """Begin epochs, and keep what was done with tokens, and all acts.
 
-    Returns:
-        The epochs, and what was taken over from the old store; None if it could not be read.
+    None stands for an old store that could not be read.
     """
     if old:
         store.record(lacking(old.acts, store.acts(limit=1 << 31)))
