@@ -59,9 +59,6 @@ class BatchAttempt:
     `torn` is true if an event may be missing, because `add` raised an error other than RowError.
 
     Args:
-        client: sends the requests.
-        batch: the batch.
-        count: the feed's number of partitions.
         numbers: yields numbers that no other attempt of the same run has.
         keep: whether to keep the events in memory, for `add_all_of` of another attempt.
 
@@ -108,13 +105,9 @@ class BatchAttempt:
     ) -> tuple[int, int]:
         """Add an event (arguments as in `OpenBatch.add`).
 
-        Returns:
-            Its partition, and its index among the batch's events there, from 0.
-
-        Raises:
-            RowError: the event cannot be published. The batch continues without it.
-            PublishError: an upload was refused. Each later call raises again.
-            UnavailableError: an upload could not be sent. Each later call raises again.
+        It returns the event's partition, and its index among the batch's events there. After
+        RowError the batch continues without the event. After any other error each later call raises
+        again.
         """
         number, self._given = self._given, self._given + 1
         try:
@@ -149,10 +142,6 @@ class BatchAttempt:
 
         A receipt tells it if this attempt committed the batch. If the batch was committed before
         under its name, its events may have had another order.
-
-        Args:
-            partition: The event's partition.
-            index: The event's index among the batch's events there.
         """
         receipt = self.receipt
         plain = self.batch.incarnation == PLAIN_INCARNATION  # its receipt is of this attempt
@@ -168,10 +157,7 @@ class BatchAttempt:
     def commit(self) -> Receipt:
         """Publish the events that were added. After an interruption, call `settle`.
 
-        Raises:
-            PublishError: the batch is not published.
-            UnavailableError: the batch is not published.
-            OutcomeUnknownError: it is not known whether the batch is published: call `settle`.
+        After PublishError and UnavailableError the batch is not published.
         """
         try:
             self._or_release(self._uploader.finish)
@@ -224,11 +210,8 @@ class BatchAttempt:
     def settle(self) -> Receipt | None:
         """Find out what became of a commit in doubt.
 
-        Returns:
-            The receipt; or None if the batch is not published, and never will be by this attempt.
-
-        Raises:
-            OutcomeUnknownError: the publisher does not tell. Call `settle` again later.
+        It returns None if the batch is not published, and never will be by this attempt. After
+        OutcomeUnknownError, call `settle` again later.
         """
         if not self.in_doubt:
             return self.receipt

@@ -99,12 +99,7 @@ def check_tls_files(options: ClientOptions) -> None:
 def read_token(path: str, option: str = "tokenFile") -> str:
     """Return the token that a file holds.
 
-    Args:
-        path: the file.
-        option: the option that gave the path, for the error.
-
-    Raises:
-        OptionError: the file cannot be read, or holds no valid token.
+    Raises OptionError, about the option that gave the path, if there is no valid token.
     """
     try:
         with open(path, encoding="ascii") as file:

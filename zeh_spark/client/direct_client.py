@@ -56,17 +56,7 @@ _TIME_REFUSED = {problems.BAD_TIME.name, problems.NO_COMMIT_TIMES.name}
 def plan(transport: Transport, request: PlanRequest, retry: Retry) -> Plan:
     """Ask for a plan.
 
-    Args:
-        transport: sends the requests.
-        request: what to plan.
-        retry: limits how long they are repeated.
-
-    Returns:
-        A plan whose ranges lead from the cursors to its ends.
-
-    Raises:
-        PublisherError: the answer is final, or is no plan.
-        UnavailableError: there was no answer for `retryTimeout`.
+    The plan's ranges lead from the cursors to its ends.
     """
     return retry.call(lambda: _planned(transport, request))
 
@@ -74,16 +64,8 @@ def plan(transport: Transport, request: PlanRequest, retry: Retry) -> Plan:
 def cursors_at(transport: Transport, n: int, time: int, retry: Retry) -> list[str]:
     """Ask where each partition begins for a reader of all events that were committed since a time.
 
-    Args:
-        transport: sends the requests.
-        n: the number of partitions that the reader works with.
-        time: the time, in ms since 1970.
-        retry: limits how long requests are repeated.
-
-    Raises:
-        OptionError: the publisher or the feed cannot tell it, or the time is ahead.
-        PublisherError: the answer is final for another reason.
-        UnavailableError: there was no answer for `retryTimeout`.
+    `n` is the number of partitions that the reader works with; `time` is in ms since 1970. Raises
+    OptionError if the publisher or the feed cannot tell it, or the time is ahead.
     """
     return retry.call(lambda: _at_time(transport, n, time))
 
@@ -169,7 +151,6 @@ class FetchedGroup:
     """Neighbouring chunks of a range, checked.
 
     Args:
-        partition: the reader's partition.
         headers: what the chunks are: an array of `direct_reads.HEADERS`.
         producers: the names of their producers, by what stands for them in `headers`.
         frames: their lines, compressed.
@@ -186,18 +167,8 @@ def fetch(
 ) -> Iterator[FetchedGroup]:
     """Fetch the chunks of planned ranges.
 
-    Args:
-        transport: sends the requests.
-        n: the number of partitions that the reader works with.
-        ranges: the ranges, in the order in which their chunks are wanted.
-        retry: limits how long requests are repeated without progress.
-
-    Yields:
-        The chunks of each range in order of g, each once.
-
-    Raises:
-        PublisherError: the answer is final, or is not what was planned.
-        UnavailableError: there was no progress for `retryTimeout`.
+    The chunks of each range come in order of g, each once. Raises PublisherError if they are not
+    what was planned, and UnavailableError after `retryTimeout` without progress.
     """
     return _Fetch(transport, n, list(ranges), retry).groups()
 

@@ -41,7 +41,6 @@ class Discovered:
     """What a publisher tells of a feed.
 
     Args:
-        partition_count: the number of partitions.
         identity: the feed's identity; None if the publisher tells none.
         direct: whether executors can fetch chunks (`protocol.direct_reads`).
     """
@@ -64,19 +63,10 @@ def discover(
 ) -> Discovered:
     """Ask for a feed's number of partitions and its identity.
 
-    Args:
-        transport: sends the requests.
-        retry: limits how long they are repeated.
-        partition_count: the number of partitions if it is known (the option, a checkpoint). Then
-            a feed may have no identity. An answer 200, 400 or 422 without one shows that; any other
-            answer has to come three times.
-        told: whether the feed has told an identity before; None if that is not known. If it has,
-            only 200, 400 and 422 are answers about its identity.
-
-    Raises:
-        OptionError: the number of partitions is neither known nor told.
-        PublisherError: the answer is final, is of FeedAPI 2, or its identity cannot be read.
-        UnavailableError: there was no answer for `retryTimeout`.
+    If the number of partitions is known (the option, a checkpoint), a feed may have no identity. An
+    answer 200, 400 or 422 without one shows that; any other answer has to come three times. If the
+    feed has `told` an identity before, only 200, 400 and 422 are answers about its identity. Raises
+    OptionError if the number of partitions is neither known nor told.
     """
     while True:
         try:
@@ -101,13 +91,7 @@ def discover(
 def index(transport: Transport, retry: Retry) -> dict[str, Any]:
     """Return what a publisher of zeh_spark answers at its root: itself, and the feeds to be read.
 
-    Args:
-        transport: sends the requests to the publisher's address, without a feed.
-        retry: limits how long they are repeated.
-
-    Raises:
-        PublisherError: the answer is final, or the address is not that of such a publisher.
-        UnavailableError: there was no answer for `retryTimeout`.
+    The transport is that of the publisher's address, without a feed.
     """
     while True:
         try:

@@ -44,9 +44,6 @@ class PageRequest:
     """A request for the page of one partition after a cursor (spec "Parameters").
 
     Args:
-        partition: the partition, from 0.
-        cursor: the cursor after which the page begins.
-        partition_count: the number of partitions, the spec's `n`.
         page_size_hint: the number of events to ask for; publishers may give more or fewer.
         headers: the names of the event headers to ask for; none if empty.
         wait: the seconds that the publisher may wait for events; 0 for long polling off.
@@ -79,7 +76,6 @@ class Statistics:
 
     Args:
         pages: requests that were answered.
-        retries: requests that were repeated.
         ignored_lines: lines that were neither events nor checkpoints.
         seconds: the time spent inside requests.
     """
@@ -106,7 +102,6 @@ class PageEnd:
     """The end of a page, which is the last item of `FeedClient.page`.
 
     Attributes:
-        start: the cursor that the page was requested with.
         cursor: the last checkpoint of the page, or `start` if none came.
         events: how many events the last answer brought, with or without a checkpoint.
         complete: whether the framing of the answer proves that nothing is missing at its end.
@@ -140,10 +135,6 @@ class _DistrustedError(Exception):
 class FeedClient:
     """Reads the pages of one feed.
 
-    Args:
-        options: how to talk to the publisher.
-        max_interval: the maximum bytes that are held until their checkpoint arrives.
-
     Guarantee: yields no event before the checkpoint after it has arrived.
     """
 
@@ -169,19 +160,9 @@ class FeedClient:
     ) -> PageItems:
         """Read one page of a partition, and continue after interruptions from the last checkpoint.
 
-        Args:
-            request: the page.
-            hold: called before each read, with the number of bytes that wait for a checkpoint. It
-                may block.
-            any_end: whether a page is whole even if no checkpoint closes its last events.
-            statistics: where pages, retries and seconds are counted.
-
-        Yields:
-            The page's intervals, then its `PageEnd`.
-
-        Raises:
-            PublisherError: the answer is final.
-            UnavailableError: there was no progress for `retryTimeout`.
+        `hold` is called before each read, with the number of bytes that wait for a checkpoint, and
+        may block. With `any_end` a page is whole even if no checkpoint closes its last events. It
+        yields the page's intervals, then its `PageEnd`.
         """
         return _PageReader(self, request, hold, any_end, statistics or Statistics()).items()
 

@@ -46,22 +46,11 @@ def follow(
 ) -> Iterator[list[bytes]]:
     """Yield the events of all partitions as they arrive, in order within a partition.
 
-    Args:
-        url: The feed's address.
-        start: The cursor to begin with: `_first` or `_last`; of one partition, any other, too.
-        connect: How to talk to the publisher, as options of the format.
-        whole: Whether to yield whole events, with the id of their feed's epoch in the header
-            `zeh-feed`, instead of their data alone.
-        endless: Whether to wait for more events at the end, instead of stopping there.
-        partition: The only partition to read; None for all.
-        partition_count: The number of partitions; None to ask the publisher.
-
-    Yields:
-        Events that came together, each as JSON without a newline.
-
-    Raises:
-        OptionError: There is no such partition, or a cursor is given for several.
-        ZeroEventHubError: The feed cannot be read.
+    It begins with `start`: `_first` or `_last`; of one partition, any other cursor, too. With
+    `whole` it yields whole events, with the id of their feed's epoch in the header `zeh-feed`,
+    instead of their data alone. With `endless` it waits for more events at the end. Each event is
+    JSON without a newline. Raises OptionError if there is no such partition, or a cursor is given
+    for several.
     """
     at_once = FeedClient(parse(ClientOptions, {**connect, "url": url, "retryTimeout": "0"}))
     asked = at_once.discover(
@@ -146,10 +135,8 @@ def _lines(client: FeedClient, request: PageRequest, *, joined: bool) -> Iterato
 
     Without `wait` in the request, it ends at a page without events that does not move the cursor.
     The lines of a page are yielded as they come or, with `joined`, together at its end, or once
-    they are many.
-
-    Raises:
-        PublisherError: Without `wait`, too many pages in a row moved the cursor without an event.
+    they are many. Raises PublisherError if, without `wait`, too many pages in a row moved the
+    cursor without an event.
     """
     cursor, skipping = request.cursor, 0
     while True:
@@ -190,14 +177,7 @@ def _lines(client: FeedClient, request: PageRequest, *, joined: bool) -> Iterato
 def shown(lines: bytes, partition: int, feed: FeedIdentity | None) -> list[bytes]:
     """Return lines of a feed as they are printed.
 
-    Args:
-        lines: Whole lines of a page, as the publisher sent them.
-        partition: The partition that was asked for.
-        feed: The feed's identity, to print whole events with the header `zeh-feed`; None, to print
-            their data alone.
-
-    Raises:
-        MalformedLineError: A line is not an event.
+    With `feed`, whole events are printed with the header `zeh-feed`; without, their data alone.
     """
     found = []
     for line in lines.split(b"\n"):
@@ -210,11 +190,7 @@ def shown(lines: bytes, partition: int, feed: FeedIdentity | None) -> list[bytes
 
 
 def _with_headers(line: bytes, headers: object) -> bytes:
-    """Return the line with other headers; everything else in it stays byte for byte.
-
-    Raises:
-        MalformedLineError: The name of a member is not UTF-8.
-    """
+    """Return the line with other headers; everything else in it stays byte for byte."""
     try:
         return msgspec.json.encode({**_members(line), "headers": headers})
     except ValueError as exc:

@@ -59,12 +59,7 @@ class Lag:
 
 
 def lag_of(plan: Plan, n: int) -> Lag | None:
-    """Return the lag after a plan; None if the publisher did not tell it.
-
-    Args:
-        plan: the plan.
-        n: the number of partitions that the reader works with.
-    """
+    """Return the lag after a plan; None if the publisher did not tell it."""
     told = plan.lag
     if not told or any(str(each) not in told for each in range(n)):
         return None
@@ -75,9 +70,8 @@ def lag_of(plan: Plan, n: int) -> Lag | None:
 def metrics(lag: Lag | None) -> dict[str, Any]:
     """Return the lag as it stands in a query's progress.
 
-    Returns:
-        `eventsBehind` with the total, and the least, the mean and the most of a partition, and
-        `secondsBehind` with these but the total. Each is None if the lag is unknown.
+    `eventsBehind` has the total, and the least, the mean and the most of a partition;
+    `secondsBehind` has these but the total. Each is None if the lag is unknown.
     """
     if lag is None:
         return {"eventsBehind": None, "secondsBehind": None}
@@ -98,16 +92,8 @@ def numbered(cursors: Sequence[str]) -> dict[str, str]:
 def lag_at(transport: Transport, cursors: Sequence[str]) -> tuple[Plan, Lag | None]:
     """Ask a publisher how far cursors are behind.
 
-    Args:
-        transport: sends the request.
-        cursors: one for each partition.
-
-    Returns:
-        A plan of nothing, which tells the feed's head, and the lag; None if it is not told.
-
-    Raises:
-        PublisherError: the answer is final, for example because plans are not offered.
-        UnavailableError: there was no answer for `retryTimeout`.
+    The plan is one of nothing, which tells the feed's head. The lag is None if it is not told.
+    Raises PublisherError if plans are not offered.
     """
     at = numbered(cursors)
     plan = direct_client.plan(transport, PlanRequest(len(cursors), at, ends=at), transport.retry())
@@ -118,9 +104,6 @@ class LagProbe:
     """Asks for the lag of a query that fetches page by page.
 
     Guarantee: `ask` takes a few seconds at most, and raises nothing because of the publisher.
-
-    Args:
-        options: how to talk to the publisher.
     """
 
     def __init__(self, options: ClientOptions) -> None:
@@ -147,11 +130,7 @@ class LagProbe:
 def report(feed: str, head: str | None, lag: Lag | None, more: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a query's progress tells as its latest offset.
 
-    Args:
-        feed: the feed's name.
-        head: the cursor of the feed's newest event; None if it is unknown.
-        lag: how far the query is behind it.
-        more: other numbers.
+    `head` is the cursor of the feed's newest event; None if it is unknown.
     """
     document: dict[str, Any] = {"feed": feed, "head": head, **metrics(lag), **more}
     if head is not None and lag is not None:

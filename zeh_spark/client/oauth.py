@@ -58,10 +58,6 @@ class OAuthTokens:
 
     One thread at a time asks the server. The others use the token that they have while it is valid;
     else they wait, and share the answer, or the failure.
-
-    Args:
-        options: the credentials, and how to reach the server.
-        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, options: ClientOptions, clock: Callable[[], float] = time.monotonic) -> None:
@@ -79,12 +75,7 @@ class OAuthTokens:
         masked.add(options.oauth_client_secret, self._secret, basic)
 
     def token(self) -> str:
-        """Return a token that is valid now, as far as the server has told.
-
-        Raises:
-            AccessError: the server refuses, or its answer is no token.
-            TransientError: it did not answer, or its answer may change.
-        """
+        """Return a token that is valid now, as far as the server has told."""
         now, held = self._clock(), self._token
         if held and now < held.renew_at:
             return held.text
@@ -119,9 +110,8 @@ class OAuthTokens:
     def _fetched(self, since: float) -> _Token:
         """Ask the server for a token, and keep it.
 
-        Args:
-            since: when this thread began to wait. A failure since then is this thread's, too: a
-                server that is silent for a minute is not asked by all threads, one after the other.
+        `since` is when this thread began to wait. A failure since then is this thread's, too: a
+        server that is silent for a minute is not asked by all threads, one after the other.
         """
         if self._failure and self._failure[0] > since:
             failure = self._failure[1]

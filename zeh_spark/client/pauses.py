@@ -28,11 +28,7 @@ Client = tuple[tuple[str, str | None, int | None], str | None]
 
 
 class Pauses:
-    """The pauses that publishers asked this process for.
-
-    Args:
-        clock: a monotonic clock, in seconds.
-    """
+    """The pauses that publishers asked this process for."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

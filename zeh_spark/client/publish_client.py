@@ -46,11 +46,9 @@ class BatchCall:
     """The identity of a batch, and who publishes it.
 
     Args:
-        producer: the producer's name.
         incarnation: the producer's memory, like a Spark checkpoint.
         run: the id of one start of the writer.
         number: the batch's number in its incarnation, from 0.
-        overrides: what an operator allows, by option name.
         repeatable: whether the publisher recognizes the same events if another run publishes them
             again.
     """
@@ -83,7 +81,6 @@ class BatchStatus(NamedTuple):
 
     Args:
         receipt: the batch's receipt; None if it is not committed.
-        partition_count: the feed's number of partitions.
         feed_id: the feed's id, the same at each address; None if the batch is committed, or if the
             publisher does not tell it.
     """
@@ -98,7 +95,6 @@ class TaskDone:
     """What one attempt at a task did for a batch.
 
     Args:
-        task: the number of the task.
         attempt: the number of the attempt; each attempt at a task has its own.
         uploads: how many uploads it sent; 0 if the batch was committed before.
         content: the number of its events, and the sum of their contents.
@@ -218,16 +214,7 @@ class PublishClient:
     ) -> bool:
         """Stage a part of a batch.
 
-        Args:
-            batch: the batch.
-            partition_count: the number of partitions that it is made for.
-            task: the number of the task.
-            attempt: the number of the task's attempt.
-            number: the number of the upload in the attempt, from 0.
-            body: the upload, in the format of `protocol.upload_format`.
-
-        Returns:
-            False if the batch is committed already, so that no more uploads are needed.
+        It returns False if the batch is committed already, so that no more uploads are needed.
         """
         digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
         headers = {
@@ -241,16 +228,9 @@ class PublishClient:
     def commit(self, batch: BatchCall, partition_count: int, tasks: Sequence[TaskDone]) -> Receipt:
         """Commit the batch: make the uploads of these tasks visible, all together.
 
-        Args:
-            batch: the batch.
-            partition_count: the number of partitions that it is made for.
-            tasks: for each task, the one attempt whose uploads count.
-
-        Raises:
-            PublishError: the batch is not committed. The message says what to do.
-            UnavailableError: it is not known whether the batch is committed, and it can be
-                repeated.
-            OutcomeUnknownError: the same, for a batch that cannot be repeated.
+        `tasks` has the one attempt of each task whose uploads count. After PublishError it is not
+        committed. After UnavailableError that is not known, and the commit can be repeated; after
+        OutcomeUnknownError it cannot.
         """
         content = sum((each.content for each in tasks), Content())
         body = {
@@ -344,11 +324,8 @@ class PublishClient:
     def receipts(self, producer: str, limit: int, below: int | None = None) -> list[Document]:
         """Return a producer's newest receipts, the newest first.
 
-        Args:
-            producer: the producer's name.
-            limit: the maximum number of receipts. There are fewer if there are no more, or if they
-                are too long for one answer.
-            below: only receipts of batches with a smaller number.
+        There are fewer than `limit` if there are no more `below` that number, or if they are too
+        long for one answer.
         """
         path = f"{producer_path(producer)}/batches"
         query = {"limit": limit} if below is None else {"limit": limit, "below": below}

@@ -28,11 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class RequestIds:
-    """Makes the ids of the requests of one transport.
-
-    Args:
-        options: the options of the transport.
-    """
+    """Makes the ids of the requests of one transport."""
 
     def __init__(self, options: ClientOptions) -> None:
         self._client = secrets.token_hex(4)

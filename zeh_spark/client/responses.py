@@ -75,7 +75,6 @@ class TransientError(Exception):
         reason: what happened, for the log; by default what `final` says, without its advice.
         within: the seconds after which there is no other try, if they are less than usual.
         status: the HTTP status of the answer; None if there was no answer.
-        body: the answer's text, if there was one.
     """
 
     def __init__(
@@ -101,15 +100,9 @@ def network_failure(
 ) -> Exception:
     """Return the error for a request without an answer, or whose answer broke off.
 
-    It is transient, unless TLS, the proxy or the address can never work.
-
-    Args:
-        exc: what went wrong.
-        url: the feed's address, for the message.
-        request: the words that name the request (see `naming`).
-        reached: whether this address has answered before.
-        within: if it has not, the seconds for which a connection is tried; None if for as long as
-            at any other time.
+    It is transient, unless TLS, the proxy or the address can never work. `reached` says whether
+    this address has answered before. If it has not, a connection is tried for `within` seconds;
+    None for as long as at any other time.
     """
     reason = innermost(exc)
     if isinstance(reason, ssl.SSLError) and "CERTIFICATE_REQUIRED" in (reason.reason or ""):
@@ -197,14 +190,8 @@ def innermost(exc: BaseException) -> BaseException:
 def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = False) -> None:
     """Return if an answer is usable; raise if it is not, with its body closed.
 
-    Args:
-        response: the answer, whose body was not read yet.
-        url: the feed's address, for the message.
-        proven: whether a refusal counts only if its framing shows that nothing is missing.
-
-    Raises:
-        PublisherError: the answer is final. The error carries the beginning of its body.
-        TransientError: another try may have another answer.
+    With `proven` a refusal counts only if its framing shows that nothing is missing. Raises
+    PublisherError if the answer is final, and TransientError if another try may have another one.
     """
     status = response.status_code
     if status in _DONE:
@@ -262,9 +249,7 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
 def paused(url: FeedUrl, left: float) -> TransientError:
     """Return the error for a request that is not sent, because of the 429 to another request.
 
-    Args:
-        url: the feed's address, for the message.
-        left: the seconds that the pause still lasts.
+    `left` are the seconds that the pause still lasts.
     """
     final = UnavailableError(
         f"{url} answered 429 to another request of this process; the pause that it asked for "

@@ -28,12 +28,9 @@ class Retry:
 
     Attributes:
         timeout: the seconds that the difficulty may last: the option `retryTimeout`.
-        clock: a monotonic clock, in seconds.
         sleep: sleeps for so many seconds; returns true if nobody waits for an answer any more.
         random: returns a number from 0 to 1.
-        attempts: how many tries have failed since the last progress.
         since: when the first of them failed, in seconds of the clock.
-        begun: when this was made, in seconds of the clock.
     """
 
     timeout: float
@@ -59,8 +56,7 @@ class Retry:
     def call(self, attempt: Callable[[], T]) -> T:
         """Return what `attempt` returns, after as many tries as it takes.
 
-        Raises:
-            ZeroEventHubError: the time is over; it is the `final` error of the last TransientError.
+        When the time is over, it raises the `final` error of the last TransientError.
         """
         while True:
             try:

@@ -62,14 +62,7 @@ _warned: set[Origin] = set()
 
 
 class Transport:
-    """Sends requests to one feed's publisher.
-
-    Args:
-        options: how to talk to the publisher.
-
-    Raises:
-        OptionError: a file of TLS, or the token's file, cannot be used.
-    """
+    """Sends requests to one feed's publisher."""
 
     def __init__(self, options: ClientOptions) -> None:
         self.url = options.url
@@ -129,20 +122,10 @@ class Transport:
         a token file is read again, or the token server asked again. After a 429 with Retry-After,
         no request of this process is sent to that origin with this token until the pause is over.
         Each request that is sent has an id of its own (see `request_ids`), which errors and log
-        lines name.
-
-        Args:
-            method: the HTTP method.
-            path: is added to the path of the feed's URL.
-            query: is added to the query of the feed's URL.
-            body: the request's body.
-            headers: the request's own headers.
-            proven: whether a refusal counts only if its framing shows that nothing is missing.
-            any_status: whether to return refusals, too, instead of raising an error.
-
-        Raises:
-            PublisherError: the answer is final.
-            TransientError: there was no answer, or one that may change.
+        lines name. `path` and `query` are added to those of the feed's URL. With `proven` a refusal
+        counts only if its framing shows that nothing is missing. With `any_status` refusals are
+        returned, too. Raises PublisherError if the answer is final, and TransientError if there is
+        none, or one that may change.
         """
         url = self._address(_with_query(_with_path(self.url.full, path), query))
         home = origin(url)
@@ -324,10 +307,6 @@ class Body:
     """The bytes of an answer's body, to be iterated once.
 
     Its attribute `proven` tells at the end whether the framing shows that nothing is missing.
-
-    Args:
-        response: the answer, whose body was not read yet.
-        url: the feed's address, for errors.
     """
 
     def __init__(self, response: requests.Response, url: FeedUrl) -> None:
