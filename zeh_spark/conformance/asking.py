@@ -38,15 +38,10 @@ class Answer:
     """The answer to one request.
 
     Args:
-        query: the query that was sent.
         status: the HTTP status; 0 without an answer.
-        headers: the headers, by name in any case.
         body: the bytes that came, unpacked.
-        end: how it ended.
         problem: why it broke off, or did not come.
         final: whether no later try can have an answer, as for a certificate that is not trusted.
-        seconds: how long it took.
-        address: the address that answered.
     """
 
     query: str
@@ -82,7 +77,6 @@ class Asking:
     """Sends GET requests to one publisher.
 
     Args:
-        options: how to talk to it.
         seconds: the time for all requests together.
         most_bytes: the bytes of all answers together.
     """
@@ -98,8 +92,7 @@ class Asking:
     def get(self, query: str, *, packed: bool = False) -> Answer:
         """Send a request with this query, and return what was answered in time.
 
-        Raises:
-            LimitError: no time or bytes are left.
+        Raises LimitError if no time or bytes are left.
         """
         left = self._end - time.monotonic()
         if left <= 0 or self.bytes >= self._most_bytes:

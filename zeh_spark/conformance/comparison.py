@@ -32,11 +32,8 @@ def events_before(page: Page, partition: int, cursor: str) -> int | None:
 def resumed(page: Page, rest: Page, partition: int, begin: int) -> Iterator[tuple[Verdict, str]]:
     """Yield whether an answer has what a page has after one of its checkpoints.
 
-    Args:
-        page: the page.
-        rest: the answer to the checkpoint's cursor.
-        partition: the partition of both.
-        begin: how many events of the page come before that checkpoint.
+    `rest` is the answer to the checkpoint's cursor; `begin` events of the page come before that
+    checkpoint.
     """
     for known in page.cursors(partition):
         upto = events_before(rest, partition, known.cursor)

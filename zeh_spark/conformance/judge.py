@@ -42,18 +42,9 @@ def judge(
 ) -> Judgement:
     """Return what rule by rule is to be said about the publisher of a feed.
 
-    Args:
-        options: the feed's address, and how to talk to it.
-        partitions: the number of partitions, if it is known.
-        seconds: the time that all requests may take together.
-        most_bytes: the bytes that all answers may have together.
-
-    Raises:
-        UnavailableError: Nobody answers at the address.
-        AccessError: The publisher does not accept the credentials.
-        PublisherError: There is no feed at the address: 404, a page of HTML, or TLS that does not
-            fit.
-        OptionError: A file of the options cannot be used.
+    `seconds` and `most_bytes` bound all requests together. Raises UnavailableError, AccessError or
+    PublisherError if there is no feed to judge at the address, and OptionError if a file of the
+    options cannot be used.
     """
     return _Judge(options, partitions, seconds, most_bytes).run()
 

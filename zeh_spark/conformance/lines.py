@@ -21,8 +21,6 @@ class Checkpoint:
     """A checkpoint.
 
     Args:
-        partition: its partition.
-        cursor: the cursor.
         events: how many events of its partition came before it in the answer.
     """
 
@@ -37,7 +35,6 @@ class Page:
 
     Args:
         events: the events of each partition in their order, each as canonical JSON.
-        checkpoints: all checkpoints in their order.
         headers: how many events have headers.
     """
 
@@ -62,12 +59,7 @@ class Page:
 def judged(body: bytes, asked: Collection[int], into: Judgement, *, whole: bool = True) -> Page:
     """Return the page of a body, and note what is wrong with its lines.
 
-    Args:
-        body: the body of an answer, unpacked.
-        asked: the partitions that were asked for.
-        into: where verdicts are noted.
-        whole: whether the body came to its end. Without it, the rest after the last newline is not
-            judged.
+    If the body is not `whole`, the rest after the last newline is not judged.
     """
     page = Page()
     if not whole:

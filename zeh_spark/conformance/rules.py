@@ -29,7 +29,6 @@ class Rule:
     """A rule.
 
     Args:
-        id: its stable name.
         title: what holds if it passes.
         source: the section of the specification, or the reason for the rule.
         remedy: what the publisher's owner or the reader does if it does not pass.
@@ -46,7 +45,6 @@ class Finding:
     """The judgement of a rule, with what was found.
 
     Args:
-        rule: the rule.
         verdict: the worst of its verdicts.
         found: the first thing that was found for this verdict.
         times: how often this verdict was given.
@@ -261,14 +259,7 @@ RULES = (
 
 @dataclass(slots=True)
 class Judgement:
-    """The findings of one publisher.
-
-    Args:
-        partitions: the number of partitions, once it is known.
-        events: how many events were read.
-        requests: how many requests were sent.
-        bytes: how many bytes were received.
-    """
+    """The findings of one publisher."""
 
     partitions: int | None = None
     events: int = 0
