@@ -37,12 +37,7 @@ ACTS = 50
 
 
 class ConsoleActs:
-    """The pages that change something.
-
-    Args:
-        console: The pages that read.
-        store: The store that is changed.
-    """
+    """The pages that change something."""
 
     def __init__(self, console: Console, store: Store) -> None:
         self._console = console

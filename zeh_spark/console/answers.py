@@ -47,15 +47,7 @@ def page(
     headers: Mapping[str, str] | None = None,
     **shown: Any,
 ) -> Response:
-    """Return a page.
-
-    Args:
-        request: The request that it answers.
-        template: The name of its template.
-        status: The HTTP status.
-        headers: More headers.
-        shown: What the template shows.
-    """
+    """Return a page."""
     root = request.scope.get("root_path", "") + PATH
     html = _environment().get_template(template).render(root=root, **{"now": now_ms(), **shown})
     return Response(

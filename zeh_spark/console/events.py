@@ -32,11 +32,6 @@ class Letter:
     """What a dead letter says.
 
     Attributes:
-        reason: Why the row could not be published.
-        producer: Whose row it is.
-        batch: The batch that had the row.
-        key: The key of the row; empty if it has none.
-        data: The data of the row.
         part: Which part of a long dead letter it is, like "2 of 3"; empty for a whole one.
     """
 
@@ -53,13 +48,9 @@ class ShownEvent:
     """An event as it is shown.
 
     Attributes:
-        chunk: The chunk that has it.
         sequence: Its sequence number; None in stores that are older than producers.
-        headers: Its headers.
         data: The beginning of its data.
         size: The bytes of its line.
-        is_cut: Whether some of it is not shown.
-        letter: What it says, if it is a dead letter.
     """
 
     chunk: Chunk
@@ -75,12 +66,6 @@ def newest(store: Store, feed: str, partition: int | None, most: int) -> list[Sh
     """Return the newest events of a feed, the newest first.
 
     Retention may remove a chunk while it is looked at. Then there are fewer events.
-
-    Args:
-        store: The store.
-        feed: The feed.
-        partition: The stored partition; None for all of them.
-        most: How many events.
     """
     found: list[ShownEvent] = []
     for chunk in _newest_chunks(store, feed, partition):

@@ -48,12 +48,9 @@ class Consumer:
     """A cursor set that a feed keeps.
 
     Attributes:
-        name: Its name.
         bound: The identity of the consumer; "" if it is bound to none.
-        n: How many partitions the consumer works with.
         kept: Of how many of them there is a position.
         lag: How far it is behind; None if that is not known yet.
-        is_waited_for: Whether the feed's retention waits for it.
     """
 
     name: str
@@ -69,15 +66,7 @@ class FeedView:
     """A feed.
 
     Attributes:
-        state: The feed as of now.
-        staged: Bytes that are uploaded and not committed.
-        keeps: What its retention keeps, in words.
-        partitions: Some of its partitions.
-        producers: Some of its producers.
         more_producers: The name after which there are more; "" if there are none.
-        consumers: Its cursor sets.
-        has_letters: Whether the newest event is a dead letter.
-        now: The time by the store's clock, in ms since 1970.
     """
 
     state: FeedState
@@ -166,9 +155,7 @@ def _consumers(
 def kept(rule: Retention, readers: Sequence[str]) -> str:
     """Return what a feed keeps, in words.
 
-    Args:
-        rule: The feed's retention.
-        readers: Those of its cursor sets that may be named. The others are counted.
+    `readers` are those of its cursor sets that may be named. The others are counted.
     """
     parts = []
     if rule.age_ms is not None:
@@ -194,12 +181,8 @@ class ProducerView:
     """A producer.
 
     Attributes:
-        state: Its state.
-        receipts: Some of its receipts, the newest first.
         following: The number below which there are more; 0 if there are none.
         next: The number of its next event, by partition, for some partitions.
-        partitions: Of how many partitions it has events.
-        now: The time by the store's clock, in ms since 1970.
     """
 
     state: ProducerState
@@ -213,15 +196,7 @@ class ProducerView:
 def producer_view(store: Store, feed: str, name: str, below: int) -> ProducerView:
     """Return what a producer has published.
 
-    Args:
-        store: The store.
-        feed: The feed.
-        name: The producer.
-        below: The number below which receipts begin; 0 for the newest.
-
-    Raises:
-        UnknownFeedError: There is no such feed.
-        Problem: The store refuses to tell.
+    Receipts begin below the number `below`; 0 for the newest.
     """
     store.feed(feed)  # an unknown feed is refused
     receipts = store.receipts(feed, name, below or MAX_NUMBER, RECEIPTS + 1)

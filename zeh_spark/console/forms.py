@@ -27,8 +27,7 @@ _FORM = "application/x-www-form-urlencoded"
 async def form_of(request: Request, sessions: Sessions) -> Mapping[str, str]:
     """Return the fields of a form.
 
-    Raises:
-        Problem: It is no form, or not one of this session.
+    Raises Problem if it is no form, or not one of this session.
     """
     length = check_length(request.headers.get("content-length"), FORM_BYTES)
     if length and request.headers.get("content-type", "").partition(";")[0].strip() != _FORM:
@@ -52,11 +51,7 @@ async def form_of(request: Request, sessions: Sessions) -> Mapping[str, str]:
 
 
 def check_texts(given: Iterable[tuple[str, str]]) -> None:
-    """Raise Problem for a text that no name has, and that PostgreSQL takes for an error of ours.
-
-    Args:
-        given: Names of parameters and fields, with their texts.
-    """
+    """Raise Problem for a text that no name has, and that PostgreSQL takes for an error of ours."""
     for name, text in given:
         if "\0" in text:
             raise Problem(

@@ -25,8 +25,6 @@ class FeedRow:
     """A feed in the list.
 
     Attributes:
-        name: Its name.
-        partitions: The number of its stored partitions.
         state: What the store says of it; None for a table.
         staged: Bytes that are uploaded and not committed.
         behind: The most events that a cursor set of it has not passed; None without one.
@@ -44,10 +42,8 @@ class Overview:
     """The feeds of a page.
 
     Attributes:
-        rows: The feeds, by name.
         total: How many feeds the visitor sees, on all pages.
         following: The name after which the next page begins; "" on the last page.
-        behind: Feeds and lags of the consumers that are most behind.
         now: The time by the store's clock, in ms since 1970; None without a store.
     """
 
@@ -66,16 +62,7 @@ def overview(
     named: str,
     after: str,
 ) -> Overview:
-    """Return the feeds of a page that a visitor may see.
-
-    Args:
-        store: The store, if there is one.
-        tables: More feeds, by name.
-        lags: The lags of cursor sets, with their feeds.
-        viewer: The visitor.
-        named: A part of the names of the feeds that are shown.
-        after: The name after which the page begins.
-    """
+    """Return the feeds of a page that a visitor may see."""
     stored = {each.name: each for each in (store.feeds() if store else [])}
     names = [
         each

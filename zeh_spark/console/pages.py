@@ -68,12 +68,7 @@ class Console:
     """The pages of a publisher's console.
 
     Args:
-        gate: Who may see what.
-        store: The store; None if only tables are served.
         tables: More feeds, by name.
-        rates: The events of the last hour.
-        refusals: The last refusals.
-        readiness: Whether the publisher is ready.
         look: Has `lags` be of now.
         lags: Returns the lags of cursor sets, with their feeds.
     """

@@ -21,7 +21,6 @@ class Sides:
 
     Attributes:
         rows: Name, the publisher's value, and the call's value; "" where a side has none.
-        facts: Names and values of all else that the answer says.
         option: The option that an operator may set once, as NAME=VALUE; "" if there is none.
         remedy: What makes the publisher take the batch, in words; "" if the answer has none.
         detail: What the answer says, without the remedy.

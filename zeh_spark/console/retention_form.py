@@ -33,8 +33,7 @@ def texts(rule: Retention) -> dict[str, str]:
 def parsed(fields: Mapping[str, str]) -> Retention:
     """Return the retention of fields.
 
-    Raises:
-        StoreError: A field is not valid. It names the field, and what is allowed.
+    Raises StoreError, which names the field and what is allowed.
     """
     age, size, names, producers = (
         fields.get(each, "").strip() for each in ("age", "size", "names", "producers")

@@ -42,11 +42,7 @@ class _Session:
 
 
 class Sessions:
-    """The sessions of a process.
-
-    Args:
-        clock: Returns seconds, from any beginning.
-    """
+    """The sessions of a process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -56,11 +52,7 @@ class Sessions:
     def begin(self, request: Request, answer: Response, token: str, client: str) -> None:
         """Begin a session, whose cookie the answer sets.
 
-        Args:
-            request: The request of whoever signs in.
-            answer: Its answer.
-            token: The text of the token.
-            client: What tells who it is from others (see `shares.client_of`).
+        `client` tells the visitor from others (see `shares.client_of`).
         """
         self.end(request, answer)
         name, now = secrets.token_urlsafe(32), self._clock()

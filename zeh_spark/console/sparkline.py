@@ -15,7 +15,6 @@ class Sparkline:
     Attributes:
         line: The points of the line, as SVG's `points`; empty if all counts are 0.
         area: The same, closed along the bottom.
-        total: The sum of the counts.
     """
 
     line: str
