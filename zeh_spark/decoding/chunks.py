@@ -49,7 +49,6 @@ class ChunkDecoder:
     """Decodes groups of chunks to the columns of a query.
 
     Args:
-        decoder: the decoder of the query.
         wanted: the headers to ask for (`SourceOptions.requested_headers`).
         feed: the identity whose epochs' ids the events get as the header `zeh-feed`; None adds
             none.
@@ -62,9 +61,8 @@ class ChunkDecoder:
     def batches(self, group: FetchedGroup) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a group of chunks, in their order.
 
-        Raises:
-            PublisherError: a frame is not what its header says.
-            MalformedLineError: a line is no event, and the query's mode is FAILFAST.
+        Raises PublisherError if a frame is not what its header says, and MalformedLineError for a
+        line that is no event if the mode is FAILFAST.
         """
         lines = unpacked(group)
         usual = _Lines.of(lines, newlines_of(lines, group), group.headers)
@@ -291,9 +289,7 @@ class _Lines:
     """The lines of a group of chunks, and where their parts are.
 
     Attributes:
-        text: all lines.
         characters: the same, as an array of uint8.
-        count: the number of lines.
         chunk: for each line, the number of its chunk in the group.
         opened: for each line, where its headers begin, at their brace.
         closed: for each line, where they end, behind their brace.

@@ -58,7 +58,6 @@ class Decoder:
     Args:
         columns: the query's columns in order: names out of partition, headers, data, `corrupt`,
             those of stamps, and `key`.
-        corrupt: the name of the corrupt-record column.
         permissive: whether lines that are no events go into that column. If not, the first one
             raises MalformedLineError.
         hidden: headers that the column `headers` does not show.
@@ -85,16 +84,10 @@ class Decoder:
     ) -> Iterator[pa.RecordBatch]:
         """Yield record batches of about 1 MiB of lines, in order; together one row for each event.
 
-        Args:
-            lines: event lines of one partition.
-            partition: its number.
-            feed: the identity whose epochs' ids the events get as the header `zeh-feed`; None adds
-                no header.
-            position: the position of the events' chunk in the feed; None if it is not known.
-
-        Raises:
-            MalformedLineError: a line is no event, and `permissive` is false; or a line belongs to
-                another partition.
+        The events get the ids of the epochs of `feed` as the header `zeh-feed`; None adds no
+        header. `position` is that of their chunk in the feed; None if it is not known. Raises
+        MalformedLineError if a line is no event and `permissive` is false, or belongs to another
+        partition.
         """
         if not {"headers", "feed"} & {*self.columns}:
             feed = None
@@ -170,12 +163,7 @@ class Decoder:
     ) -> pa.RecordBatch:
         """Return the columns of the query for events of a partition.
 
-        Args:
-            partition: the partition.
-            headers: their headers, as the query shows them.
-            data: their data.
-            stamps: the columns of stamps, by name.
-            corrupt: the lines that are no events, by row.
+        `corrupt` has the lines that are no events, by row.
         """
         arrays: list[pa.Array] = []
         for name in self.columns:
@@ -256,11 +244,9 @@ def _cut_headers(objects: Sequence[Raw | bytes], feed: FeedIdentity | None) -> p
     `objects` are JSON objects. If they hold no backslash, each quotation mark begins or ends a
     string. Of the stretches between two marks, every fourth one is a name, and the one two after it
     is its value. The entry `zeh-feed` is taken from stretches, too: its name and the epochs' ids
-    are appended to the text.
-
-    Returns:
-        None for headers that are not so simple: escapes, blanks, values that are no strings, a name
-        that comes twice; and, if the feed has several epochs, an event without a valid `zeh-time`.
+    are appended to the text. It returns None for headers that are not so simple: escapes, blanks,
+    values that are no strings, a name that comes twice; and, if the feed has several epochs, an
+    event without a valid `zeh-time`.
     """
     text = b"".join(objects)
     ends = np.cumsum(np.fromiter(map(len, objects), np.int64, len(objects)))
@@ -296,14 +282,10 @@ def _cut_headers(objects: Sequence[Raw | bytes], feed: FeedIdentity | None) -> p
 def cut_strings(characters: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Return where the strings of JSON objects are, if the objects are simple.
 
-    Args:
-        characters: the objects, one behind the other (uint8).
-        ends: where each of them ends.
-
-    Returns:
-        The beginnings and ends of all strings, by turns; of four in a row, two are a name and two
-        its value. And the number of entries before each object, and in all. None for objects that
-        are not so simple: escapes, blanks, values that are no strings.
+    `characters` (uint8) are the objects, one after the other, and `ends` where each of them ends.
+    It returns the beginnings and ends of all strings, by turns: of four in a row, two are a name
+    and two its value. It also returns the number of entries before each object, and in all. It
+    returns None for objects that are not so simple: escapes, blanks, values that are no strings.
     """
     marks = np.flatnonzero(characters == ord('"'))
     offsets = np.concatenate(([0], np.searchsorted(marks, ends)))

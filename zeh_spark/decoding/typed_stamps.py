@@ -33,12 +33,7 @@ TYPES = {
 def columns_of(headers: pa.MapArray, names: Collection[str]) -> dict[str, pa.Array] | None:
     """Return the typed columns of events, NULL where an event has no such header.
 
-    Args:
-        headers: the headers of all events; no event has one twice.
-        names: the names of the columns.
-
-    Returns:
-        None if a header is no number that fits its column.
+    No event has a header twice. It returns None if a header is no number that fits its column.
     """
     found: dict[str, pa.Array] = {}
     if not names:
@@ -103,8 +98,7 @@ def check(
 ) -> None:
     """Check the stamps of a single event, for the columns that a query has.
 
-    Raises:
-        MalformedLineError: one is no number that fits its column.
+    Raises MalformedLineError if one is no number that fits its column.
     """
     for name in names:
         if name == POSITION:
