@@ -21,9 +21,7 @@ class Check:
     """A check.
 
     Args:
-        name: what was looked at.
         state: whether it is in order. A note is about something that only some users need.
-        found: what was found.
         remedy: what to do; empty if there is nothing to do.
     """
 

@@ -44,11 +44,7 @@ print(json.dumps(found))
 
 
 def checks(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
-    """Yield the checks of this machine.
-
-    Args:
-        environment: the environment variables that Spark would be started with.
-    """
+    """Yield the checks of this machine."""
     yield _python()
     yield _java(environment)
     worker = environment.get("PYSPARK_PYTHON") or "python3"
@@ -63,9 +59,8 @@ def checks(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
 def other_workers(worker: str) -> list[Check]:
     """Return what is wrong with the Python of a session's workers, if it is not this one.
 
-    Args:
-        worker: the program. If this machine does not have it, only workers can look at it, and
-            nothing is returned: it may be in an archive that Spark unpacks for them.
+    If this machine does not have the program, only workers can look at it, and nothing is returned:
+    it may be in an archive that Spark unpacks for them.
     """
     program = shutil.which(worker)
     if program is None or os.path.abspath(program) == sys.executable:

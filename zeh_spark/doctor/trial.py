@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 def checks(url: str | None, options: Mapping[str, str]) -> Iterator[Check]:
     """Yield the checks that need a Spark session. It is local, and ends with them.
 
-    Args:
-        url: the feed to read an event of; None for none.
-        options: how to talk to its publisher, as options of the format.
+    `url` is the feed to read an event of; None for none.
     """
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
