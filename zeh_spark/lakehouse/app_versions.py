@@ -41,9 +41,8 @@ def calling_query(
 def is_next(table: LakeTable, record: CommitRecord, accept: str | None) -> bool:
     """Return whether a batch is to be written; False if the table has it already.
 
-    Raises:
-        LakehouseError: The table has other rows under the batch's number, or later batches and not
-            this one.
+    Raises LakehouseError if the table has other rows under the batch's number, or later batches and
+    not this one.
     """
     known, undone = table.versions(record.app)
     if undone:

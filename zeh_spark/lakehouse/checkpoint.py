@@ -51,9 +51,8 @@ class CheckpointFiles:
     def feeds(self, number: int, table: str) -> list[Reached]:
         """Return where the query's feeds are after a batch.
 
-        Raises:
-            CheckpointError: the batch's offsets cannot be read.
-            LakehouseError: the query reads another stream than feeds, or a feed twice.
+        Raises CheckpointError if the batch's offsets cannot be read, and LakehouseError if the
+        query reads another stream than feeds, or a feed twice.
         """
         try:
             found = offset_log.source_offsets(self._read(f"offsets/{number}"))
@@ -142,16 +141,8 @@ def running_query(checkpoint: CheckpointFiles, number: int, table: str) -> Runni
     """Return the query in whose foreachBatch the driver is.
 
     A classic session tells it. Spark Connect does not, so there it is the checkpoint's query, which
-    has to run in this session, and to be in this batch.
-
-    Args:
-        checkpoint: the query's checkpoint, as the user says.
-        number: the number of the batch.
-        table: the table, for errors.
-
-    Raises:
-        LakehouseError: it is no query's foreachBatch.
-        CheckpointError: on Spark Connect, the checkpoint's query is not in this batch.
+    has to run in this session, and to be in this batch. Raises LakehouseError if it is no query's
+    foreachBatch.
     """
     if not is_connect(checkpoint.spark):
         context = checkpoint.spark.sparkContext

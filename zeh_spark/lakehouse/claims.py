@@ -37,15 +37,8 @@ def missing(
 ) -> dict[str, str]:
     """Return the properties to set, so that `name` has claimed all of these feeds.
 
-    Args:
-        table: the table as the user named it, for the error.
-        identifier: the table as SQL names it, for the error.
-        name: the name that is about to write.
-        feeds: the ids of the feeds in the batch.
-        properties: the table's.
-
-    Raises:
-        LakehouseError: another name has claimed one of the feeds.
+    `table` is as the user named it, and `identifier` as SQL names it, both for the error. Raises
+    LakehouseError if another name has claimed one of the feeds.
     """
     wanted = {}
     for feed in feeds:

@@ -28,9 +28,7 @@ def committing(frame: DataFrame, commit: Mapping[str, str]) -> Iterator[DataFram
     The settings are the session's. A classic query has a session of its own. On Spark Connect it
     runs in the user's, where a statement of another thread or query would take these settings for
     its own, and Delta would leave its rows out. So there the statement has a clone of the session.
-
-    Yields:
-        The frame, in the session in which the statement has to run.
+    It yields the frame in the session in which the statement has to run.
     """
     if not commit or not is_connect(frame.sparkSession):
         with _set(frame.sparkSession, commit):

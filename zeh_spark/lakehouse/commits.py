@@ -43,7 +43,6 @@ class BatchContent:
     """What a batch holds (see `content.content_of`).
 
     Attributes:
-        rows: The number of its rows.
         sum: The sum of their hashes modulo 2^64, as 16 hexadecimal digits.
     """
 
@@ -59,11 +58,7 @@ class TableCommit:
     """A line of the table's history.
 
     Attributes:
-        version: The table's version.
-        operation: The operation, like WRITE or MERGE.
-        parameters: The operation's parameters.
         metadata: The commit's `userMetadata`.
-        rows: The number of rows that it wrote.
     """
 
     version: int
@@ -78,12 +73,8 @@ class CommitRecord:
     """What a batch's commit says.
 
     Attributes:
-        name: The name that keeps the feed in the table.
         app: The name of Delta's transaction.
         number: The number of Delta's transaction.
-        query: The id of the query.
-        batch: The number of the batch in its query.
-        cursors: The cursors after the batch.
         content: What the batch holds; None for a query without state.
         is_older: Whether an older version wrote the record, which kept no content.
     """
@@ -131,8 +122,6 @@ class TableStanding:
 
     Attributes:
         version: The table's version; -1 if there is no table.
-        record: The record of the newest commit that counts.
-        others: The newest record of each other name.
         generation: The version after which a new transaction is named; None to continue the
             record's.
         unknown: What the table may hold that no record tells; None if there is nothing.
@@ -148,8 +137,7 @@ class TableStanding:
 def record_of(metadata: str | None, table: str) -> CommitRecord | None:
     """Return the record in a commit's metadata; None if it has none.
 
-    Raises:
-        LakehouseError: The record has a format that this version does not know.
+    Raises LakehouseError if the record has a format that this version does not know.
     """
     try:
         document = orjson.loads(metadata or "")
@@ -178,17 +166,10 @@ def standing(
 ) -> TableStanding | None:
     """Return where a table stands, from its newest commits; None if older commits are needed.
 
-    Older commits are needed to find the newest record and the one before it.
-
-    Args:
-        commits: The newest commits, newest first.
-        name: The name that keeps the feed in the table.
-        table: The table, for errors.
-        complete: Whether these are all commits of the log.
-
-    Raises:
-        LakehouseError: A RESTORE cannot be followed, or a batch was written onto a table from which
-            the batch before it had just been taken back.
+    Older commits are needed to find the newest record and the one before it. `commits` come newest
+    first; they are `complete` if they are all commits of the log. Raises LakehouseError if a
+    RESTORE cannot be followed, or a batch was written onto a table from which the batch before it
+    had just been taken back.
     """
     version = commits[0].version
     restored: int | None = None
@@ -322,12 +303,7 @@ def with_transactions(
 
     Transactions stay when commits are cleaned away, and tell of records that are gone from the log.
     A name without any transaction is new if the others' records are known. Otherwise it may be one
-    of theirs, mistyped.
-
-    Args:
-        stands: Where the table stands by its log.
-        name: The name that keeps the feed in the table.
-        transactions: The number of each app; None if they cannot be read.
+    of theirs, mistyped. `transactions` has the number of each app; None if they cannot be read.
     """
     if transactions is None:
         return stands

@@ -58,10 +58,7 @@ def refusal(
 ) -> OptionError | None:
     """Return why a table cannot be published with these options and settings; None if it can.
 
-    Args:
-        options: The options of `from_delta` that are for Delta.
-        settings: The session's values of SETTINGS.
-        change_feed: Whether the table's changes are published.
+    `settings` has the session's values of SETTINGS.
     """
     for name, value in options.items():
         if change_feed and name.lower() in _LIMITS:

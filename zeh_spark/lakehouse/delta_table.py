@@ -41,9 +41,7 @@ class LakeTableState:
     """What a table is now. A table that was dropped and created again has another id.
 
     Attributes:
-        id: The table's id.
         version: The version, which a new table may have too; None if the platform tells it slowly.
-        properties: The table's properties.
     """
 
     id: str
@@ -68,7 +66,6 @@ class LakeTable:
     """A Delta table by path or by name. It reads and changes properties; `save` writes rows.
 
     Attributes:
-        spark: The Spark session.
         text: The table as the user gave it: a path (`/lake/orders`, `s3://…`, delta.`/lake/orders`)
             or a name of one to three parts.
         page: The number of commits that are read first.
@@ -103,9 +100,8 @@ class LakeTable:
     def exists(self) -> bool:
         """Return whether the table exists.
 
-        Raises:
-            LakehouseError: There is something that is not a Delta table, or the session has no
-                Delta.
+        Raises LakehouseError if there is something that is not a Delta table, or the session has no
+        Delta.
         """
         with delta_errors(self.text):
             if self.path is None:

@@ -137,9 +137,8 @@ class DeltaFeedWriter:
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Write a batch, as Spark calls it for `foreachBatch`.
 
-        Raises:
-            LakehouseError: The table is not where the batch begins, or cannot be used.
-            CheckpointError: `checkpointLocation` is not the query's.
+        Raises LakehouseError if the table is not where the batch begins, and CheckpointError if
+        `checkpointLocation` is not the query's.
         """
         spark = batch.sparkSession
         check_delta(spark, self._table)

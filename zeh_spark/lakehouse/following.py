@@ -26,14 +26,9 @@ class QueryBatch:
     """The batch that Spark gives: what lies between two places of its feeds.
 
     Attributes:
-        query: The id of the query.
-        number: The number of the batch.
-        start: The cursors before the batch.
-        end: The cursors after the batch.
         stateful: Whether it is the first batch of a query that keeps state.
         content: What the batch of a query with state holds; other batches are known by their
             cursors.
-        ids: The ids of its feeds.
     """
 
     query: str
@@ -50,8 +45,7 @@ def next_record(
 ) -> CommitRecord | None:
     """Return the record with which the batch is to be written; None if the table has the batch.
 
-    Raises:
-        LakehouseError: The table is not at the place where the batch begins.
+    Raises LakehouseError if the table is not at the place where the batch begins.
     """
     last = stands.record
     if last is None:

@@ -172,10 +172,7 @@ class Merge:
     """One MERGE for each batch.
 
     Args:
-        table: The table.
-        keys: The columns by which a row is found.
         deleted: A SQL condition, true for events that delete their key.
-        options: Delta's options.
         feeds: The ids of the feeds that the query reads, if they are known. An event without
             `zeh-feed` is of the only feed, if that has no epochs; otherwise it is refused.
         by_arrival: Whether the event that arrives later is the newer one, whatever its number.

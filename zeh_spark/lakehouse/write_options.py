@@ -35,15 +35,7 @@ def check_reserved(options: Iterable[str]) -> None:
 
 
 def check_spelling(options: Iterable[str], arguments: Collection[str]) -> None:
-    """Refuse options that are almost one of Delta's, or one of the function's arguments.
-
-    Args:
-        options: the names of the options.
-        arguments: the names of the function's own arguments.
-
-    Raises:
-        OptionError: an option is probably misspelled.
-    """
+    """Refuse options that are almost one of Delta's, or one of the function's arguments."""
     deltas = {name.lower(): name for name in _DELTAS}
     known = {name.lower(): name for name in arguments} | deltas
     for name in options:
