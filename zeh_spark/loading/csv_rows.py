@@ -30,7 +30,6 @@ class CsvFormat:
     """How to understand a CSV file.
 
     Attributes:
-        delimiter: The character between fields.
         nulls: Texts that mean null, besides the empty one.
         texts: Columns whose numbers stay text; `*` for all.
     """
@@ -43,8 +42,7 @@ class CsvFormat:
 def rows(stream: BinaryIO, key: str | None, form: CsvFormat) -> Iterator[Row]:
     """Yield the rows of a CSV file in UTF-8 (RFC 4180).
 
-    Raises:
-        ValueError: The file is not valid; the message has the line and the reason.
+    Raises ValueError with the line and the reason.
     """
     lines = codecs.iterdecode(stream, "utf-8-sig")
     reader = csv.reader(lines, delimiter=form.delimiter, strict=True)

@@ -69,12 +69,8 @@ class Source:
     """A file to load, or `-` for `stdin`.
 
     Attributes:
-        name: The file's name.
-        stdin: The standard input.
         key: The column or field that chooses the partition.
         envelope: Whether each line has an event with its key, partition and headers.
-        csv: How to understand a CSV file.
-        keeps_key: Whether events keep their keys in the header `zeh-key`.
     """
 
     name: str
@@ -107,9 +103,7 @@ class Loaded:
     """What a load did, or has done so far.
 
     Attributes:
-        events: Number of events.
         bytes: Size of the events' lines, before compression.
-        receipt: The receipt of the batch.
         repeated: Whether the batch was published before, so that nothing was added.
         content: The content of the events that were given.
         position: Returns the bytes of the current file that are read.
@@ -144,18 +138,9 @@ def load(
 ) -> Loaded:
     """Publish all events of the sources as one batch.
 
-    Args:
-        store: The store.
-        feed: The name of the feed.
-        sources: The files.
-        progress: Told the bytes that were read since its last call.
-        call: The batch; by default the next one of PRODUCER.
-
-    Raises:
-        StoreError: A file cannot be read, there are no events, or the store failed; nothing was
-            published.
-        OutcomeUnknownError: The store failed, and it is not known whether the batch is published.
-        Problem: The batch was refused; nothing was published.
+    `progress` is told the bytes that were read since its last call. By default `call` is the next
+    one of PRODUCER. After StoreError and Problem nothing was published. After OutcomeUnknownError
+    that is not known.
     """
     loaded = Loaded()
     for source in sources:

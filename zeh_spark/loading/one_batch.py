@@ -41,7 +41,6 @@ class Published(NamedTuple):
     """A batch that is published.
 
     Attributes:
-        receipt: Its receipt.
         new: Whether it is new (see `Store.commit`).
         content: The content of the events that were given.
     """
@@ -58,14 +57,9 @@ def publish(
 
     If the commit is interrupted, or the store does not tell whether it took effect, that is found
     out: it is published, or an error says that it is not. If the database has lost uploads in a
-    crash, they are staged again, up to KEPT_BYTES of them.
-
-    Raises:
-        StoreError: The store failed; nothing was published.
-        OutcomeUnknownError: The store failed, and tells neither that the batch is published nor
-            that it is not.
-        Problem: The batch was refused; nothing was published.
-        BaseException: What `fill` raises, or an interruption; nothing was published.
+    crash, they are staged again, up to KEPT_BYTES of them. After OutcomeUnknownError it is not
+    known whether the batch is published. After any other error, also one of `fill` or an
+    interruption, it is not.
     """
 
     def send(number: int, chunks: list[StagedChunk]) -> bool:
