@@ -58,8 +58,7 @@ class Budget:
     async def room(self, size: int) -> AsyncIterator[None]:
         """Hold room for `size` bytes, or all room if there is less in total.
 
-        Raises:
-            Problem: There was not enough room for TURN_SECONDS.
+        Raises Problem if there was not enough room for TURN_SECONDS.
         """
         size = min(size, self._total)
         with _in_turn():
@@ -80,8 +79,8 @@ class Budget:
 async def received(request: Request, length: int) -> AsyncIterator[IO[bytes]]:
     """Yield a whole body.
 
-    Raises:
-        Problem: The client is too slow or has disconnected, or the temporary directory has no room.
+    Raises Problem if the client is too slow or has disconnected, or the temporary directory has no
+    room.
     """
     is_whole = False
     try:

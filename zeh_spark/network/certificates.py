@@ -93,12 +93,6 @@ class Certificates(ssl.SSLContext):
     """The context of TLS for a socket that listens. Its files are read again when they change.
 
     Guarantee: each connection gets a certificate with its key, and the authorities beside it.
-
-    Args:
-        files: The files.
-
-    Raises:
-        StoreError: A file cannot be used.
     """
 
     _context: ssl.SSLContext
@@ -127,8 +121,7 @@ class Certificates(ssl.SSLContext):
     def look(self, *, now: bool = False) -> None:
         """Read the files again if they have changed.
 
-        Args:
-            now: Whether to look also if the last look is only a few seconds ago.
+        It looks at most every few seconds, unless it has to look `now`.
         """
         if not now and time.monotonic() - self._looked < LOOK_SECONDS:
             return

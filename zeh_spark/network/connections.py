@@ -181,8 +181,7 @@ class Listener(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """Return a connection (see `socket.accept`).
 
-        Raises:
-            BlockingIOError: There is none, or the event loop has its turn.
+        Raises BlockingIOError if there is none, or the event loop has its turn.
         """
         while self._taken < self.turn:
             self._taken += 1

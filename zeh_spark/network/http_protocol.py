@@ -67,11 +67,8 @@ class BoundedProtocol(HttpToolsProtocol):
     app tells as `client` in the state of the scope.
 
     Args:
-        given: What uvicorn gives.
         refused: Is told of each head that is refused.
-        unsent: Where bytes are counted.
         idle: Where it is noted while it answers nothing.
-        named: What uvicorn gives by name.
     """
 
     def __init__(

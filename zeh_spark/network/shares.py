@@ -35,7 +35,6 @@ class Shares:
     """Something that clients share. Clients that wait for more get it one after the other.
 
     Args:
-        most: How much of it there is.
         what: What it is and what becomes of it, for the error.
         unit: How much of it a turn gets.
     """
@@ -92,8 +91,7 @@ class Shares:
     async def turn(self, client: str) -> int:
         """Wait until a client may have a unit, and hold it. Return how much that is.
 
-        Raises:
-            Problem: It may not within `bodies.TURN_SECONDS`.
+        Raises Problem if it may not within `bodies.TURN_SECONDS`.
         """
         if not self.is_full(client):
             self.hold(client, self._unit)
@@ -139,9 +137,6 @@ class Unsent(Shares):
     They are in the part of an answer that is being sent, and in the buffers of connections. Above
     the bound an answer is refused before it begins. One that has begun waits for its next part with
     nothing in memory. Otherwise each reader that takes nothing would hold 1 to 3 MiB.
-
-    Args:
-        most: Most bytes.
     """
 
     def __init__(self, most: int = MOST) -> None:
