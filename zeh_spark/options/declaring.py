@@ -25,13 +25,10 @@ def option(
 ) -> Any:
     """Declare an option as a field of a class of options.
 
-    Args:
-        parse: returns the value of a text, or raises ValueError with a phrase like "must be …".
-        default: the default as a user would write it; None if there is none.
-        meaning: one phrase for the docs, in Markdown, with unit and limits. It begins with
-            `**required**` if the option must be given.
-        query: which queries use it: "streaming", "batch" or "both".
-        repr: false for a secret.
+    `parse` returns the value of a text, or raises ValueError with a phrase like "must be …".
+    `default` is as a user would write it; None if there is none. `meaning` is one phrase for the
+    docs, in Markdown, with unit and limits, and begins with `**required**` if the option must be
+    given. `query` is "streaming", "batch" or "both". `repr` is false for a secret.
     """
     about = {"parse": parse, "default": default, "meaning": meaning, "query": query}
     value = dataclasses.MISSING if default is None else parse(default)
@@ -47,11 +44,9 @@ def prefixed(prefix: str, **meanings: str) -> Any:
 
     Their values are parsed as those of the options without the prefix. The field holds the options
     that were given, by the names of the fields that they stand for. It is never shown, because some
-    of them are secrets.
-
-    Args:
-        prefix: the first word of the public names: `deadLetter` makes `deadLetterUrl` of `url`.
-        meanings: what each option means there, by the name of its field.
+    of them are secrets. The prefix is the first word of the public names: `deadLetter` makes
+    `deadLetterUrl` of `url`. `meanings` says what each option means there, by the name of its
+    field.
     """
     about = {"prefix": prefix, "meanings": meanings}
     return field(default_factory=dict, metadata=about, repr=False)
@@ -64,11 +59,6 @@ class Declared:
     Args:
         name: its public name, like `maxBytesPerTrigger`.
         field: the field of its class.
-        parse: returns the value of a text.
-        default: the default as a user would write it; None if there is none.
-        meaning: one phrase for the docs.
-        query: which queries use it, as in `option`.
-        secret: whether its value must never be shown.
         group: the field that holds it with the other options of one prefix; None without a prefix.
     """
 

@@ -35,12 +35,7 @@ _CREDENTIAL_HEADERS = {"authorization", "cookie", "proxy-authorization"}
 
 
 def refuse_unknown(given: Mapping[str, str], known: Collection[str]) -> None:
-    """Raise UnknownOptionError if there is no such option.
-
-    Args:
-        given: texts by name; the case of a name does not matter.
-        known: the public names of all options.
-    """
+    """Raise UnknownOptionError if there is no such option."""
     names = {name.lower() for name in known}
     for key in _with_url(given):
         if key not in names and not key.startswith((HEADER_PREFIX, SECRET_HEADER_PREFIX)):
@@ -52,14 +47,9 @@ def parse(
 ) -> Options:
     """Return the values of options as Spark hands them over.
 
-    Args:
-        kind: the class of options to make.
-        given: texts by name; the case of a name does not matter.
-        also: the public names of options that may be given, too, and are passed over.
-
-    Raises:
-        OptionError: an option is unknown, missing, not valid, or contradicts another one. The
-            message names the option, its value unless that is secret, and what is allowed.
+    The case of a name does not matter. `also` has the public names of options that may be given,
+    too, and are passed over. Raises OptionError, which names the option, its value unless that is
+    secret, and what is allowed.
     """
     known = declared(kind)
     names = {name.lower(): name for name in known}

@@ -60,10 +60,8 @@ def split_address(url: str) -> SplitResult:
     """Return the parts of an http address, if every library finds the same host in it.
 
     `urlsplit` removes spaces and control characters, and takes a backslash for a part of the host;
-    urllib3, which sends the requests, ends the host there.
-
-    Raises:
-        ValueError: It is no whole http address, or libraries may disagree about it.
+    urllib3, which sends the requests, ends the host there. Raises ValueError if it is no whole http
+    address, or libraries may disagree about it.
     """
     if _AMBIGUOUS.search(url):
         raise ValueError("must not hold spaces, backslashes or control characters")
@@ -123,8 +121,7 @@ def parse_age(text: str) -> float:
 def parse_age_ms(text: str) -> int:
     """Return the milliseconds of an age like `30d` or `12h`: more than 0, at most 1,000 years.
 
-    Raises:
-        ValueError: It is none. The message is a sentence that says what to write.
+    The message of its ValueError is a sentence that says what to write.
     """
     if text.strip().replace(".", "", 1).isdigit():
         raise ValueError(
@@ -152,8 +149,7 @@ def parse_timeout(text: str) -> float:
 def parse_size(text: str) -> int:
     """Return the bytes of `1048576`, `64k`, `128m` or `1g`; `k` is 1024 bytes.
 
-    Raises:
-        ValueError: It is no size, is 0, or is more than a million TiB, which no store could keep.
+    Raises ValueError if it is 0, or more than a million TiB, which no store could keep.
     """
     match = re.fullmatch(r"(\d+)\s*([bkmgt]?)(?:i?b)?", text.strip().lower())
     if not match or int(match[1]) == 0:
