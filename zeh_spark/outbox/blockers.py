@@ -48,14 +48,8 @@ class Guard:
     def look(self, connection: Connection, sql: TableSql, standing: TableStatus) -> None:
         """Look at the table, unless that was done less than `LOOK_SECONDS` ago.
 
-        Args:
-            connection: A connection to the table's database.
-            sql: The statements about the table.
-            standing: How the table stands now.
-
-        Raises:
-            Problem: A row is in no partition of the feed, or the table was restored from another
-                cluster.
+        Raises Problem if a row is in no partition of the feed, or the table was restored from
+        another cluster.
         """
         now, table = time.monotonic(), sql.table
         if now < self._looked + LOOK_SECONDS:

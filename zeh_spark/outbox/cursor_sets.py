@@ -53,8 +53,7 @@ def load(
 ) -> dict[int, str]:
     """Return the cursors that are kept under a name, by partition of a reader's n.
 
-    Raises:
-        Problem: The role may not read them, or the name is bound to another consumer.
+    Raises Problem if the role may not read them, or the name is bound to another consumer.
     """
     with _allowed(table):
         found = connection.exec_driver_sql(
@@ -78,11 +77,8 @@ def save(
     """Keep cursors under a name, by partition of a reader's n. Other partitions stay as they are.
 
     The name is bound to the consumer if it is bound to nobody. A cursor that is kept already is not
-    written again.
-
-    Raises:
-        Problem: The role may not write, or the name is bound to another consumer, or is new and one
-            too many.
+    written again. Raises Problem if the role may not write, or the name is bound to another
+    consumer, or is new and one too many.
     """
     key = f"{literal(table.bare_name)}, {literal(name)}"
     rows = ", ".join(f"({key}, {n}, {each}, {literal(cursors[each])})" for each in sorted(cursors))

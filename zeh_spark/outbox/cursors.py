@@ -31,14 +31,7 @@ from zeh_spark.store.reading import covered
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """Finds where readers with `n` partitions start, in a table as it stands now.
-
-    Args:
-        sql: The statements about the table.
-        connection: A connection to the table's database.
-        standing: How the table stands.
-        n: How many partitions the reader works with.
-    """
+    """Finds where readers with `n` partitions start, in a table as it stands now."""
 
     sql: TableSql
     connection: Connection
@@ -48,13 +41,9 @@ class Starts:
     def of(self, asked: Mapping[int, str]) -> dict[int, Cursor]:
         """Return the cursors to start from, by the reader's partition.
 
-        Args:
-            asked: The cursors of the request, by partition; `_first` and `_last` among them.
-
-        Raises:
-            Problem: The feed has not given a cursor, or can no longer continue from it; or this
-                replica has not come so far yet.
-            StoreBusyError: Rows were deleted meanwhile.
+        `asked` may have `_first` and `_last`. Raises Problem if the feed has not given a cursor,
+        can no longer continue from it, or is a replica that has not come so far yet; StoreBusyError
+        if rows were deleted meanwhile.
         """
         history, uuid, replica = self._lineage, self.sql.facts.uuid, self.standing.standby
         given = {
@@ -141,12 +130,5 @@ class Starts:
 
 
 def after(row: OutboxRow, history: str, table: OutboxTable, removals: int) -> Cursor:
-    """Return the cursor after a row.
-
-    Args:
-        row: The last row that was read.
-        history: The table's history, as cursors have it.
-        table: The table.
-        removals: The number of the last deletion that is noted.
-    """
+    """Return the cursor after a row."""
     return Cursor(history, row.place, row.tag(table.tagged), removals)

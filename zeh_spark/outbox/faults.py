@@ -30,8 +30,7 @@ class Fault:
 def repair_statements(table: OutboxTable, faults: Sequence[Fault]) -> list[str]:
     """Return the statements that repair all faults, in order.
 
-    Raises:
-        StoreError: A fault has no statements. The error names all such faults.
+    Raises StoreError, which names all faults that no statement can repair.
     """
     if helpless := [each for each in faults if not each.statements]:
         raise StoreError(refusal(table, helpless), anchor="the-table-cannot-be-served")

@@ -452,13 +452,7 @@ class SqlTableFeed:
 
 @dataclass(frozen=True, slots=True)
 class TableDialect:
-    """What differs between databases.
-
-    Args:
-        inspect: Returns the statements for a table as it is made now.
-        explained: Returns our error for one of the database.
-        prepare: Called before a connection is used.
-    """
+    """What differs between databases."""
 
     inspect: Callable[[Connection, OutboxTable], TableSql]
     explained: Callable[[DBAPIError], StoreError]
@@ -468,9 +462,8 @@ class TableDialect:
 def dialect_of(engine: Engine, table: OutboxTable) -> TableDialect:
     """Return what is specific to the database of an engine.
 
-    Raises:
-        OptionError: It is not SQLite or PostgreSQL with psycopg, or the table's name has a schema
-            that SQLite does not have.
+    Raises OptionError if it is not SQLite or PostgreSQL with psycopg, or the table's name has a
+    schema that SQLite does not have.
     """
     if engine.dialect.name == "sqlite":
         if table.schema:

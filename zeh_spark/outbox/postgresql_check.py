@@ -28,8 +28,6 @@ class Column:
     Args:
         type: The name of its type, beneath all domains.
         category: The category of this type (pg_type.typcategory).
-        required: Whether it is NOT NULL.
-        default: The expression of its default; None if there is none.
         element: The name of the type of an array's elements; None for other types.
     """
 
@@ -51,15 +49,9 @@ class PostgresqlFacts:
             columns or expressions.
         unfinished: The names of the other indexes.
         triggers: The triggers that are on, with the bodies of their functions.
-        subscribed: Whether a logical subscription fills the table.
-        has_history: Whether the table of histories has a row for it.
-        has_feed_id: Whether this row has a feed id.
         lacks_feed_ids: Whether the table of histories is there, without the column feed_id.
         has_removed: Whether the table is there in which deletions are noted.
         has_cursors: Whether the table is there in which cursors are kept for readers.
-        sees_cluster: Whether the role may call pg_control_system().
-        hides_rows: Whether row level security hides rows from the role.
-        uuid: Whether its ids are UUIDs.
     """
 
     columns: Mapping[str, Column]
@@ -144,8 +136,7 @@ def postgresql_faults(table: OutboxTable, facts: PostgresqlFacts) -> list[Fault]
 def postgresql_ddl(table: OutboxTable, facts: PostgresqlFacts, more: More) -> list[str]:
     """Return the statements that add what is missing, and `more`.
 
-    Raises:
-        StoreError: No statement can repair the table, or it is a view, which has no triggers.
+    Raises StoreError if no statement can repair the table, or it is a view, which has no triggers.
     """
     if facts.is_view and (more.updates or more.retention):
         raise StoreError(f"{table.name} is a view. Give the option for its table.")

@@ -211,13 +211,8 @@ def note_removed(table: OutboxTable, *, uuid: bool) -> str:
 def retention(table: OutboxTable, *, uuid: bool, renewed: bool) -> tuple[str, ...]:
     """Return the statements for triggers that note what is deleted, by any client.
 
-    So a reader that has not read a deleted row gets an error.
-
-    Args:
-        table: The table.
-        uuid: Whether its ids are UUIDs.
-        renewed: Whether the table had other partitions before. What was noted of them then counts
-            for all partitions.
+    So a reader that has not read a deleted row gets an error. If it is `renewed`, the table had
+    other partitions before, and what was noted of them counts for all partitions.
     """
     function, into = _function(table, DELETES), qualified(table, REMOVED)
     mine = f"table_name = {literal(table.bare_name)}"
@@ -246,10 +241,7 @@ def retention(table: OutboxTable, *, uuid: bool, renewed: bool) -> tuple[str, ..
 def grants(table: OutboxTable, role: str, *, removed: bool) -> tuple[str, ...]:
     """Return the statements that grant a role what it needs to serve the table.
 
-    Args:
-        table: The table.
-        role: The role.
-        removed: Whether deletions are noted, which the role then has to read.
+    If deletions are noted in `removed`, the role gets the right to read them.
     """
     beside = [qualified(table, HISTORY), *([qualified(table, REMOVED)] if removed else [])]
     schema = table.schema

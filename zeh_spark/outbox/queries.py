@@ -36,10 +36,6 @@ class TableSql(ABC):
     """The statements about one table, made from its settings and facts.
 
     It never changes: after a change of the table there is another one.
-
-    Args:
-        table: The settings.
-        facts: What was found when the table was inspected.
     """
 
     table: OutboxTable
@@ -86,37 +82,25 @@ class TableSql(ABC):
 
     @abstractmethod
     def ddl(self, more: More) -> list[str]:
-        """Return the statements that add what is missing, in order.
-
-        Raises:
-            StoreError: No statement can repair the table, or the database has no such feature.
-        """
+        """Return the statements that add what is missing, in order."""
 
     @abstractmethod
     def standing(self, connection: Connection) -> TableStatus | None:
         """Return how the table stands now; None if it has to be inspected again.
 
-        That is so if the table was changed, and is no longer as the facts say.
-
-        Raises:
-            StoreError: The feed's history is gone.
-            Problem: The table was restored from another cluster.
+        That is so if the table was changed, and is no longer as the facts say. Raises StoreError if
+        the feed's history is gone, and Problem if the table was restored from another cluster.
         """
 
     @abstractmethod
     def feed_id(self, connection: Connection) -> str | None:
-        """Return the feed's id; None if an older version prepared the table without one.
-
-        Raises:
-            StoreError: The feed's history is gone.
-        """
+        """Return the feed's id; None if an older version prepared the table without one."""
 
     @abstractmethod
     def newest(self, connection: Connection) -> tuple[object, bool]:
         """Return what changes once there may be more rows, and whether rows wait to be settled.
 
-        Raises:
-            Problem: The table was restored from another cluster.
+        Raises Problem if the table was restored from another cluster.
         """
 
     def stray(self, connection: Connection) -> object:
@@ -143,12 +127,7 @@ class TableSql(ABC):
     def new_history(self, connection: Connection, *, copy: bool) -> str:
         """Begin a new history and return it. Older cursors are refused from then on.
 
-        Args:
-            connection: A connection in a transaction that the caller commits.
-            copy: Whether to give the feed a new id, too.
-
-        Raises:
-            StoreError: The history is gone, or there is no column for the new id.
+        The caller commits. With `copy` the feed gets a new id, too.
         """
 
     @abstractmethod
@@ -206,15 +185,9 @@ class TableSql(ABC):
         """Return the next rows, in order of place.
 
         It returns none if the table no longer stands as `standing` says, because rows after the
-        places may be gone then.
-
-        Args:
-            connection: A connection to the table's database.
-            after: For each asked partition, its stored partitions, each with the place after which
-                to read, or None.
-            standing: How the table stood when the places were checked.
-            limit: The most rows to return.
-            headers: The headers to fetch.
+        places may be gone then. `after` has for each asked partition its stored partitions, each
+        with the place after which to read, or None. `standing` is how the table stood when the
+        places were checked.
         """
         only = [f"coalesce(before, 0) < {READ_BYTES}", self._stands_so(standing)]
         if self.facts.notes_removed:
@@ -311,14 +284,8 @@ class TableSql(ABC):
         Values are computed once, and only for the rows that are wanted. The inner order spares
         PostgreSQL a second sort. A row's size includes all headers, also those that are not
         fetched. It decides whether the row can be served, and its tag, and neither may depend on
-        the reader.
-
-        Args:
-            connection: A connection to the table's database.
-            parts: The queries, made by `_picked`.
-            order: The order and limit of all their rows.
-            only: A condition on each row, also on the bytes `before` it.
-            headers: The headers to fetch.
+        the reader. `parts` are made by `_picked`. `only` is a condition on each row, also on the
+        bytes `before` it.
         """
         found = f"SELECT * FROM ({' UNION ALL '.join(parts)}) AS found ORDER BY {order}"
         data = self._value()

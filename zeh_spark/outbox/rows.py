@@ -36,8 +36,6 @@ class BadRowError(ValueError):
     """A row that cannot be an event.
 
     Args:
-        why: The reason.
-        row: The row.
         before: The lines of the rows before it.
         last: The last of the rows before it; None if there are none.
     """
@@ -54,13 +52,8 @@ class BadRowError(ValueError):
 def header_renderer(names: Sequence[str]) -> RenderHeaders:
     """Return a function that renders the values of headers as the JSON object of a line.
 
-    None leaves a header out. The function remembers what it has rendered, because values repeat.
-
-    Args:
-        names: The headers' names, in the order of the values.
-
-    Returns:
-        The function. It raises ValueError for a header that cannot be read.
+    None leaves a header out. The function remembers what it has rendered, because values repeat. It
+    raises ValueError for a header that cannot be read.
     """
     seen: dict[Headers, str] = {}
 
@@ -89,14 +82,8 @@ def lines_of(
 ) -> bytes:
     """Return the lines of rows, as one partition of the reader.
 
-    Args:
-        partition: The reader's partition.
-        rows: The rows, in order.
-        headers: What renders their headers.
-        skip: Called for each bad row, which is left out; None to stop at the first one.
-
-    Raises:
-        BadRowError: A row cannot be an event, and `skip` is None.
+    `skip` is called for each bad row, which is left out. Without it, the first one raises
+    BadRowError.
     """
     try:
         block = _block(partition, rows, headers)

@@ -32,9 +32,7 @@ class Column:
     """A column of a table.
 
     Args:
-        name: Its name.
         type: Its type as it was declared, in capitals.
-        is_key: Whether it belongs to the primary key.
         is_generated: Whether its value is computed, so that it cannot be inserted.
     """
 
@@ -51,10 +49,7 @@ class SqliteFacts:
     Args:
         columns: Its columns; empty if there is no such table.
         statement: The statement that created the table; None if there is no such table.
-        is_view: Whether it is a view.
         beside: The statements that created its indexes and triggers.
-        has_history: Whether the table of histories has a row for it.
-        has_feed_id: Whether this row has a feed id.
         lacks_feed_ids: Whether the table of histories is there, without the column feed_id.
         notes_removed: Whether a trigger notes what is deleted, by the partitions that it has now.
         has_cursors: Whether the table is there in which cursors are kept for readers.
@@ -107,8 +102,7 @@ def sqlite_faults(table: OutboxTable, facts: SqliteFacts) -> list[Fault]:
 def sqlite_ddl(table: OutboxTable, facts: SqliteFacts, more: More) -> list[str]:
     """Return the statements that add what is missing, and `more`.
 
-    Raises:
-        StoreError: No statement can repair the table, or SQLite has no such feature.
+    Raises StoreError if no statement can repair the table, or SQLite has no such feature.
     """
     if (more.updates or more.retention) and facts.is_view:
         raise StoreError(f"{table.name} is a view. Give the option for its table.")

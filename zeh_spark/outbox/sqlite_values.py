@@ -33,10 +33,8 @@ class _UnreadableError(ValueError):
 def json_of(value: Value, is_text: int, kind: str) -> str | None:
     """Return a value as JSON; None for NULL; the reason if it cannot be read.
 
-    Args:
-        value: The value; text comes as its bytes.
-        is_text: Whether the bytes are text: 1, or 0 for a BLOB.
-        kind: The type that the column was declared with, in capitals.
+    Text comes as its bytes; `is_text` is 1 for it, and 0 for a BLOB. `kind` is the type that the
+    column was declared with, in capitals.
     """
     try:
         return _json_of(value, is_text, kind)
@@ -87,11 +85,8 @@ def text_of(value: Value, is_text: int, kind: str) -> str | bytes | None:
 def partition_of(value: Value, is_text: int, key: object, partitions: int) -> int:
     """Return the stored partition of a row, by `partitioning.partition_of`.
 
-    Args:
-        value: The key; rows without one are spread by their ids.
-        is_text: Not used. All functions that SQL calls with a value take it.
-        key: The row's id.
-        partitions: The number of stored partitions.
+    Rows without a `value` are spread by their ids, the `key`. `is_text` is not used: all functions
+    that SQL calls with a value take it.
     """
     if value is None:
         return partitioning.partition_of(str(key), partitions)

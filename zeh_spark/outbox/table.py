@@ -69,9 +69,6 @@ class OutboxTable:
         on_bad_row: `stop` at a row that cannot be an event, or `skip` it with a warning.
         strict_cursors: Whether to refuse a cursor whose row is gone while older ones are left.
             None: yes, unless rows may be updated, by the trigger of `zeh-spark ddl --updates`.
-
-    Raises:
-        OptionError: A setting has a value that is not allowed.
     """
 
     name: str
@@ -164,7 +161,6 @@ class OutboxRow(NamedTuple):
     Args:
         asked: The reader's partition for which it was read.
         tx: The first part of its place; 0 in SQLite.
-        id: Its id, which is the second part of its place.
         size: Bytes of data and headers; None if there is no data.
         data: The event's data as JSON; None if there is none, or if it is too long to be served.
         headers: Values of the headers that were asked for; None for NULL, and for all of them if
@@ -192,8 +188,7 @@ class OutboxRow(NamedTuple):
     def tag(self, columns: int) -> str:
         """Return the row's tag, which covers its place and data.
 
-        Args:
-            columns: How many columns of an object it covers; 0 for the whole data.
+        `columns` is how many columns of an object it covers; 0 for the whole data.
         """
         content = (self.data or f"{self.size} bytes").encode()
         if columns and self.data:
@@ -208,7 +203,6 @@ class Removed(NamedTuple):
     """What is noted about the deleted rows of a partition.
 
     Args:
-        place: The last place of which a row was deleted; None if none was.
         times: A number that is another one after each deletion; 0 before the first.
     """
 
@@ -223,7 +217,6 @@ class Cursor:
     Args:
         history: The table's history, as `OutboxTable.lineage` gives it.
         place: The place of the last row that was read; None before the first row.
-        tag: The tag of that row.
         removals: The number of the last deletion that was noted when the cursor was given.
     """
 
@@ -250,15 +243,8 @@ def parse_cursor(
 ) -> Cursor | None:
     """Return the cursor in a text; None for `_first` and `_last`.
 
-    Args:
-        partition: The partition that it was given for.
-        text: The cursor of a request.
-        history: The table's history now, as `OutboxTable.lineage` gives it.
-        uuid: Whether the table's ids are UUIDs; else they are integers.
-        replica: Whether the table is that of a replica (see `other_history`).
-
-    Raises:
-        Problem: This feed cannot have given it, or gave it in another history.
+    `history` is the table's history now, as `OutboxTable.lineage` gives it. Raises Problem if this
+    feed cannot have given it, or gave it in another history.
     """
     if text in (wire.FIRST, wire.LAST):
         return None
@@ -286,9 +272,7 @@ def later(one: Place | None, other: Place | None) -> Place | None:
 def all_removed(removed: Mapping[int, Removed], stored: range) -> Removed:
     """Return what was deleted of some stored partitions together.
 
-    Args:
-        removed: What was deleted of each partition; the key -1 stands for all of them.
-        stored: The stored partitions.
+    In `removed`, the key -1 stands for all partitions.
     """
     place, count = None, 0
     for each in (-1, *stored) if stored else ():

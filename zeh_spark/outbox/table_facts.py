@@ -17,7 +17,6 @@ class TableStatus:
     """How a table stands at one moment.
 
     Args:
-        history: The table's history.
         removed: What is noted as deleted of each stored partition; the key -1 stands for all.
         end: A place after all places that cursors can have; empty if that is not known.
         settled: A place before which no row will come any more; empty if there is no such limit.
@@ -40,8 +39,6 @@ class BlockingTransaction:
     It may be in any database of the cluster. A fact that the role may not see is None.
 
     Args:
-        pid: The process that runs it.
-        database: Its database.
         seconds: Its age in seconds.
         prepared: The name of a prepared transaction, which no process will end by itself.
     """
@@ -69,7 +66,6 @@ class More:
         notify: A trigger that wakes readers at once.
         updates: A trigger that makes an updated row the last one.
         retention: A trigger that notes what is deleted.
-        cursor_sets: A table in which the feed keeps cursors for readers.
         grant_to: A role that gets the rights to serve the table; None for none.
     """
 
