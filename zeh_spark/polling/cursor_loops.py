@@ -22,13 +22,7 @@ _NEAR = 1_000
 
 @dataclass(slots=True)
 class _Mark:
-    """A cursor to which the partition must not come back.
-
-    Attributes:
-        cursor: the cursor.
-        events: how many events came since then.
-        age: how many cursors came since then.
-    """
+    """A cursor to which the partition must not come back."""
 
     cursor: str
     events: int = 0
@@ -44,10 +38,6 @@ class CursorRounds:
     One mark moves on after twice as many cursors each time, so that it finds a round of any length.
     The other one moves on after every thousand, so that a short round is found soon, however many
     cursors came before it. Rejected: a set of all cursors, which grows with the feed.
-
-    Args:
-        partition: the partition, for the error.
-        cursor: the cursor at which the read begins.
     """
 
     def __init__(self, partition: int, cursor: str) -> None:

@@ -70,18 +70,13 @@ class Ending:
         target: the last checkpoint of the feed when the read began; None if it told none.
         most_without_events: how many answers in a row may move the cursor without an event.
         settles: whether silence for some seconds is enough.
-        line: the first event after the target, once there is one.
-        ended: whether the partition has been read to its end.
         met: whether the target came, or lies where this read is.
         doubtful: whether the target may have been passed, without proof.
         undecided: whether it ended only because the cursor moved too often without events.
         candidates: places where an event equal to `line` came, which were not asked about yet.
-        place: the target's place, if the target was passed.
-        quiet_answers: how many answers in a row had nothing new.
         way: the cursor up to which the way from the target was followed.
         quiet_at: the cursor of this read when nothing was after the target.
         events_since: how many events came since then.
-        pages: how many pages were read.
     """
 
     target: str | None
@@ -146,9 +141,7 @@ class Ending:
     def line_is(self, line: bytes | None, cursor: str) -> None:
         """Note the first event after the target, None if there is none yet.
 
-        Args:
-            line: the event's line.
-            cursor: where this read was when it asked.
+        `cursor` is where this read was when it asked.
         """
         self.line = line
         if line is None:

@@ -158,10 +158,8 @@ class EndProbes:
 def first_checkpoint(client: FeedClient, request: PageRequest) -> str:
     """Return what `_last` means now: the first checkpoint of its answer.
 
-    The events before that checkpoint do not belong to the read.
-
-    Raises:
-        UnavailableError: no checkpoint came within `retryTimeout`.
+    The events before that checkpoint do not belong to the read. Raises UnavailableError if no
+    checkpoint came within `retryTimeout`.
     """
 
     def ask() -> str:

@@ -98,22 +98,11 @@ def read_to_end(
 ) -> PageItems:
     """Read a partition from `request.cursor` to its end.
 
-    Args:
-        client: asks the publisher.
-        request: the first page.
-        ending: decides where the end is. After an error, another read may continue with it.
-        exact: whether the target has to come. Then nothing after it is yielded.
-        hold: as in `FeedClient.page`.
-        statistics: as in `FeedClient.page`; probes are not counted.
-
-    Yields:
-        The intervals in their order, and a `PageEnd` after each page but the last one. It may pause
-        there if nothing new comes.
-
-    Raises:
-        EndUnknownError: the end cannot be proven, as `Doubt` says.
-        PublisherError: the answer to a page is final, or the publisher's cursors form a loop.
-        UnavailableError: there was no progress within a page for `retryTimeout`.
+    After an error, another read may continue with `ending`. If it is `exact`, the target has to
+    come, and nothing after it is yielded. Probes are not counted in `statistics`. It yields the
+    intervals in their order, and a `PageEnd` after each page but the last one, where it may pause
+    if nothing new comes. Raises EndUnknownError if the end cannot be proven, as `Doubt` says, and
+    PublisherError if the publisher's cursors form a loop.
     """
     reading = _FiniteRead(client, request, ending, client.retry(), exact)
     return reading.items(hold, statistics)

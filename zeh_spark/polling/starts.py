@@ -22,17 +22,8 @@ def chosen(
 ) -> list[str]:
     """Return the concrete cursors at which a query starts.
 
-    Args:
-        client: asks the publisher.
-        cursors: the cursors of all partitions, some of which may be `_last`. `_first` stays,
-            because a feed may be empty.
-        since: the time to start at instead, in ms since 1970.
-        request: what to ask for, of any partition and cursor.
-        threads: most requests at a time.
-
-    Raises:
-        OptionError: the publisher cannot tell where the feed was at that time.
-        UnavailableError: there was no answer for `retryTimeout`.
+    `_first` stays, because a feed may be empty. `since` is the time to start at instead, in ms
+    since 1970. Raises OptionError if the publisher cannot tell where the feed was at that time.
     """
     if since is not None:
         return direct_client.cursors_at(client.transport, len(cursors), since, client.retry())
