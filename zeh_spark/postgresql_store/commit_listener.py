@@ -38,8 +38,6 @@ class Watch(Generic[V]):
     The connection is taken out of the engine's pool.
 
     Args:
-        engine: where the connection comes from.
-        channel: the channel on which commits are notified.
         look: reads the value that changes with each commit (see `Look`).
     """
 

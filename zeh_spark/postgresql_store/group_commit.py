@@ -129,11 +129,7 @@ def _share(asked: Asked) -> float:
 
 
 class CommitQueues:
-    """A queue for each feed, kept while a thread uses it.
-
-    Args:
-        do: see `CommitQueue`.
-    """
+    """A queue for each feed, kept while a thread uses it."""
 
     def __init__(self, do: Callable[[Sequence[Asked]], None]) -> None:
         self._do = do

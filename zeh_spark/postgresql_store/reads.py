@@ -39,13 +39,8 @@ def bounded(connection: Connection) -> Iterator[Connection]:
     """Read in a transaction that has the bounds; it is rolled back at the end.
 
     The transaction begins with one request. Rejected: the transactions of SQLAlchemy, which take
-    two more; a short read takes longer than all of them.
-
-    Args:
-        connection: a connection whose isolation level is AUTOCOMMIT.
-
-    Raises:
-        OperationalError: the connection is lost.
+    two more; a short read takes longer than all of them. The connection's isolation level is
+    AUTOCOMMIT.
     """
     driver: Any = connection.connection.dbapi_connection
     try:

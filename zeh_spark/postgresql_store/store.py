@@ -128,18 +128,7 @@ _HEADS = select(func.coalesce(func.sum(feeds.c.head), 0))
 def open_postgresql(
     url: str, *, must_exist: bool = False, clock: Clock | None = None, receipts: int = RECEIPTS
 ) -> SqlStore:
-    """Open a store in a PostgreSQL database, and make its tables if they are missing.
-
-    Args:
-        url: the database, as postgresql+psycopg://USER@HOST:PORT/DATABASE.
-        must_exist: whether missing tables are an error.
-        clock: the time in milliseconds since 1970; by default that of the database.
-        receipts: how many receipts of a producer the store keeps.
-
-    Raises:
-        StoreError: the URL is wrong, the database cannot be used, or its tables are of another
-            version.
-    """
+    """Open a store in a PostgreSQL database, and make its tables if they are missing."""
     address, time = _address(url), DatabaseClock()
     write = _engine(address, isolation_level="READ COMMITTED", pool_size=WRITERS)
     read = _engine(address, isolation_level="AUTOCOMMIT", pool_size=READERS)
@@ -181,10 +170,7 @@ def open_postgresql(
 def engine(url: str, pool_size: int, settings: Mapping[str, object]) -> Engine:
     """Return an engine for a service's own tables. Raises StoreError if the URL is wrong.
 
-    Args:
-        url: the database, as postgresql+psycopg://USER@HOST:PORT/DATABASE.
-        pool_size: how many connections it has at most.
-        settings: PostgreSQL's settings for its connections; those in the URL take precedence.
+    The settings in the URL take precedence over `settings`.
     """
     address = _address(url)
     ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
@@ -241,17 +227,6 @@ def migrate(url: str, *, dry_run: bool = False, by: Actor | None = None) -> Migr
     """Upgrade a store to the version that this program works with, in one transaction.
 
     It waits for transactions that write, and lets none begin.
-
-    Args:
-        url: the database, as `open_postgresql` takes it.
-        dry_run: whether to change nothing.
-        by: who does it; None for who runs this process.
-
-    Returns:
-        What was done, or would be done.
-
-    Raises:
-        StoreError: there is no such store, or it cannot be upgraded.
     """
     made = _engine(_address(url), isolation_level="READ COMMITTED", poolclass=NullPool)
     found = None

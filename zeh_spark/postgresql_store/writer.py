@@ -67,9 +67,6 @@ class Writer:
     Guarantee: if a method returns, its work is committed, and durable if that was asked for. If it
     raises, nothing was done, except after a StoreOutcomeUnknownError: COMMIT itself failed, and
     whether it took effect is not known.
-
-    Args:
-        engine: a pool of connections whose transactions are READ COMMITTED.
     """
 
     def __init__(self, engine: Engine) -> None:
