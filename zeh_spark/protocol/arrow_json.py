@@ -64,9 +64,7 @@ class Unfit(Exception):
 def problems(path: str, kind: pa.DataType) -> Iterator[str]:
     """Yield what in a type has no form in JSON.
 
-    Args:
-        path: the column's name; the texts name fields inside it by their path.
-        kind: the column's type.
+    The texts name fields inside the type by their path, which begins with `path`.
     """
     kind = _plain(kind)
     if pa.types.is_struct(kind):
@@ -149,10 +147,7 @@ def first_unfit(
 ) -> tuple[int, Unfit]:
     """Return the number of the first row that `render` refuses, and why.
 
-    Args:
-        render: raises Unfit for a batch with such a row.
-        batch: the rows.
-        found: the error that `render` raised for the whole batch.
+    `found` is the error that `render` raised for the whole batch.
     """
     # By halves: no such row is before `begin`, and `found` is about one in [begin, end).
     begin, end = 0, batch.num_rows
@@ -221,12 +216,9 @@ def _is_broken(text: bytes | None) -> bool:
 def json_of(array: pa.Array) -> pa.Array:
     """Return JSON for each element, null for NULL.
 
-    Args:
-        array: a column of a type in which `problems` finds nothing.
-
-    Raises:
-        Unfit: a value is NaN or infinite; a time is finer than a microsecond, or has a year that
-            Python and others do not have; a map has a key twice; or a text is not UTF-8.
+    `problems` finds nothing in its type. Raises Unfit if a value is NaN or infinite; a time is
+    finer than a microsecond, or has a year that Python and others do not have; a map has a key
+    twice; or a text is not UTF-8.
     """
     given = array.type
     kind = _plain(given)
@@ -300,13 +292,8 @@ def used(lists: pa.Array, *inner: pa.Array) -> tuple[Sequence[pa.Array], np.ndar
 def object_of(names: pa.Array, values: pa.Array, offsets: np.ndarray) -> pa.Array:
     """Return JSON objects, with their members sorted by name.
 
-    Args:
-        names: the names of all objects' members, as text.
-        values: their values, as JSON.
-        offsets: where each object begins, and the end, as in Arrow.
-
-    Raises:
-        Unfit: a name is twice in one object.
+    `names` are texts, `values` JSON; `offsets` say where each object begins, and the end, as in
+    Arrow. Raises Unfit if a name is twice in one object.
     """
     members = joined(_quoted(names), ":", values)
     order = _order(names, offsets)

@@ -64,8 +64,6 @@ class BatchUploader:
     What was sent takes `kept_bytes` at most.
 
     Args:
-        send: stages one upload.
-        partition_count: the feed's number of partitions.
         name: the same for each attempt at these events, and another one for other events. It
             chooses the first partition for events that may go anywhere.
         upload_bytes: the approximate size of an upload's frames, in bytes.
@@ -76,7 +74,6 @@ class BatchUploader:
 
     Attributes:
         uploads: how many uploads were given to `send`; they are numbered from 0.
-        wanted: whether the batch is not known to be committed.
 
     Guarantee: after `finish` all events are staged, those of a partition in their order, or the
     batch is committed; `content` is that of all events.
@@ -123,14 +120,9 @@ class BatchUploader:
     ) -> list[Placed]:
         """Add events, and return where they were placed, in runs.
 
-        Args:
-            rests: for each event, what follows the partition in its line (see
-                `upload_format.checked_rest`).
-            partitions: one for all; or one for each, negative for an event that may go anywhere;
-                None if all may go anywhere.
-
-        Raises:
-            BaseException: the error that `send` raised, now or in an earlier call.
+        `rests` are what follows the partition in each line (see `upload_format.checked_rest`).
+        `partitions` is one for all; or one for each, negative for an event that may go anywhere;
+        None if all may go anywhere. It raises what `send` raised, now or in an earlier call.
         """
         if self._failed:
             raise self._failed
@@ -161,8 +153,7 @@ class BatchUploader:
     def send_again(self) -> bool:
         """After `finish`, send all uploads again, with the same numbers. Raises what `send` raises.
 
-        Returns:
-            False if they are not kept.
+        It returns False if they are not kept.
         """
         for number, chunks in enumerate(self._kept or ()):
             self._answered(self._send(number, list(chunks)))

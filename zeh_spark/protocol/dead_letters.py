@@ -57,11 +57,7 @@ _encode = msgspec.json.Encoder().encode
 def letter(reason: str, producer: str, batch: int, row: Mapping[str, object] | None) -> bytes:
     """Return a dead letter.
 
-    Args:
-        reason: why the row cannot be published.
-        producer: the producer whose batch had the row.
-        batch: the number of that batch.
-        row: the row as it may be published again; None for a record without an event.
+    `row` is None for a record without an event.
     """
     return _encode({"reason": reason, "producer": producer, "batch": batch, "row": row})
 
@@ -102,9 +98,6 @@ class DeadRow(msgspec.Struct, forbid_unknown_fields=True):
 
     Args:
         data: the event's data, as JSON or as a text that is JSON.
-        key: the event's key.
-        partition: the event's partition, instead of a key.
-        headers: the event's headers.
         base64: the data that could not be published, if it was not UTF-8.
         unfit: the data that could not be published, if it has no form in JSON.
     """
@@ -164,10 +157,6 @@ class DeadLetterId:
     gives the same ones again.
 
     Args:
-        producer: the producer of the dead-letter feed's event.
-        batch: its batch.
-        partition: its stored partition.
-        sequence: its sequence number.
         time: when it was committed, in ms since 1970.
         feed: its header `zeh-feed`: the id of the epoch of the dead-letter feed from which it was
             read. None for a dead letter that an older version printed.
@@ -221,7 +210,6 @@ class DeadLetter:
 
     Args:
         line: the number of its first line in the input, from 1.
-        place: its identity.
         whole: the line of its event, with all parts joined.
     """
 
@@ -233,8 +221,7 @@ class DeadLetter:
     def row(self) -> DeadRow | None:
         """The row; None for a record about a session, which has no event.
 
-        Raises:
-            ValueError: the row cannot be published yet, or this is no dead letter any more.
+        Raises ValueError if the row cannot be published yet, or this is no dead letter any more.
         """
         try:
             return msgspec.json.decode(_decode_line(self.whole).data, type=_Whole).row
@@ -245,12 +232,7 @@ class DeadLetter:
 
 
 class Unreadable(ValueError):
-    """A line that is no dead letter, or a dead letter of which parts are missing.
-
-    Args:
-        line: the number of the line, from 1.
-        reason: what is wrong with it.
-    """
+    """A line that is no dead letter, or a dead letter of which parts are missing."""
 
     def __init__(self, line: int, reason: str) -> None:
         shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in reason)
@@ -269,12 +251,8 @@ def letters(
     """Yield the dead letters of lines as `zeh-spark tail --headers` prints them.
 
     Each comes as soon as it is whole: its parts are joined, whatever comes between them. Blank
-    lines are left out.
-
-    Args:
-        lines: the lines.
-        unreadable: is called for each line that is no dead letter, and at the end for missing
-            parts. If it does not raise, the other lines are read. By default it raises Unreadable.
+    lines are left out. `unreadable` is called for each line that is no dead letter, and at the end
+    for missing parts. If it does not raise, the other lines are read.
     """
     parts: dict[tuple[DeadLetterId, str], _Parts] = {}
     for number, line in enumerate(lines, 1):

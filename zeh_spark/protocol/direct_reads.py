@@ -105,11 +105,8 @@ class PlannedRange(msgspec.Struct, frozen=True, rename="camel"):
     """A part of a reader's partition: the chunks after `from_` up to `to`.
 
     Args:
-        partition: the reader's partition.
         from_: the cursor before its first chunk.
         to: the cursor after its last chunk, or after nothing more of the partition.
-        chunks: the number of chunks.
-        events: the number of events.
         bytes: the bytes of their lines, as they are stored.
         digest: the digest, 32 hexadecimal digits.
     """
@@ -225,8 +222,6 @@ class Totals:
     """What a range, or several, have together.
 
     Args:
-        chunks: the number of chunks.
-        events: the number of events.
         bytes: the bytes of their lines, as they are stored.
         digest: the sum of the digests.
     """
@@ -257,7 +252,6 @@ class Group:
     Args:
         range: the number of the range in the request.
         headers: what the chunks are: an array of HEADERS.
-        producers: the names of their producers.
         frames: their lines, compressed.
     """
 
@@ -294,7 +288,6 @@ class EncodedGroup:
     """A group as it is sent, whatever the number of its range.
 
     Args:
-        totals: what its chunks have together.
         producers: the names of their producers, sorted.
         size: the bytes of their frames.
         body: what follows the group's line.
@@ -317,13 +310,7 @@ class EncodedGroup:
 
 
 def encode_group(headers: np.ndarray, names: Iterable[str], frames: list[bytes]) -> EncodedGroup:
-    """Return a group as it is sent.
-
-    Args:
-        headers: the chunks' header records.
-        names: the names of their producers.
-        frames: their lines, compressed.
-    """
+    """Return a group as it is sent."""
     lengths = list(map(len, frames))
     arriving = np.empty(len(frames), FRAMES)
     arriving["bytes"] = lengths
@@ -340,8 +327,7 @@ def encode_end(number: int, to: str, sent: Totals) -> bytes:
 def parse_answer(pieces: Iterable[bytes]) -> Iterator[Group | RangeEnd]:
     """Yield the groups and ends of an answer. Stops where the bytes end, be it in the middle.
 
-    Raises:
-        FormatError: they have another form, or a frame does not have its hash.
+    Raises FormatError if they have another form, or a frame does not have its hash.
     """
     reader = _Reader(pieces)
     beginning = reader.line()
@@ -435,13 +421,8 @@ class _Reader:
 def checked_ranges(plan: Plan, request: PlanRequest) -> dict[int, list[PlannedRange]]:
     """Return a plan's ranges by partition.
 
-    Args:
-        plan: the plan.
-        request: what it was asked for.
-
-    Raises:
-        FormatError: the ranges do not lead from each partition's cursor to its end without a gap,
-            or there are none though the plan says that there is more.
+    Raises FormatError if they do not lead from each partition's cursor to its end without a gap, or
+    there are none though the plan says that there is more.
     """
     if plan.more and not plan.ranges:
         raise FormatError("it says that there is more, but plans nothing")

@@ -37,8 +37,6 @@ class EventOrigin(NamedTuple):
 
     Attributes:
         feed: The id of the feed's epoch; the feed's name if its publisher tells none.
-        producer: The producer's name.
-        partition: The stored partition.
         sequence: The producer's number in that partition.
         time: The time of the commit, in ms since 1970.
         parts: The numbers that relays gave it when they made several events of one.
@@ -73,8 +71,7 @@ def fault(text: str) -> str | None:
 def parse(text: str) -> EventOrigin:
     """Return the origin in a header.
 
-    Raises:
-        ValueError: The text has another form.
+    Raises ValueError if the text has another form.
     """
     if not is_origin(text):
         raise ValueError(

@@ -26,10 +26,8 @@ def json_of(data: object) -> bytes:
     """Return data as JSON text that fits into a line.
 
     Text and bytes have to be JSON already, and are checked. Any other object is rendered. Rejected:
-    to render text as a JSON string, because text that is JSON would be quoted unnoticed.
-
-    Raises:
-        ValueError: the data cannot be published, with the reason.
+    to render text as a JSON string, because text that is JSON would be quoted unnoticed. Raises
+    ValueError with the reason.
     """
     text = data.encode() if isinstance(data, str) else data
     if not isinstance(text, bytes | bytearray | memoryview):

@@ -85,8 +85,7 @@ def untold(name: str) -> FeedIdentity:
 def parse(document: object) -> FeedIdentity:
     """Return the identity in the member `feed` of a discovery answer.
 
-    Raises:
-        ValueError: it has another form.
+    Raises ValueError if it has another form.
     """
     if not isinstance(document, Mapping):
         raise ValueError(f"feed must be an object, got {document!r}")

@@ -25,10 +25,8 @@ class PageScanner:
     them.
 
     Attributes:
-        partition: the partition that was asked for.
         ignored: the number of unknown lines.
         unknown: the first of them.
-        checkpoints: the number of checkpoints.
         tail_events: the number of events after the last checkpoint.
         tail_bytes: the bytes of those events' lines.
     """
@@ -60,9 +58,8 @@ class PageScanner:
     def feed(self, data: bytes) -> list[wire.Interval]:
         """Return the intervals that these bytes complete.
 
-        Raises:
-            PublisherError: a checkpoint is not valid, or of another partition; or a line is longer
-                than `LINE_BYTES`.
+        Raises PublisherError if a checkpoint is not valid, or of another partition; or a line is
+        longer than `LINE_BYTES`.
         """
         end = data.rfind(b"\n") + 1
         if not end:
@@ -85,11 +82,9 @@ class PageScanner:
     def close(self) -> list[wire.Interval]:
         """Return the intervals that the end of the body completes.
 
-        Call it only if the body ended as its framing says.
-
-        Raises:
-            PublisherError: the last line that is not blank is not JSON: by such a line a publisher
-                reports an error. Intervals that were returned before stay valid.
+        Call it only if the body ended as its framing says. Raises PublisherError if the last line
+        that is not blank is not JSON: by such a line a publisher reports an error. Intervals that
+        were returned before stay valid.
         """
         rest = b"".join(self._partial)
         self._partial, self._partial_bytes = [], 0

@@ -24,9 +24,8 @@ def partition_of(key: str, partition_count: int) -> int:
 def partition_for(key: str | int | None, partition: int | None, count: int) -> int | None:
     """Return the partition of an event: its own, or its key's; None if it may go anywhere.
 
-    Raises:
-        ValueError: both are given, the feed has no such partition, or the key is no text or
-            integer.
+    Raises ValueError if both are given, the feed has no such partition, or the key is no text or
+    integer.
     """
     if key is not None and partition is not None:
         raise ValueError("'partition' and 'key' exclude each other")
@@ -49,10 +48,6 @@ class Spread:
     Events that may go anywhere fill one chunk after the other, partition by partition. Rejected: to
     place each event in the next partition. A task of few events would make a chunk in each
     partition, and each chunk is stored and read by itself.
-
-    Args:
-        partition_count: the feed's number of partitions.
-        begin: the first partition for events that may go anywhere.
     """
 
     def __init__(self, partition_count: int, begin: int) -> None:

@@ -10,13 +10,7 @@ from datetime import datetime, timezone
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """Return a count with its noun, like "1 event" or "2,000 events".
-
-    Args:
-        count: the count.
-        noun: the noun for one.
-        plural: the noun for several; by default `noun` with an s.
-    """
+    """Return a count with its noun, like "1 event" or "2,000 events"."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
@@ -28,13 +22,8 @@ def moment(time_ms: int) -> str:
 def kept_first(option: str, events: int, digest: str, time_ms: int, given: int, now: str) -> str:
     """Return which events an override has dropped, and which it has kept.
 
-    Args:
-        option: the override: `keepFirst`, or that of the dead-letter feed.
-        events: how many events the batch was published with.
-        digest: the digest of their content.
-        time_ms: when they were published, in ms since 1970.
-        given: how many other events were given now.
-        now: the digest of their content.
+    `option` is `keepFirst`, or that of the dead-letter feed. The batch was published with `events`
+    events of that `digest`; `given` other events, whose digest is `now`, were given now.
     """
     return (
         f"{option} keeps the {counted(events, 'event')} published under this name at "

@@ -38,7 +38,6 @@ class ProblemType:
 
     Args:
         name: the end of the document's `type`, after URN.
-        status: the HTTP status of the answer.
         says: what happened, and what a client does then.
         members: a JSON schema for each member, besides those that every document has.
         optional: the members that are there only if they are known.
@@ -83,12 +82,7 @@ _LASTING = {"bad-row", "too-many-cursor-sets", "too-many-producers"}
 
 
 def is_transient(status: int, name: str | None = None) -> bool:
-    """Return whether the same call may have another answer a little later.
-
-    Args:
-        status: the HTTP status.
-        name: the name of our problem in the answer, if it has one.
-    """
+    """Return whether the same call may have another answer a little later."""
     return name not in _LASTING and (status in {408, 425, 429} or status >= 500)
 
 

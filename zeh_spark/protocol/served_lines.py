@@ -61,11 +61,7 @@ _data = msgspec.json.Decoder(_Data)
 def stamps(partition: int, time: int, producer: str | None, batch: int | None) -> dict[str, str]:
     """Return the headers with which all events of a chunk are stamped.
 
-    Args:
-        partition: The stored partition.
-        time: The time of the commit, in ms since 1970.
-        producer: The producer's name; None for chunks of stores that are older than producers.
-        batch: The number of the producer's batch.
+    `time` is that of the commit, in ms since 1970.
     """
     publication = {"zeh-partition": str(partition), wire.TIME_HEADER: str(time)}
     if producer is None:

@@ -22,13 +22,8 @@ _TIME = re.compile(rf"[0-9]{{1,{TIME_DIGITS}}}")
 def stamp(events: Sequence[wire.Event], feed: FeedIdentity | None) -> bool:
     """Set the header `zeh-feed` of each event to the id of its epoch.
 
-    Args:
-        events: the events, which are changed.
-        feed: the feed's identity; None changes nothing.
-
-    Returns:
-        False at the first event whose `zeh-time` does not tell in which of several epochs it was
-        committed. Events after it are not changed.
+    It returns False at the first event whose `zeh-time` does not tell in which of several epochs it
+    was committed. Events after it are not changed.
     """
     for event in events if feed else ():
         headers = dict(event.headers or {})
@@ -49,8 +44,7 @@ def _epoch(time: str | None, feed: FeedIdentity) -> str | None:
 def parse_stamped(line: bytes, partition: int, feed: FeedIdentity | None) -> wire.Event | None:
     """Parse one event line as in `wire.parse_event`, and add its header `zeh-feed`.
 
-    Raises:
-        MalformedLineError: it is no event, or its epoch is not known.
+    Raises MalformedLineError if it is no event, or its epoch is not known.
     """
     event = wire.parse_event(line, partition)
     if event is not None and feed and not stamp([event], feed):

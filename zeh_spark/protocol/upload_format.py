@@ -57,7 +57,6 @@ class Content:
     """The content of a batch, or of a part of one.
 
     Args:
-        events: the number of its events.
         sum: the sum of the xxh3-128 of their rests, modulo 2^128.
     """
 
@@ -78,10 +77,7 @@ class StagedChunk:
     """A chunk before its commit.
 
     Args:
-        partition: the stored partition.
-        events: the number of its events.
         size: the bytes of its lines.
-        sum: the sum of its content.
         frame: its lines, compressed.
     """
 
@@ -133,8 +129,7 @@ def checked_rest(
 ) -> bytes:
     """Return an event as the rest of a line, as in `rest_of`.
 
-    Raises:
-        ValueError: the event cannot be published, or its line is too long in that partition.
+    Raises ValueError if the event cannot be published, or its line is too long in that partition.
     """
     rest = rest_of(headers, data, kept_key)
     size = len(prefix(partition)) + len(rest)
@@ -149,13 +144,8 @@ def checked_rest(
 def rest_of(headers: Mapping[str, str], data: bytes, kept_key: str | None = None) -> bytes:
     """Return an event as the rest of a line. Reserved headers are dropped.
 
-    Args:
-        headers: the event's headers.
-        data: the event's data: JSON without newlines.
-        kept_key: the key that stays with the event in the header `zeh-key`; None for none.
-
-    Raises:
-        ValueError: the data is null, which some clients treat as no event; or the key is too long.
+    `data` is JSON without newlines. `kept_key` stays with the event in the header `zeh-key`. Raises
+    ValueError if the data is null, which some clients treat as no event, or the key is too long.
     """
     if data == b"null":
         raise ValueError("null cannot be an event's data")
@@ -249,8 +239,6 @@ class IndexEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A chunk in the first line of an upload.
 
     Args:
-        partition: the stored partition.
-        events: the number of its events.
         size: the bytes of its lines.
         bytes: the bytes of its frame.
     """
@@ -276,10 +264,7 @@ EMPTY_UPLOAD = upload_body([])
 def parse_upload(body: bytes) -> list[tuple[IndexEntry, bytes]]:
     """Return the chunks of an upload as its writer describes them, each with its frame.
 
-    The frames are not looked into.
-
-    Raises:
-        ValueError: the body is not an upload.
+    The frames are not looked into. Raises ValueError if the body is not an upload.
     """
     end = body.find(b"\n", 0, _INDEX_BYTES)
     if end < 0:

@@ -108,8 +108,6 @@ class Interval:
 
     Args:
         lines: event lines only, each ended by one b"\\n".
-        events: the number of lines.
-        cursor: the checkpoint after them.
         digest: the sum of the lines' hashes (see `hashes.sum_of`).
     """
 
@@ -122,15 +120,9 @@ class Interval:
 def checkpoint_cursor(line: bytes, asked: int) -> str | None:
     """Return the cursor of a checkpoint line; None for any other line.
 
-    None also for a malformed line: executors decode it, and raise the error.
-
-    Args:
-        line: the line.
-        asked: the partition that was asked for.
-
-    Raises:
-        MalformedLineError: the cursor is neither string nor integer, or `_last`.
-        PublisherError: the checkpoint is of another partition.
+    None also for a malformed line: executors decode it, and raise the error. Raises
+    MalformedLineError if the cursor is neither string nor integer, or `_last`; PublisherError if
+    the checkpoint is of another partition than `asked`.
     """
     try:
         fields = decode_object(line)
@@ -193,15 +185,9 @@ def is_unknown(line: bytes) -> bool:
 def parse_event(line: bytes, asked: int) -> Event | None:
     """Return the event of one line; None for an unknown line.
 
-    This is the slow way, which finds what is wrong with a line.
-
-    Args:
-        line: the line.
-        asked: the partition that was asked for.
-
-    Raises:
-        MalformedLineError: it is no event; with the reason and the line's beginning.
-        PublisherError: it is of another partition.
+    This is the slow way, which finds what is wrong with a line. Raises MalformedLineError, with the
+    reason and the line's beginning, if it is no event; PublisherError if it is of another partition
+    than `asked`.
     """
     try:
         parsed = _decode_event(line)
@@ -246,10 +232,8 @@ def excerpt(line: bytes, length: int = 200) -> str:
 def validated_json(text: bytes) -> bytes:
     """Return JSON text as it fits into a line: newlines between tokens become spaces.
 
-    Raises:
-        ValueError: it is no JSON, or nested too deeply. The reason depends on the text alone, and
-            not on how deep a parser comes. Otherwise a repeated batch would make another dead
-            letter.
+    Raises ValueError if it is no JSON, or nested too deeply. The reason depends on the text alone,
+    and not on how deep a parser comes. Otherwise a repeated batch would make another dead letter.
     """
     check_depth(text)
     try:
@@ -273,11 +257,8 @@ def check_depth(text: bytes) -> None:
 def may_be_deep(lines: bytes, ends: np.ndarray) -> bool:
     """Return whether a line could be nested deeper than MAX_DEPTH.
 
-    It could if it is long enough and has enough brackets.
-
-    Args:
-        lines: all lines.
-        ends: the offset where each line ends.
+    It could if it is long enough and has enough brackets. `ends` are the offsets where the lines
+    end.
     """
     if np.diff(ends, prepend=0).max(initial=0) < 2 * MAX_DEPTH:
         return False
