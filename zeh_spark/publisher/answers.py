@@ -51,7 +51,6 @@ class Taken:
     """A part of an answer.
 
     Attributes:
-        sends: Bytes, to be sent one after the other.
         rest: What follows, piece by piece; None if nothing does.
     """
 
@@ -126,15 +125,11 @@ class Answer(Response):
     """An answer of which the first part is there. A client that takes nothing is dropped.
 
     Args:
-        begun: The first part.
         take: Returns the next part, given what is left, and the client for which it is counted.
-        headers: The headers.
-        media_type: The media type.
         send_timeout: Seconds for which a client may take nothing.
         unsent: Where its bytes are counted.
         ended: Called once when the answer was sent, or broke off.
         gone: A task that ends when the client disconnects, if there is one already.
-        rare: Where dropped clients are logged.
     """
 
     def __init__(

@@ -178,9 +178,7 @@ def _check_network(text: str) -> None:
 def load_config(file: Path) -> Config:
     """Return the settings in a file.
 
-    Raises:
-        StoreError: The file cannot be read, or a setting is not valid. The error names the file,
-            the feed's section, the key, its value, and what is allowed.
+    The error names the file, the feed's section, the key, its value, and what is allowed.
     """
     try:
         given = msgspec.toml.decode(file.read_bytes())
@@ -239,12 +237,7 @@ def _converted(given: dict[str, Any], kind: type[Section]) -> Section:
 
 @contextmanager
 def opened_tables(config: Config) -> Iterator[Mapping[str, SqlTableFeed]]:
-    """Yield the tables of `config` as feeds by name; close them and their connections at the end.
-
-    Raises:
-        OptionError: A setting of a table, or the name of its section, is not valid.
-        StoreError: A database does not exist.
-    """
+    """Yield the tables of `config` as feeds by name; close them, and connections, at the end."""
     for name in config.feeds:
         _check_name(name)
     feeds: dict[str, SqlTableFeed] = {}
@@ -293,9 +286,8 @@ def table_feed(config: FeedConfig, engine: Engine, name: str) -> SqlTableFeed:
 def engine_of(config: FeedConfig, *, writes: bool = False) -> Engine:
     """Return an engine for a table's database, whose connections only read unless `writes` is set.
 
-    Raises:
-        StoreError: There is no such database.
-        OptionError: `statement_timeout` is not a duration.
+    Raises StoreError if there is no such database, and OptionError if `statement_timeout` is not a
+    duration.
     """
     if config.url.startswith("sqlite:///"):
         return _sqlite(Path(config.url.removeprefix("sqlite:///")), config.pool_size, writes)

@@ -73,11 +73,7 @@ def chunks_request(body: bytes) -> ChunksRequest:
 
 
 class DirectApi:
-    """The calls of direct reads.
-
-    Args:
-        calls: The feeds' calls.
-    """
+    """The calls of direct reads."""
 
     def __init__(self, calls: FeedCalls) -> None:
         self._calls = calls

@@ -75,17 +75,12 @@ class FeedCalls:
 
     Attributes:
         stopped: Whether the server is about to stop: then nothing waits any more.
-        cache: The parts of answers that are kept for the next readers.
         backlogs: What the store's feeds have after which position, if there is a store.
         unsent: The bytes of answers that clients have not taken.
 
     Args:
-        store: The store whose feeds are served, if there is one.
-        named: More feeds, by name.
         send_timeout: Seconds for which a client may take nothing before it is dropped.
-        cache_bytes: Most bytes of `cache`.
         draining: Whether the server is about to stop: then nothing waits for long.
-        unsent: The bytes of answers that clients have not taken.
     """
 
     def __init__(
@@ -119,9 +114,7 @@ class FeedCalls:
     def left(self, begin: float, wait: float) -> float:
         """Return for how many seconds a request may still wait for events; 0 or less for none.
 
-        Args:
-            begin: When the request came, by the monotonic clock.
-            wait: For how many seconds it wants to wait.
+        `begin` is when the request came, by the monotonic clock.
         """
         if self.stopped:
             return 0.0
@@ -162,12 +155,8 @@ class FeedCalls:
     ) -> bool:
         """Wait until a feed may have more events; return False if the client disconnected.
 
-        Args:
-            gone: Ends when the client disconnects.
-            name: The feed's name.
-            feed: The feed.
-            seen: Its state before it was last looked at (see `state_of`).
-            timeout: Most seconds to wait.
+        `gone` ends when the client disconnects. `seen` is the feed's state before it was last
+        looked at (see `state_of`).
         """
         key = name if name in self._named else None  # all feeds of a store share one watch
         if key not in self._watches:
@@ -195,14 +184,9 @@ class FeedCalls:
         """Run a call in a thread of this feed; equal calls that have to wait for it share one.
 
         The call that a caller gets the result of always begins after the caller asked for it, so
-        the result has what was committed before.
-
-        Args:
-            name: The feed's name.
-            key: Names the call. Calls of the same key return the same.
-            call: The call. What it returns may be returned to several callers.
-            asker: Who asks. A client that has its share of the threads shares only its own calls,
-                so that nobody else waits for its turn.
+        the result has what was committed before. Calls of the same key return the same. A client
+        that has its share of the threads shares only its own calls, so that nobody else waits for
+        its turn.
         """
         if self._of(name).is_full(asker):
             key = asker.client, key

@@ -76,14 +76,8 @@ class FeedWatch:
     ) -> bool:
         """Wait until a feed's state is not `seen`; return False if the client disconnected.
 
-        It also ends when `timeout` seconds are over, or when `stop` is called.
-
-        Args:
-            gone: Ends when the client disconnects.
-            name: The feed's name.
-            state: Returns the feed's state.
-            seen: The feed's state before the reader last looked at it.
-            timeout: Most seconds to wait.
+        It also ends when `timeout` seconds are over, or when `stop` is called. `gone` ends when the
+        client disconnects.
         """
         if self._stopped:
             return True

@@ -58,10 +58,7 @@ _PLACEHOLDER = re.compile(r"\$\{(\w+)\.(\w+)(?:/(\d+))?(?::([^}]*))?\}")
 def document(mounted: str = "", *, publishing: bool = True, direct: bool = True) -> dict[str, Any]:
     """Return the document, ready to be encoded as JSON.
 
-    Args:
-        mounted: The path below which the app is, if any.
-        publishing: Whether the app takes batches.
-        direct: Whether some of its feeds take direct reads.
+    `mounted` is the path below which the app is, if any.
     """
     found = deepcopy(_loaded())
     found["servers"][0]["url"] = mounted or "/"

@@ -60,7 +60,6 @@ class How:
     """How a page is answered.
 
     Attributes:
-        gzip: Whether it is compressed.
         cache: Where its parts are kept. Nowhere, if the request has `Cache-Control: no-cache`: then
             the answer is what the store has now (RFC 9111, 5.2.1.4).
     """
@@ -74,11 +73,8 @@ class Opened:
     """A page whose first part was read, so that it can no longer be refused.
 
     Attributes:
-        feed: The feed.
-        ask: The request.
         cursors: Where to go on, if the page has no events.
         seen: The feed's state before the page.
-        served: Counts the events of the answer.
         begun: The first part of the answer; None if the page has no events and its reader waits,
             or if nothing was read yet, because the request names a cursorset.
         is_taken: Whether a reader takes the rest, which is there once.
@@ -97,7 +93,6 @@ class PageApi:
     """The read API of the spec: pages of events.
 
     Args:
-        calls: The calls of feeds.
         disk_of: Returns the disk on which the feed of a name keeps cursors.
         most_cursor_sets: How many cursor sets each client may have begun.
     """
@@ -258,18 +253,9 @@ def starting_cursors(
     """Return the cursors from which a request reads that names a cursorset.
 
     Special cursors are replaced by what they mean now: taken again when the reader resumes, `_last`
-    would skip events.
-
-    Args:
-        feed: The feed.
-        ask: The request.
-        check_growth: Raises Problem if the feed's disk has no room for cursors.
-        maker: The reader's client.
-        keep: Whether to save the cursors under the cursorset.
-
-    Raises:
-        Problem: The feed keeps no cursors, nothing is kept to resume from, or the cursorset is
-            bound to another consumer.
+    would skip events. `check_growth` raises Problem if the feed's disk has no room for cursors.
+    With `keep` the cursors are saved under the cursorset. Raises Problem if the feed keeps no
+    cursors, nothing is kept to resume from, or the cursorset is bound to another consumer.
     """
     assert ask.cursor_set is not None
     if not isinstance(feed, KeepsCursors):

@@ -100,10 +100,8 @@ class PublishApi:
     """The calls of the publish API, on a store.
 
     Args:
-        store: The store.
         staging_quota: Bytes that a producer may have staged and not committed.
         most_chunks: How many chunks a commit may have.
-        disk: The store's disk.
         most_producers: How many producers each client may have begun.
     """
 

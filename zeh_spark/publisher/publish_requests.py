@@ -109,11 +109,7 @@ def attempt(text: str) -> tuple[int, int]:
 def parse_call(query: str, producer: str, batch: str, *, run: str | None = None) -> Call:
     """Return the call that a query and a path make. Raises Problem if it is not valid.
 
-    Args:
-        query: The query of the URL.
-        producer: The producer, from the path.
-        batch: The batch, from the path.
-        run: The run, if the path names it; the query does not name it then.
+    If the path names the run, the query does not.
     """
     needed = {"incarnation", "n"} | ({"run"} if run is None else set())
     given = parameters(query, needed, (*wire.REMEDIES, wire.STARTING))
@@ -150,8 +146,7 @@ def _starting(text: str, partition_count: int) -> tuple[tuple[int, int], ...]:
 def parameters(query: str, needed: Set[str], others: Iterable[str] = ()) -> dict[str, str]:
     """Return the parameters of a query by name.
 
-    Raises:
-        Problem: A parameter is unknown, given twice, or missing.
+    Raises Problem if one is unknown, given twice, or missing.
     """
     known = {*needed, *others}
     given: dict[str, str] = {}
@@ -223,8 +218,7 @@ def check_json(content_type: str | None) -> None:
 def check_digest(header: str | None, body: bytes) -> None:
     """Check a body against its Content-Digest (RFC 9530), if that has a SHA-256.
 
-    Raises:
-        Problem: The body has another digest.
+    Raises Problem if the body has another digest.
     """
     found = re.search(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/=]+):", header or "")
     if not found:

@@ -43,13 +43,9 @@ class Ask:
     """A read request: `cursors` by partition of its `n`, or the partitions to `resume`.
 
     Attributes:
-        n: The number of partitions that the reader works with.
-        cursors: The cursors by partition.
         resume: Partitions to read from the cursors that the feed keeps under `cursor_set`.
         hint: The page size hint; None if the feed decides.
-        headers: Names of headers to send.
         wait: Seconds to wait for an event, at most MAX_WAIT.
-        cursor_set: The name under which the feed keeps the cursors.
         consumer: The identity that the reader tells; NOBODY if it tells none.
     """
 
@@ -66,10 +62,7 @@ class Ask:
 def parse_query(query: str, partition_count: int, consumer: str | None = None) -> Ask:
     """Return what a request asks for. Raises Problem if it is not valid.
 
-    Args:
-        query: The query of the URL.
-        partition_count: The number of the feed's partitions.
-        consumer: The header ZEH-Consumer; None without one.
+    `consumer` is the header ZEH-Consumer.
     """
     given = _parameters(query)
     n = _n(given.get("n"), partition_count)
@@ -113,12 +106,7 @@ def parse_query(query: str, partition_count: int, consumer: str | None = None) -
 def parse_time_query(query: str, partition_count: int) -> tuple[int, int]:
     """Return n and the time, in ms since 1970, of a request for the cursors at a time.
 
-    Args:
-        query: The query of the URL.
-        partition_count: The number of the feed's partitions.
-
-    Raises:
-        Problem: One of them is missing, or is not valid.
+    Raises Problem if one of them is missing, or is not valid.
     """
     given = _parameters(query, {"n", "time"})
     n = _n(given.get("n"), partition_count)

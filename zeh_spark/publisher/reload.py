@@ -42,7 +42,6 @@ class Reload:
     """Reads the settings again when that is asked for.
 
     Args:
-        config: The settings that are used now.
         load: Returns the settings as they are given now.
         live: What takes a setting over, by its name. Several may share one, which is called once.
         also: Is called, too, for what is read from other files.

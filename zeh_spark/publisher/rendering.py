@@ -34,18 +34,7 @@ def render_parts(
 ) -> Iterator[Piece]:
     """Yield a page of a store's feed: a piece for each part, which is kept for the next readers.
 
-    Args:
-        feed: The feed.
-        outline: What the page has.
-        n: How many partitions the reader works with.
-        headers: The wanted headers.
-        cache: Where pieces are kept.
-        gzip: Whether pieces are compressed.
-        tally: Counts the events of the pieces.
-
-    Raises:
-        Problem: The page is refused, before the first piece or in the middle.
-        StoreError: The store fails.
+    Raises Problem if the page is refused, before the first piece or in the middle.
     """
     encode = gzip_piece if gzip else plain_piece
     render = renderer(headers)

@@ -50,7 +50,6 @@ class Running:
 
     Attributes:
         draining: Whether it is about to stop; it stops once this has begun.
-        times: How long it takes to stop.
         certificates: Those of TLS; None to speak without it.
         forwarded_allow_ips: Addresses and networks of proxies whose `X-Forwarded-For` and
             `X-Forwarded-Proto` count.
@@ -73,10 +72,8 @@ class Server(uvicorn.Server):
     """A uvicorn server that drains before it stops, and sets `ready` once it listens.
 
     Args:
-        app: The application.
         stop: Ends all long polls.
         drain: Ends the long polls that wait for long.
-        running: How it runs and ends.
     """
 
     def __init__(
@@ -211,24 +208,9 @@ def serve(
     """Serve feeds until SIGINT or SIGTERM, after which the process ends with exit code 0.
 
     It drains first (see `draining`). The process ends with it: at the latest when the time that
-    `running` gives is over, whatever hangs, and at once after a second signal.
-
-    Args:
-        feeds: A store, or feeds by name (see `create_app`). A store is also pruned.
-        listener: The socket to listen on (see `listen`).
-        tables: More feeds by name.
-        staging_quota: Bytes that a producer may have uploaded and not committed.
-        most_chunks: How many chunks a batch may have.
-        most_producers: How many producers each client may have begun.
-        most_cursor_sets: How many cursor sets each client may have begun.
-        cache_bytes: Most bytes of answers that are kept for the next readers.
-        gate: Who may do what (see `create_app`).
-        running: How it runs and ends.
-        telemetry: What the publisher tells about itself (see `create_app`).
-        console: Whether /console has web pages about the feeds.
-        send_buffer: Most bytes of answers in memory that clients have not taken yet.
-        connections_per_address: Most open connections of one address; three quarters of all if it
-            is None.
+    `running` gives is over, whatever hangs, and at once after a second signal. A store is also
+    pruned. `connections_per_address` is three quarters of all connections if it is None. The other
+    arguments are those of `create_app`, and the bounds of the APIs.
     """
     running = running or Running()
     gateways = [ip_network(each) for each in running.forwarded_allow_ips]
@@ -296,9 +278,7 @@ def give_back_memory() -> None:
 def listen(host: str, port: int) -> Listener:
     """Return a socket that listens on an address. Raises StoreError if it cannot.
 
-    Args:
-        host: A host name or an IPv4 or IPv6 address.
-        port: The port; 0 takes a free one.
+    Port 0 takes a free one.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -41,16 +41,7 @@ waits 10 s for an answer.
 
 
 class TelemetryApi:
-    """The calls with which a publisher is watched.
-
-    Args:
-        gate: Who may see details.
-        readiness: Whether the publisher is ready.
-        metrics: What it has counted.
-        gauges: What its store says.
-        store: The store whose feeds are listed, if there is one.
-        tables: More feeds, by name.
-    """
+    """The calls with which a publisher is watched."""
 
     def __init__(
         self,

@@ -77,15 +77,7 @@ def verified_upload(
 ) -> Upload:
     """Return the upload that a body holds.
 
-    Args:
-        body: The body (see `upload_format`).
-        task: The number of the task.
-        attempt: The number of the attempt.
-        number: The number of the upload within the attempt.
-        partition_count: The feed's number of partitions.
-
-    Raises:
-        Problem: `invalid-upload`, with the chunk and the line.
+    Raises Problem (`invalid-upload`) with the chunk and the line.
     """
     try:
         listed = parse_upload(body)
