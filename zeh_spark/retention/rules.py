@@ -35,8 +35,6 @@ class Removal:
     """What may be removed, or was removed.
 
     Attributes:
-        chunks: The number of chunks.
-        events: The number of their events.
         bytes: The bytes of their lines.
         upto: The last position g.
         newest: The time of the newest event, in ms since 1970.
@@ -70,12 +68,8 @@ def removable(
 ) -> Iterator[Removal]:
     """Yield what may be removed, chunk by chunk: each value has all so far.
 
-    Args:
-        oldest: The log from its beginning.
-        size: The bytes of the log.
-        retention: What the feed keeps.
-        now: The time, in ms since 1970.
-        unread_by: Returns a reader that is waited for and has not passed a chunk; None if all have.
+    `oldest` is the log from its beginning, `size` its bytes, and `now` is in ms since 1970.
+    `unread_by` returns a reader that is waited for and has not passed a chunk; None if all have.
     """
     removal = Removal()
     for chunk in oldest:
@@ -118,18 +112,10 @@ def prune(
 
     It is done step by step, each after another look at what may be removed, so that a changed
     retention or a reader that goes back is respected. Several processes may do it at the same time.
-
-    Args:
-        store: The store.
-        feed: The feed.
-        retention: What to keep; by default the feed's own retention.
-        stopped: Whether to leave the rest for another time. It is asked between two steps.
-        by: Who asks for it; each step is then an administrative act. None for the publisher's
-            upkeep, which leaves none.
-        progress: Told the events that were removed since its last call.
-
-    Raises:
-        RuntimeError: What was removed is there again, so that this would never end.
+    By default the feed's own retention counts. `stopped` is asked between two steps whether to
+    leave the rest for another time. With `by`, each step is an administrative act; the publisher's
+    upkeep leaves none. `progress` is told the events that were removed since its last call. Raises
+    RuntimeError if what was removed is there again, so that this would never end.
     """
     done = Removal()
     while not stopped():
@@ -154,13 +140,8 @@ def prune(
 def expire_names(store: Store, feed: str, stopped: Callable[[], bool] = lambda: False) -> int:
     """Delete the receipts of the feed's batches with names that are old enough.
 
-    Args:
-        store: The store.
-        feed: The feed.
-        stopped: Whether to leave the rest for another time. It is asked between two steps.
-
-    Returns:
-        The number of batches. Their names stay known, and are refused.
+    It returns the number of batches. Their names stay known, and are refused. `stopped` is as for
+    `prune`.
     """
     return _expired(store, feed, store.retention(feed).names_ms, store.expire_names, stopped)
 
@@ -168,10 +149,8 @@ def expire_names(store: Store, feed: str, stopped: Callable[[], bool] = lambda: 
 def expire_producers(store: Store, feed: str, stopped: Callable[[], bool] = lambda: False) -> int:
     """Delete the feed's producers that were idle for long enough, if its retention says so.
 
-    It has the arguments of `expire_names`.
-
-    Returns:
-        The number of producers. Their names stay known, and are refused.
+    It has the arguments of `expire_names`. It returns the number of producers. Their names stay
+    known, and are refused.
     """
     kept = store.retention(feed).producers_ms
     return _expired(store, feed, kept, store.expire_producers, stopped)
