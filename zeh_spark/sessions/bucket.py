@@ -92,13 +92,10 @@ _json = msgspec.json.Encoder().encode
 class BucketBatch:
     """One bucket in one batch. Give it rows or the time, then `save` what is left.
 
+    Raises CheckpointError if it has no value, or one of other settings or another version.
+
     Args:
         blob: The bucket's value in Spark's state; None if it has none.
-        settings: The settings of `in_order`.
-        segments: The events that do not fit into the bucket.
-
-    Raises:
-        CheckpointError: The bucket has no value, or one of other settings or another version.
     """
 
     def __init__(self, blob: bytes | None, settings: Settings, segments: Segments) -> None:
@@ -118,9 +115,8 @@ class BucketBatch:
     def now(self, watermark: int, *, first: bool) -> int:
         """Return the time that the clock had reached before the batch, in ms since 1970.
 
-        Args:
-            watermark: Spark's watermark, which is the clock unless there are several sources.
-            first: Whether it is asked for the first time in this batch.
+        The watermark is Spark's, which is the clock unless there are several sources. `first` says
+        whether this is asked for the first time in this batch.
         """
         clock = self._bucket.clock
         if clock is None:
@@ -132,9 +128,7 @@ class BucketBatch:
     def take(self, rows: list[SessionEvent], now: int) -> Iterator[Given]:
         """Take the rows of a batch, in any order, and yield the rows that leave.
 
-        Args:
-            rows: The events.
-            now: The time that the clock had reached before the batch, in milliseconds since 1970.
+        `now` is the time that the clock had reached before the batch, in ms since 1970.
         """
         self._forget(now)
         for name, group in groupby(sorted(rows), key=itemgetter(0)):
@@ -165,11 +159,9 @@ class BucketBatch:
     ) -> tuple[bytes, Given]:
         """Return the bucket's new value and the batch's counts, and set its timer.
 
-        Args:
-            again: Whether the bucket has given its counts in this batch already, so that these have
-                to say what has changed.
-            soon: A time of a timer that fires in the next batch, in ms since 1970.
-            fired: Whether the timer has fired.
+        `again` says that the bucket has given its counts in this batch already, so that these have
+        to say what has changed. `soon` is a time, in ms since 1970, of a timer that fires in the
+        next batch; `fired`, whether the timer has fired.
         """
         waits = self._bucket.waits.values()
         self._set_timer(min((w.due for w in waits if w.due is not None), default=None), soon, fired)

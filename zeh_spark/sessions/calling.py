@@ -123,14 +123,8 @@ def one_line(exc: BaseException) -> str:
 def checked(value: Any, kind: DataType, arrow: pa.DataType) -> Any:
     """Return a handler's result as Arrow takes it.
 
-    Args:
-        value: The result. A STRUCT is a dictionary.
-        kind: The type of results, in Spark.
-        arrow: The same type in Arrow.
-
-    Raises:
-        Exception: The value is not of the type, or something of it would be lost. There is one kind
-            of exception for each kind of wrong value.
+    A STRUCT is a dictionary. There is one kind of exception for each kind of wrong value: one that
+    is not of the type, or of which something would be lost.
     """
     _make_type_verifier(kind)(value)
     result = _exact(value, kind)
@@ -141,9 +135,8 @@ def checked(value: Any, kind: DataType, arrow: pa.DataType) -> Any:
 def _exact(value: Any, kind: DataType) -> Any:
     """Return a value that its type has accepted.
 
-    Raises:
-        TypeError: Something of it would be lost: a member that the type has not, a time, or a time
-            zone.
+    Raises TypeError if something of it would be lost: a member that the type has not, a time, or a
+    time zone.
     """
     if value is None:
         return None

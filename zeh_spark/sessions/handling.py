@@ -68,12 +68,8 @@ class Plan:
     Attributes:
         handlers: The handlers by kind of event, pickled; one of the kind None if there are no
             kinds.
-        result: The type of results, in Spark.
-        on_failure: What happens after a failed event.
-        retries: How often a failed call is repeated at once.
         retry_seconds: How long a task may spend on retries.
         timeout: How long a call may take, in seconds; None for no limit.
-        max_failures: How many events of a task may fail.
         held: The failed event of each session that is held.
         past: The newest verdicts on events that are replayed in the batch, by (session, number),
             and then by when the session began: several sessions may have had its name.
@@ -94,12 +90,9 @@ def replayed(begun: int | None, past: Mapping[int | None, Past]) -> int | None:
     """Return when the session of a replayed event began: which event of the table it is.
 
     The newest that is not processed yet; else that of the session which the state knows; else the
-    newest. If the table has none, it is a new event.
-
-    Args:
-        begun: When the session that the state knows began; None if it knows none with the event.
-        past: The newest verdicts on events with its session and number, by when their session
-            began; by None those on events whose session was not known.
+    newest. If the table has none, it is a new event. `past` has the newest verdicts on events with
+    its session and number, by when their session began; by None those on events whose session was
+    not known.
     """
     still_open = [at for at, verdict in past.items() if verdict.status in OPEN]
     if begun is not None and not still_open:
@@ -134,17 +127,9 @@ class _Row(NamedTuple):
     """A row that came, and where its columns are.
 
     Attributes:
-        batch: The Arrow batch.
-        place: The row's place in it.
         status: "ordered", "control", "dead"; of a kept event "failed" or "waiting".
-        session: The session.
         begun: When the session began, in milliseconds since 1970; None for a replayed event of a
             session that is not known.
-        number: The number in the session.
-        control: The control word.
-        attempt: The attempt that a control event names.
-        kind: The kind of event, which chooses the handler.
-        key: The event's identity.
         attempts: How often the event was tried before.
         past: The status that the table has of a replayed event; None if it has none.
     """
@@ -304,9 +289,8 @@ class _Handlers:
     def process(self, row: _Row) -> _Verdict:
         """Call the handler until it succeeds or the retries are used up.
 
-        Raises:
-            ProcessingError: The query has to fail: the handler asks for it, a call takes too long,
-                too many events fail, or `on_failure` says so.
+        Raises ProcessingError if the query has to fail: the handler asks for it, a call takes too
+        long, too many events fail, or `on_failure` says so.
         """
         plan, verdict = self._plan, _Verdict("failed", row.attempts)
         handler = self._handler(row.kind)
@@ -341,13 +325,7 @@ class _Handlers:
         return self._handlers.get(None) or self._handlers.get(kind)
 
     def _call(self, handler: Handler, event: Event, kind: pa.DataType) -> tuple[_Verdict, bool]:
-        """Return the verdict of one call, and whether it is final.
-
-        Args:
-            handler: The handler.
-            event: The event.
-            kind: The type of results, in Arrow.
-        """
+        """Return the verdict of one call, and whether it is final."""
         try:
             value = self._caller.call(lambda: handler(event))
         except (Retry, ProcessingError) as exc:

@@ -81,11 +81,8 @@ class Arrival(NamedTuple):
     """An event as far as the decision needs it.
 
     Attributes:
-        number: Its number in the session.
         clock: Its time, in milliseconds since 1970.
-        size: Its bytes.
         last: The session's last number, if the event declares one.
-        replay: Whether it was sent again on purpose.
     """
 
     number: int
@@ -99,10 +96,8 @@ class Held(msgspec.Struct, array_like=True):
     """Events with the numbers `first` to `last` that wait.
 
     Attributes:
-        first: The first number.
         last: The last number, included.
         since: When the first of them began to wait, in milliseconds since 1970.
-        size: The bytes of all of them.
     """
 
     first: int
@@ -122,11 +117,9 @@ class Session(msgspec.Struct, array_like=True):
     Attributes:
         next: The number that is expected.
         seen: The newest time of its events, in milliseconds since 1970.
-        last: The last number, if it is known.
         held: Events after a gap, as runs.
         given_up: Runs of numbers before `next` that were not delivered.
         stale: Whether its gap was reported and waits for a control event.
-        closed: Whether it has ended.
         advanced: When it last delivered an event, in milliseconds since 1970; 0 if that is not
             known.
         reported: Whether it was reported since then that it does not advance.
@@ -175,8 +168,6 @@ class Deliver(NamedTuple):
     """Deliver the events with these numbers, both ends included.
 
     Attributes:
-        first: The first number.
-        last: The last number.
         known: Whether they are the session's own. Replays may be those of a forgotten one.
     """
 
@@ -189,13 +180,9 @@ class Dead(NamedTuple):
     """Events that cannot be ordered.
 
     Attributes:
-        first: The first number.
-        last: The last number, included.
         reason: One of REASONS.
-        expected: The number that the session expected.
         missing: The gap before them.
         since: Since when they waited, in milliseconds since 1970.
-        detail: More about the reason.
     """
 
     first: int
@@ -212,7 +199,6 @@ class SessionRecord(NamedTuple):
 
     Attributes:
         reason: One of RECORDS.
-        expected: The number that the session expected.
         received: The number with which it continues; None if it has ended.
         missing: The gap; None if the session waits for its next event without one.
         since: Since when events waited, in milliseconds since 1970.
@@ -235,7 +221,6 @@ class Duplicate(NamedTuple):
     """Drop an event of the batch.
 
     Attributes:
-        number: The event's number.
         passed: Whether no event of the batch with this number takes its place. They are decided in
             their order; of others with one number, the first is taken and the next is dropped.
     """

@@ -140,9 +140,6 @@ class SessionWriter:
     Args:
         plan: What tasks have to know, without what the table has.
         activity: The expression that gives the kind of an event; None if there are no kinds.
-        table: The table's path or name.
-        name: The name of the query in the table.
-        **options: Arguments of `DeltaFeedWriter`.
     """
 
     def __init__(
@@ -167,10 +164,8 @@ class SessionWriter:
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Process a batch, as Spark calls it for `foreachBatch`.
 
-        Raises:
-            OptionError: The frame or the session does not fit.
-            ProcessingError: The query has to fail; nothing of the batch is committed.
-            LakehouseError: The table does not fit.
+        After ProcessingError nothing of the batch is committed. Raises OptionError or
+        LakehouseError if the frame, the session or the table does not fit.
         """
         batch = _checked(batch)
         state, self._state = self._state, None
@@ -237,8 +232,7 @@ class SessionWriter:
     def _before(self, batch: DataFrame) -> DataFrame | None:
         """Return the query's rows in the table; None if there is no table yet.
 
-        Raises:
-            LakehouseError: The table's results have another type.
+        Raises LakehouseError if its results have another type.
         """
         table = LakeTable(batch.sparkSession, self._table)
         if not table.exists():

@@ -43,7 +43,6 @@ class Clock(NamedTuple):
     """Where an event's time comes from.
 
     Attributes:
-        time: A TIMESTAMP.
         latest: The time than which it cannot be later.
         complaint: The error for NULL.
     """
@@ -63,13 +62,7 @@ def rows_of(
 ) -> DataFrame:
     """Return the frame as the bucket's rows, and the columns of their clock and their source.
 
-    Args:
-        df: The frame.
-        read: What is read of each event, by name.
-        complaint: The error for an event without a time.
-        named: The steps by name.
-        words: The control words.
-        sources: The names of sources.
+    `read` has what is read of each event, by name.
     """
     timeless = [word for word in words if word != "replay"]
     # Each step is a projection of its own, so that what it names is computed once for a row.

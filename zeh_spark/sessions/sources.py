@@ -30,11 +30,9 @@ OUTPUT = ("bucket", "row")
 def marked(rows: DataFrame, buckets: int) -> DataFrame:
     """Return the columns `bucket` and `row` of a frame, with rows that tell each bucket the time.
 
-    Args:
-        rows: A frame with the columns `bucket`; `row` (see `state_buckets.joined`); `source`, NULL
-            for a row that belongs to none; `reached`, the row's time in ms since 1970, NULL if it
-            has none; and `now`, the time of the batch in ms since 1970.
-        buckets: The number of buckets.
+    `rows` has the columns `bucket`; `row` (see `state_buckets.joined`); `source`, NULL for a row
+    that belongs to none; `reached`, the row's time in ms since 1970, NULL if it has none; and
+    `now`, the time of the batch in ms since 1970.
     """
     return rows.mapInArrow(_marks(buckets), "bucket INT, row STRING")
 
@@ -75,7 +73,6 @@ class Mark(NamedTuple):
     """What a source has reached in a batch.
 
     Attributes:
-        source: The source's name.
         reached: The newest time of its events, in ms since 1970; -1 if they have none.
         now: The time of the batch, in ms since 1970.
     """
@@ -111,7 +108,6 @@ class SourceClock(msgspec.Struct, array_like=True):
     Attributes:
         time: What the clock shows, in ms since 1970. It never goes back.
         batch: The time of the last batch, in ms since 1970.
-        sources: The declared sources by name.
     """
 
     time: int = 0
@@ -125,9 +121,7 @@ class SourceClock(msgspec.Struct, array_like=True):
     def next(self, idle: int | None) -> int:
         """Return what the clock shows in the next batch.
 
-        Args:
-            idle: How long a source may have no events and still hold the clock, in ms; None means
-                for ever.
+        A source may have no events for `idle` ms and still hold the clock; None means for ever.
         """
         active = [
             each.reached

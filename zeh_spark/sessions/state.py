@@ -50,7 +50,6 @@ class Settings:
     """The settings of `in_order`.
 
     Attributes:
-        policy: How sessions are judged.
         buckets: The number of buckets, fixed for a checkpoint.
         keep_closed: Milliseconds for which a closed session is remembered.
         steps: The names of steps by the kind of session; empty if steps are numbers.
@@ -81,10 +80,8 @@ class Wait(msgspec.Struct, array_like=True):
     """What a bucket has to know of a session without unpacking it.
 
     Attributes:
-        held: The number of held events.
         since: Since when the oldest waits, in milliseconds since 1970.
         due: When the session has to be judged, in milliseconds since 1970.
-        stale: Whether its gap was reported.
     """
 
     held: int
@@ -107,9 +104,7 @@ class SessionBucket(msgspec.Struct, array_like=True):
         buckets: The number of buckets, which never changes in a checkpoint.
         first: A session's first number, which never changes in a checkpoint.
         timer: When Spark's timer fires, in milliseconds since 1970.
-        sessions: Open sessions by name, packed.
         waits: Sessions that hold events or have to be judged.
-        closed: Closed sessions that are still remembered.
         judging: The part of the policy by which `waits` were computed.
         steps: The names of steps by kind, as far as they were ever given. They never change,
             because events that wait have their numbers.
@@ -222,9 +217,6 @@ class Kept:
     """The events of a session: those that it holds, and those of the batch.
 
     Args:
-        name: The session.
-        stored: What is kept of it.
-        segments: The events that do not fit into the bucket.
         arrived: The events of the batch, by number.
         compare: Whether hashes of contents are kept.
     """
@@ -252,9 +244,8 @@ class Kept:
     def drop(self, number: int, *, first: bool) -> tuple[str, bool]:
         """Drop the first or the second event of the batch that has this number.
 
-        Returns:
-            The event, and whether the one that is kept or was delivered has other content. If that
-            is not known any more, it counts as other content.
+        It returns the event, and whether the one that is kept or was delivered has other content.
+        If that is not known any more, it counts as other content.
         """
         arrived = self._arrived[number]
         event = arrived.pop(0 if first else 1)

@@ -76,13 +76,8 @@ class Steps(NamedTuple):
 def key(df: DataFrame, session: Key, kind: Column | None = None) -> Column:
     """Return the key of an event's session, STRING; '' if a part of it is NULL.
 
-    Args:
-        df: The frame.
-        session: The key, or its parts.
-        kind: The kind of the session, which becomes the first part.
-
-    Raises:
-        OptionError: A part is not an expression with a single value.
+    `session` is the key, or its parts; `kind` becomes the first part. Raises OptionError if a part
+    is not an expression with a single value.
     """
     given = [session] if isinstance(session, str | Column) else list(session)
     if not given:

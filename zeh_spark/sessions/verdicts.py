@@ -65,9 +65,7 @@ def past_verdicts(
 ) -> dict[tuple[str, int], dict[int | None, Past]]:
     """Return the newest verdicts on events by (session, number), and by when the session began.
 
-    Args:
-        table: The table's rows.
-        wanted: Session and number of the events.
+    `wanted` are sessions and numbers of the events.
     """
     events = table.sparkSession.createDataFrame(wanted, "session STRING, number BIGINT")
     columns = table.select(*_PLACE, "attempt", "status", "event_key")
@@ -83,17 +81,10 @@ def past_verdicts(
 def kept_events(table: DataFrame, columns: StructType) -> DataFrame:
     """Return the newest verdict on each event that is held, with some of its columns.
 
-    Args:
-        table: The table's rows.
-        columns: The columns of events. They are found by name, at every depth. What the table does
-            not have is NULL.
-
-    Returns:
-        A frame with the columns of events, and in front of them VERDICT, a STRUCT<status, session,
-        begun, number, attempt, event_key>.
-
-    Raises:
-        LakehouseError: A column has a type that cannot become that of the event.
+    The columns are found by name, at every depth. What the table does not have is NULL. It returns
+    a frame with the columns of events, and in front of them VERDICT, a STRUCT<status, session,
+    begun, number, attempt, event_key>. Raises LakehouseError if a column has a type that cannot
+    become that of the event.
     """
     kept = newest(table.where("held IS NOT NULL")).where(F.col("held"))
     names = ("status", "session", "begun", "number", "attempt", "event_key")
