@@ -80,14 +80,9 @@ class SinkCommits:
     Guarantee: `of` takes a few seconds at most, and raises nothing because of the publisher.
 
     Args:
-        url: the feed's address.
         producer: the producer's name (`producerId`).
         options: options of the format that say how to reach the publisher, like `token`, and the
             dead-letter feed (`deadLetterUrl`).
-        clock: a monotonic clock, in seconds.
-
-    Raises:
-        OptionError: an option is not valid.
     """
 
     def __init__(
@@ -114,9 +109,6 @@ class SinkCommits:
 
         None, too, if the publisher does not answer. The first failure is logged, and the next ones
         after it has answered again.
-
-        Args:
-            progress: the query's progress, parsed from its JSON.
         """
         run = progress["runId"]
         if run in self._others or "addBatch" not in progress.get("durationMs", {}):

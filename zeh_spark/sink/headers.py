@@ -40,8 +40,7 @@ class _Rest(msgspec.Struct):
 def keys_of(column: pa.Array) -> pa.Array:
     """Return the keys of rows as the texts that are kept; NULL for a row without a key.
 
-    Raises:
-        Unfit: A key is not UTF-8, or has more than `event_key.MAX_BYTES` bytes.
+    Raises Unfit if a key is not UTF-8, or has more than `event_key.MAX_BYTES` bytes.
     """
     with within("key"):
         texts = utf8(column.cast(TEXT))
@@ -56,13 +55,8 @@ def keys_of(column: pa.Array) -> pa.Array:
 def stored_headers(column: pa.Array | None, added: Mapping[str, pa.Array]) -> pa.Array | str:
     """Return headers as `wire.event_line` writes them: for each row, or one text for all.
 
-    Args:
-        column: The headers of the frame; None if it has no such column.
-        added: For each header that is added its texts, NULL for rows that do not get it. Without a
-            column, only the key can be added.
-
-    Raises:
-        Unfit: The headers of a row cannot be published.
+    `added` has for each header that is added its texts, NULL for rows that do not get it. Without a
+    column, only the key can be added. Raises Unfit if the headers of a row cannot be published.
     """
     if column is None:
         if not added:
@@ -90,12 +84,8 @@ def _with_header(
 ) -> tuple[pa.Array, pa.Array, np.ndarray]:
     """Return the headers of all rows with one more, as `arrow_json.object_of` takes them.
 
-    Args:
-        names: The names of all rows' headers.
-        values: Their values.
-        offsets: Where the headers of each row begin, and the end.
-        name: The name of the header to add.
-        texts: Its value for each row; NULL for a row that does not get it.
+    `offsets` say where the headers of each row begin, and the end; `texts` is NULL for a row that
+    does not get the header.
     """
     gets = np.asarray(texts.is_valid())
     wider = offsets + np.append(0, np.cumsum(gets))
@@ -113,10 +103,8 @@ def _with_header(
 def too_long_with(rest: bytes, added: Collection[str], most: int) -> Sequence[str]:
     """Return the added headers of an event without which it would fit; empty if it would not.
 
-    Args:
-        rest: The event as the rest of a line (see `rows.Rendered`).
-        added: The names of the headers that the sink adds.
-        most: The number of bytes that the rest may have.
+    `rest` is the event as the rest of a line (see `rows.Rendered`), and `most` the bytes that it
+    may have.
     """
     event = msgspec.json.decode(b"{" + rest, type=_Rest)
     own = {name: value for name, value in event.headers.items() if name not in added}

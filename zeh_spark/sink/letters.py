@@ -48,14 +48,7 @@ def letters_of(
     """Return the rows for which there are reasons as events of the dead-letter feed.
 
     A dead letter goes where its row's key goes, so that a key's dead letters stay in order. The
-    parts of one without a key stay together.
-
-    Args:
-        layout: What the columns mean.
-        batch: The batch of the rows.
-        rows: Rows of the frame.
-        reasons: Why rows cannot be published, by row.
-        partition_count: The partitions of the dead-letter feed.
+    parts of one without a key stay together. `reasons` are by row.
     """
     refused = rows_of(layout, rows.take(pa.array(list(reasons), pa.int64())))
     partitions: list[int] = []

@@ -210,13 +210,7 @@ def sink_options(
 ) -> SinkOptions:
     """Return the options of a sink. By default `producerId` is a stream's query name.
 
-    Args:
-        given: The options as Spark passes them.
-        streaming: Whether the sink is that of a stream.
-        also: the public names of options that may be given, too, and are passed over.
-
-    Raises:
-        OptionError: An option is unknown, missing or not valid.
+    `also` has the public names of options that may be given, too, and are passed over.
     """
     ours = {key: value for key, value in given.items() if key.lower() not in OF_SPARK}
     name = next((value for key, value in given.items() if key.lower() == "queryname"), None)

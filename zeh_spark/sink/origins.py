@@ -31,12 +31,8 @@ _BYTES = pa.large_binary()
 def origins_of(headers: pa.Array, parts: pa.Array | None) -> pa.Array:
     """Return the origin of each row, as text.
 
-    Args:
-        headers: The headers, as they were read.
-        parts: The numbers of the events that a relay makes of one, or None.
-
-    Raises:
-        Unfit: A row has no origin and not all stamps, or they have another form.
+    `headers` are as they were read; `parts` are the numbers of the events that a relay makes of
+    one. Raises Unfit if a row has no origin and not all stamps, or they have another form.
     """
     known = _header(headers, HEADER)
     for name in _STAMPS:
@@ -70,9 +66,7 @@ class SeenOrigins:
     def add(self, origins: Sequence[bytes], rests: Sequence[bytes]) -> int | None:
         """Add events, and return the first whose origin another one has, with other content.
 
-        Args:
-            origins: The origin of each event.
-            rests: The stored line of each event (see `rows.Rendered`).
+        `rests` are the stored lines (see `rows.Rendered`).
         """
         names = b"".join(map(xxhash.xxh3_128_digest, origins))
         high, low = np.frombuffer(names, np.uint64).reshape(-1, 2).T

@@ -33,8 +33,6 @@ class RowLayout:
     Attributes:
         columns: The names of the columns in order, with a meaning in lower case.
         text: Whether the column `data` holds JSON already.
-        keeps_origin: Whether events keep where they were first published (`keepOrigin`).
-        keeps_key: Whether events keep their keys (`keepKey`).
         other_case: The frame's names of columns with a meaning that it writes in another case.
     """
 
@@ -52,8 +50,7 @@ class RowLayout:
     def check_case(self, setting: str | None) -> None:
         """Raise OptionError if the session does not find a column that was found in another case.
 
-        Args:
-            setting: The session's `spark.sql.caseSensitive`, as tasks are told it.
+        `setting` is the session's `spark.sql.caseSensitive`, as tasks are told it.
         """
         if not self.other_case or str(setting).lower() != "true":
             return
@@ -72,13 +69,7 @@ def layout(
 ) -> RowLayout:
     """Return what the columns of a frame mean.
 
-    Args:
-        schema: The frame's schema.
-        keeps_origin: Whether events keep where they were first published (`keepOrigin`).
-        keeps_key: Whether events keep their keys (`keepKey`).
-
-    Raises:
-        OptionError: A column cannot be published; its name is the error's `option`.
+    Raises OptionError for a column that cannot be published; its name is the error's `option`.
     """
     columns = tuple(schema.names)
     if not columns:

@@ -94,12 +94,9 @@ class Renderer:
     def sift(self, batch: pa.RecordBatch) -> tuple[Rendered, dict[int, str]]:
         """Return the events of the rows that can be published, and why the others cannot.
 
-        Returns:
-            The events in the order of their rows, and reasons by row of this batch. Each row is
-            judged as if it were alone.
-
-        Raises:
-            RowError: Two events of the task have one origin, and other headers or data.
+        It returns the events in the order of their rows, and reasons by row of this batch. Each row
+        is judged as if it were alone. Raises RowError if two events of the task have one origin,
+        and other headers or data.
         """
         pieces: list[Rendered] = []
         reasons: dict[int, str] = {}
@@ -115,10 +112,7 @@ class Renderer:
     ) -> None:
         """Raise RowError if an event has the origin of another one of this task.
 
-        Args:
-            batch: The rows of the events, and rows that cannot be published.
-            rendered: The events.
-            rows: The row of each event.
+        `rows` has the row of each event.
         """
         if not self._keeps_origin:
             return

@@ -30,18 +30,13 @@ class TaskUploads:
 
     It only counts if the batch is committed already.
 
+    Raises OptionError if the feed has other partitions than `partitionCount`, and PublishError if
+    the publisher refuses the batch.
+
     Guarantee: after `finish` all events are staged, in their order, or the batch is committed.
 
     Args:
-        client: The client of the feed.
-        options: The options of the sink into this feed.
-        batch: The batch.
         task: The task, without any uploads.
-
-    Raises:
-        OptionError: The feed has other partitions than `partitionCount`.
-        PublishError: The publisher refuses the batch.
-        UnavailableError: The publisher did not answer within `retryTimeout`.
     """
 
     def __init__(

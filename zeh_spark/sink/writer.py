@@ -49,8 +49,6 @@ class StagedLetters:
     """What a task staged on the dead-letter feed.
 
     Attributes:
-        partition_count: The partitions of the dead-letter feed.
-        done: The uploads of the task.
         rows: The number of refused rows. A long row takes several events.
     """
 
@@ -199,13 +197,9 @@ class BatchWriter(Publishing, DataSourceArrowWriter):
         """Ask the publisher about the batch, so that a mistake is found before tasks write.
 
         Spark makes a writer after the stages before the last shuffle. A stream does not ask: Spark
-        makes two writers for each of its batches.
-
-        Raises:
-            OptionError: The feed has other partitions than `partitionCount`.
-            PublisherError: The publisher refuses the credentials or the batch, or is of another
-                kind.
-            UnavailableError: The publisher did not answer within `retryTimeout`.
+        makes two writers for each of its batches. Raises OptionError if the feed has other
+        partitions than `partitionCount`, and PublisherError if the publisher refuses the
+        credentials or the batch, or is of another kind.
         """
         options = self._options
         assert options.producer_id is not None
@@ -255,10 +249,7 @@ def stage(
 ) -> StagedTask:
     """Stage a task's rows, and return the task's message.
 
-    Raises:
-        RowError: A row cannot be published, and there is no dead-letter feed.
-        PublishError: The publisher refused an upload.
-        UnavailableError: The publisher did not answer within `retryTimeout`.
+    Raises RowError if a row cannot be published, and there is no dead-letter feed.
     """
     rows = chain.from_iterable(map(slices, frames))
     letter_options = options.dead_letters
