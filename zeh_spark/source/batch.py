@@ -222,10 +222,8 @@ def _beginning(client: FeedClient, request: PageRequest) -> str | None:
 def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interval]:
     """Yield the intervals from the partition's start to its end.
 
-    Raises:
-        PublisherError: the feed ends before the cursor that was asked for as its end, or its end
-            cannot be proven.
-        UnavailableError: the feed gives less than it had when the query began.
+    Raises PublisherError if the feed ends before the cursor that was asked for as its end, or its
+    end cannot be proven; UnavailableError if the feed gives less than it had when the query began.
     """
     ending = Ending(partition.target, most_without_events=_MOST_WITHOUT_EVENTS)
     try:
@@ -257,15 +255,8 @@ def planned_to_the_end(
 ) -> PlannedBatch:
     """Plan all that the feed holds after some cursors.
 
-    Args:
-        transport: sends the requests.
-        options: the query's options.
-        cursors: where to begin, one cursor for each partition; special ones are allowed.
-        ends: where to end; None for all that there is at the first plan.
-
-    Raises:
-        PublisherError: a cursor is refused; CursorGoneError, if events after it were removed.
-        UnavailableError: there was no answer for `retryTimeout`.
+    Special cursors are allowed. `ends` is None for all that there is at the first plan. Raises
+    PublisherError if a cursor is refused: CursorGoneError if events after it were removed.
     """
     batch = PlannedBatch(list(cursors), [[] for _ in cursors])
     upto: str | None = None

@@ -63,8 +63,6 @@ class PlannedBatch:
     """What a batch reads.
 
     Args:
-        ends: the cursor of each partition after the batch.
-        ranges: the ranges of each partition, in order.
         begun: where partitions begin that lost events before that.
         more: whether the feed held more than the batch when it was planned.
     """
@@ -133,7 +131,6 @@ class _Asked:
     """A request under way.
 
     Args:
-        plan: what comes of it.
         waits: whether the publisher may wait with its answer.
         at: when it was asked, in seconds of the monotonic clock.
     """
@@ -147,9 +144,6 @@ class DirectPlanner:
     """Plans one batch after the other, from some cursors on.
 
     Args:
-        transport: sends the requests.
-        options: the query's options.
-        cursors: where the first batch begins, one cursor for each partition.
         finite: whether to plan only what the feed has at the first plan.
         first_factor: how many times as large as `maxBytesPerTrigger` the first batch may be.
 
@@ -185,15 +179,9 @@ class DirectPlanner:
         """Return the next batch; None if there is nothing to read, or too little yet.
 
         While Spark asks again and again, one plan waits at the publisher. A plan for which the
-        publisher does not wait is waited for here, because its answer tells what there is now.
-
-        Args:
-            first: whether this is the first batch of a run, which waits for an answer.
-            delay: decides whether a batch that is not full waits for more events.
-
-        Raises:
-            PublisherError: the answer is final.
-            UnavailableError: there was no answer for `retryTimeout`.
+        publisher does not wait is waited for here, because its answer tells what there is now. The
+        first batch of a run waits for an answer. `delay` decides whether a batch that is not full
+        waits for more events.
         """
         at_once = first or self._finite
         asked, known = self._asked, None
@@ -324,10 +312,8 @@ class DirectPlanner:
 def has_room(chunks: int, size: int, events: int | None) -> bool:
     """Return whether a batch has room for another plan.
 
-    Args:
-        chunks: how many chunks the last plan had; fewer than a plan may have if a limit ended it.
-        size: how many bytes the batch may still take.
-        events: how many events it may still take; None for any number.
+    A plan has fewer `chunks` than it may have if a limit ended it. The batch may still take `size`
+    bytes, and `events` events; None for any number.
     """
     return chunks >= PLAN_CHUNKS and size > 0 and (events is None or events > 0)
 
@@ -351,13 +337,9 @@ def check_position(options: SourceOptions) -> None:
 def reads_directly(options: SourceOptions, offered: Callable[[], bool]) -> bool:
     """Return whether executors fetch, by the option `fetch`.
 
-    Args:
-        options: the query's options.
-        offered: asks whether the publisher offers it.
-
-    Raises:
-        OptionError: `fetch` is `executors`, and the publisher does not offer it; or the schema
-            names a column for which executors have to fetch.
+    `offered` asks whether the publisher offers it. Raises OptionError if `fetch` is `executors`,
+    and the publisher does not offer it; or if the schema names a column for which executors have to
+    fetch.
     """
     at_hand = options.fetch == "executors" or not (
         options.staging_location or options.has_tls_files

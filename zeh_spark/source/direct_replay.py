@@ -34,19 +34,9 @@ def planned_again(
 ) -> PlannedBatch:
     """Plan a batch again that Spark repeats.
 
-    Args:
-        transport: sends the requests.
-        options: the query's options.
-        start: where the batch begins, for each partition.
-        end: where it ends, and the events and digest that it has to have.
-
-    Returns:
-        The batch. Each partition has the events and the digest of `end`, unless `replay` is
-        `accept`.
-
-    Raises:
-        CursorGoneError: events of the batch were removed.
-        ReplayError: a partition has other events now.
+    `end` has the events and digest that each partition has to have. Each partition of the result
+    has these, unless `replay` is `accept`. Raises CursorGoneError if events of the batch were
+    removed, and ReplayError if a partition has other events now.
     """
     ends = [each.cursor for each in end]
     cursors = [each.cursor for each in start]

@@ -39,7 +39,6 @@ class DirectPartition(InputPartition):
     """Ranges that one task fetches and decodes.
 
     Args:
-        ranges: the ranges, in the order of partitions.
         n: the number of the feed's partitions that the query works with.
         options: how to talk to the publisher, with the token.
         feed: the identity whose ids the events get as the header `zeh-feed`; None adds none.
@@ -56,11 +55,7 @@ def partitions_of(
 ) -> list[DirectPartition]:
     """Return the Spark partitions of a batch.
 
-    Args:
-        batch: the batch.
-        transport: knows the token that is valid now.
-        options: the query's options.
-        feed: the identity whose ids the events get; None adds none.
+    `transport` knows the token that is valid now.
     """
     size = batch.size
     wanted = min(options.parallelism, size // _SMALL_TASK_BYTES)
@@ -80,10 +75,8 @@ def partitions_of(
 def read(partition: DirectPartition, decoder: Decoder) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task's ranges.
 
-    Raises:
-        PublisherError: the publisher does not send what was planned.
-        UnavailableError: it does not answer for `retryTimeout`.
-        MalformedLineError: a line is no event, and the query's mode is FAILFAST.
+    Raises PublisherError if the publisher does not send what was planned, and MalformedLineError
+    for a line that is no event if the mode is FAILFAST.
     """
     transport = _shared(partition.options)
     decode = ChunkDecoder(decoder, partition.options.requested_headers, partition.feed)

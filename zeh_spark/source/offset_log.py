@@ -25,12 +25,9 @@ def query_id(metadata: str) -> str:
 def source_offsets(text: str) -> list[object]:
     """Return the offset of each source of a query after one batch.
 
-    Returns:
-        In the order of the sources: the parsed JSON of an offset, its text if it is not JSON, or
-        None if the source has no offset yet.
-
-    Raises:
-        ValueError: Spark did not write the text, or a future Spark did.
+    They are in the order of the sources: the parsed JSON of an offset, its text if it is not JSON,
+    or None if the source has no offset yet. Raises ValueError if Spark did not write the text, or a
+    future Spark did.
     """
     version, _, *lines = text.rstrip("\n").split("\n")
     if version not in _VERSIONS:

@@ -242,9 +242,7 @@ def _moved(cursors: dict[str, str]) -> dict[str, str]:
 def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
     """Return an offset of the checkpoint, checked against the query's options.
 
-    Raises:
-        CheckpointError: its format, feed or partition count is another one. The message says what
-            to do.
+    Raises CheckpointError if its format, feed or partition count is another one.
     """
     version = document.get("version")
     if version not in {ORDERED_VERSION, DIRECT_VERSION, VERSION}:
@@ -362,15 +360,8 @@ def check_identity(known: str | None, identity: FeedIdentity, url: object) -> No
     """Refuse a publisher that serves another feed than the checkpoint's.
 
     A copy of a feed has an id of its own and is accepted: its epochs name the feed that it was
-    copied from.
-
-    Args:
-        known: the id in the checkpoint's offsets; None if they have none.
-        identity: what the publisher tells now.
-        url: the publisher's address, for the message.
-
-    Raises:
-        CheckpointError: it is another feed, or the publisher tells no id any more.
+    copied from. `known` is the id in the checkpoint's offsets; None if they have none. Raises
+    CheckpointError if it is another feed, or the publisher tells no id any more.
     """
     if known is None or known == identity.id or (identity.told and known in identity.feeds):
         return

@@ -338,15 +338,9 @@ class SourceOptions(ClientOptions):
     def stamping(self, identity: FeedIdentity) -> FeedIdentity | None:
         """Return the identity whose ids the events get as the header `zeh-feed`.
 
-        Args:
-            identity: what the publisher tells of the feed and its epochs.
-
-        Returns:
-            None if the query shows no header of the publisher's (`zeh-…`) and no column `feed`.
-
-        Raises:
-            OptionError: the feed has several epochs, and `headers` leaves out `zeh-time`, which
-                tells in which of them an event was committed.
+        It returns None if the query shows no header of the publisher's (`zeh-…`) and no column
+        `feed`. Raises OptionError if the feed has several epochs, and `headers` leaves out
+        `zeh-time`, which tells in which of them an event was committed.
         """
         if not (self._shows_stamps or "feed" in self.columns):
             return None
@@ -433,10 +427,8 @@ _ENDLESS = (
 def refuse_of_other_query(given: Mapping[str, str], *, streaming: bool) -> None:
     """Raise OptionError for an option that has no effect on this kind of query.
 
-    Args:
-        given: the query's own options. Those of a table are not among them, because a table serves
-            both kinds.
-        streaming: whether the query is a stream.
+    `given` has the query's own options. Those of a table are not among them, because a table serves
+    both kinds.
     """
     other = "batch" if streaming else "streaming"
     of_other = {

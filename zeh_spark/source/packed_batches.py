@@ -38,7 +38,6 @@ class PackedBatch:
 
     Args:
         moved: for each partition that moved, where the batch ends, and the sum of what it has.
-        payloads: its segments, packed.
     """
 
     moved: Mapping[int, Position]
@@ -66,14 +65,9 @@ class PackedBatches:
     ) -> PackedBatch | None:
         """Return the next batch; None if there is nothing to read, or too little yet.
 
-        Args:
-            first: whether this is the first batch of a run (see `Fetcher.wait`).
-            whole: whether to wait for all that a finite read has (see `Fetcher.wait`). No other
-                batch is made ahead.
-            delay: decides whether a batch that is not full waits for more events.
-
-        Raises:
-            ZeroEventHubError: what a fetching thread raised.
+        `first` and `whole` are those of `Fetcher.wait`; with `whole` no other batch is made ahead.
+        `delay` decides whether a batch that is not full waits for more events. It raises what a
+        fetching thread raised.
         """
         batch = self._made_ahead()
         if batch is None:
@@ -139,12 +133,7 @@ class PackedBatches:
 
 
 def packed(lines: Mapping[int, Sequence[bytes]], parallelism: int) -> Iterator[bytes]:
-    """Yield lines as packed segments, compressed on all cores.
-
-    Args:
-        lines: blocks of lines by partition.
-        parallelism: into how many segments a large batch is cut.
-    """
+    """Yield lines as packed segments, compressed on all cores."""
     size = sum(len(block) for blocks in lines.values() for block in blocks)
     if not size:
         return

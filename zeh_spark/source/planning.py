@@ -32,7 +32,6 @@ class TriggerDelay:
     """Decides whether a micro-batch waits for more events, as Kafka's source does.
 
     Args:
-        least: the option `minEventsPerTrigger`.
         longest: the option `maxTriggerDelay`, in seconds.
         last: when the last batch of this run was made, in seconds of a monotonic clock; None
             before the first one, which does not wait.
@@ -75,17 +74,9 @@ def take(
 ) -> dict[int, int]:
     """Return how many of the ready intervals of each partition go into the next batch.
 
-    The batch is divided evenly by bytes, and has at least one interval with events.
-
-    Args:
-        ready: the intervals that wait, by partition.
-        max_events: the option `maxEventsPerTrigger`.
-        max_bytes: the option `maxBytesPerTrigger`.
-        first: the partition that comes first if not even one interval of each partition fits.
-
-    Returns:
-        Counts by partition, beginning with the partition that was served first. Empty if no ready
-        interval has events.
+    The batch is divided evenly by bytes, and has at least one interval with events. `first` is the
+    partition that comes first if not even one interval of each partition fits. The counts begin
+    with the partition that was served first. They are empty if no ready interval has events.
     """
     events = sum(interval.events for each in ready.values() for interval in each)
     size = sum(len(interval.lines) for each in ready.values() for interval in each)
@@ -130,12 +121,7 @@ def segments(lines: Mapping[int, Iterable[bytes]], size: int, count: int) -> Ite
     """Yield the lines as about `count` equal segments, in the order of partitions, cut at newlines.
 
     A feed partition's segments are consecutive, so that a query which publishes them again keeps
-    their order.
-
-    Args:
-        lines: blocks of lines by partition.
-        size: the bytes of all lines.
-        count: the number of segments wanted.
+    their order. `size` are the bytes of all lines.
     """
     goal = -(-size // count)
     segment = Segment()

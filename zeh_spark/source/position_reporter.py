@@ -46,9 +46,7 @@ class CursorSet:
     def keep(self, cursors: Sequence[str], reader: str | None) -> None:
         """Report a position without waiting for the answer.
 
-        Args:
-            cursors: one for each partition.
-            reader: the checkpoint's identity; None if its offsets have none yet.
+        `reader` is the checkpoint's identity; None if its offsets have none yet.
         """
         with self._news:
             self._newest = cursors, reader

@@ -50,17 +50,13 @@ class Track:
     """How far one partition has been read.
 
     Args:
-        partition: its number.
         cursor: the last checkpoint that arrived.
-        ready: the intervals that are not in a batch yet.
         due: when to ask for the next page, in seconds of the monotonic clock.
-        busy: whether a thread reads it.
         answered: whether the publisher gave events, or said that there are none. An answer that
             only moves the cursor counts after `_MOST_SKIPPED` of them, because events may follow.
         skipped: how many answers in a row only moved the cursor.
         held: the bytes of the page being read that wait for their checkpoint.
         ended: whether a finite read of it has ended.
-        ending: decides about its end, in a finite read.
         reading: the rest of its finite read.
     """
 
@@ -81,9 +77,7 @@ class Fetcher:
     """Reads all partitions ahead, in threads.
 
     Args:
-        client: asks the publisher.
         options: the query's options; they limit memory and requests.
-        cursors: where to begin, one for each partition.
         finite: whether to read each partition to its end only, as `end_detection` finds it.
     """
 
@@ -160,13 +154,9 @@ class Fetcher:
     def wait_until_full(self, wanted: threading.Event) -> bool:
         """Wait for a batch as large as the limits allow, or for all that a finite read has.
 
-        Raises what a fetching thread raised.
-
-        Args:
-            wanted: once it is set, there is no time to wait any more. Call `wake` after that.
-
-        Returns:
-            Whether it came before a batch was wanted, and before the fetcher was closed.
+        Raises what a fetching thread raised. Once `wanted` is set, there is no time to wait any
+        more. Call `wake` after that. It returns whether it came before a batch was wanted, and
+        before the fetcher was closed.
         """
         with self._changed:
             while not (self._error or self._closed or wanted.is_set()):

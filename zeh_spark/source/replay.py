@@ -56,20 +56,11 @@ def read_again(
 ) -> dict[int, list[bytes]]:
     """Return the event lines of the batch (start, end].
 
-    Args:
-        client: asks the publisher.
-        options: the query's options.
-        start: where the batch begins, for each partition.
-        end: where it ends, and the events and digest that it has to have.
-        digest: how the digests of `end` were made of lines. None for a batch that executors
-            fetched: its number of events is compared, and that it ends there.
-
-    Returns:
-        Blocks of lines by partition. Partitions without events are left out.
-
-    Raises:
-        ReplayError: a partition differs, and `replay` is not `accept`; or it is not known which
-            events belong to the batch.
+    `end` has the events and digest that each partition has to have, and `digest` says how these
+    were made of lines. It is None for a batch that executors fetched: its number of events is
+    compared, and that it ends there. Partitions without events are left out. Raises ReplayError if
+    a partition differs, and `replay` is not `accept`; or if it is not known which events belong to
+    the batch.
     """
     moved = [partition for partition, position in enumerate(end) if position.events]
 

@@ -24,7 +24,6 @@ class Segment:
     Args:
         parts: for each part, the feed partition and the number of bytes.
         lines: the blocks of lines of all parts, in order.
-        size: the bytes of all parts.
     """
 
     parts: list[tuple[int, int]] = field(default_factory=list)

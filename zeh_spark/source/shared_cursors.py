@@ -80,15 +80,9 @@ def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
 def committed(checkpoint: str, feed: str) -> Iterator[tuple[Sequence[str], str | None]]:
     """Yield the cursors of a query's committed batches, the newest batch first.
 
-    Args:
-        checkpoint: the query's checkpointLocation.
-        feed: the feed's name: the option `feedId`, or its URL.
-
-    Yields:
-        The cursors, one for each partition; and the feed's own id, None if the publisher told none.
-
-    Raises:
-        CheckpointError: it is no checkpoint of a query that has committed a batch.
+    `feed` is its name: the option `feedId`, or its URL. Each item has one cursor for each
+    partition, and the feed's own id, None if the publisher told none. Raises CheckpointError if it
+    is no checkpoint of a query that has committed a batch.
     """
     spark = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 

@@ -46,7 +46,6 @@ class Staging:
 
     Args:
         location: a path, or a URI, as `staging_location.parse_staging` returns it.
-        stage: the name of the stage.
     """
 
     def __init__(self, location: str, stage: str) -> None:
@@ -67,8 +66,7 @@ class Staging:
     def _path(self, *names: str) -> str:
         """Return the path of the stage, of a batch or of a segment.
 
-        Raises:
-            StagingError: A name is none that a stage gives, so the path could be anywhere.
+        Raises StagingError for a name that no stage gives, so the path could be anywhere.
         """
         for each in (self.stage, *names):
             if not _NAME.fullmatch(each):
@@ -81,8 +79,7 @@ class Staging:
     def begin(self, staged: StagedBatch | None) -> None:
         """Check the location at the beginning of a run, and clear what a crash left there.
 
-        Args:
-            staged: the batch that the checkpoint names, which is kept.
+        `staged` is the batch that the checkpoint names, which is kept.
         """
         self.probe()
         self.forget_all_but(staged.batch if staged else None)
@@ -183,9 +180,6 @@ class SegmentPartition(InputPartition):
 
     Args:
         payload: the packed segment; None if it is staged.
-        staging: where it is staged.
-        batch: the name of the staged batch.
-        segment: its number in that batch.
         feed: the identity whose ids the events get as the header `zeh-feed`; None adds none.
     """
 

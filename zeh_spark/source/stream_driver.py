@@ -96,11 +96,9 @@ class StreamDriver:
     ) -> dict[str, Any]:
         """Return the end of the next batch; `start` itself if there is nothing new.
 
-        Args:
-            start: where the batch begins.
-            finite: whether the run ends when it has read the feed to its end.
-            lone: whether the run may end after its first batch, which Spark does not tell before
-                4.2. That batch then has all that the feed holds, as far as `FIRST_FACTOR` allows.
+        The run is `finite` if it ends when it has read the feed to its end. It is `lone` if it may
+        end after its first batch, which Spark does not tell before 4.2. That batch then has all
+        that the feed holds, as far as `FIRST_FACTOR` allows.
         """
         self._batch = None  # Spark is done with it
         self._lone = lone
@@ -222,11 +220,9 @@ class StreamDriver:
     def _behind(self, *, more: bool, is_undecided: bool = False) -> dict[str, Any] | None:
         """Return what the progress tells of the feed's end, if only the offset can tell it.
 
-        Warns if this is the only batch of the run, and the feed holds more.
-
-        Args:
-            more: whether events are known that are in no batch yet.
-            is_undecided: whether the run ends without a proof that it has come to the end.
+        Warns if this is the only batch of the run, and the feed holds more. `more` says whether
+        events are known that are in no batch yet; `is_undecided`, whether the run ends without a
+        proof that it has come to the end.
         """
         known = self._lag[1]
         if is_undecided:
