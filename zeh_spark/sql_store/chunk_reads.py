@@ -104,8 +104,7 @@ def unread(connection: Connection, feed: str, positions: Mapping[int, int], upto
 def frames(connection: Connection, wanted: Sequence[int]) -> list[bytes]:
     """Return the frames of chunks by the ids of their blobs (see `Store.frames`).
 
-    Raises:
-        StoreError: There is no frame with one of these ids.
+    Raises StoreError if there is no frame with one of these ids.
     """
     found: dict[int, bytes] = dict(_tuples(connection.execute(_FRAMES, {"some": list(wanted)})))
     if missing := set(wanted) - found.keys():

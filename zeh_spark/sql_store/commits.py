@@ -80,22 +80,9 @@ def commit(
 ) -> list[Done]:
     """Do several commits in one transaction, as if one came after the other.
 
-    A commit that is refused changes nothing, and its Problem is its answer.
-
-    Args:
-        connection: the transaction.
-        feed: the feed's name.
-        asked: the commits, in the order in which they were asked for.
-        clock: the time in milliseconds since 1970.
-        receipts: how many receipts of a producer are kept.
-
-    Returns:
-        An answer to each commit, in the order of `asked`.
-
-    Raises:
-        Problem: a commit is refused after all of them have moved their uploads. The transaction has
-            to be rolled back: none of the commits takes effect.
-        UnknownFeedError: the store has no such feed.
+    A commit that is refused changes nothing, and its Problem is its answer. The answers are in the
+    order of `asked`. Raises Problem if a commit is refused after all of them have moved their
+    uploads. The transaction has to be rolled back: none of the commits takes effect.
     """
     feed_id, state = find_feed(connection, feed, Lock.CHANGE)
     done: dict[int, Done] = {}

@@ -31,19 +31,10 @@ def save(
 ) -> None:  # fmt: skip
     """Keep cursors under a name, and bind it to the consumer if it is bound to nobody.
 
-    Args:
-        connection: A connection in a transaction.
-        feed: The id of the feed's row, and the feed's name.
-        name: The name.
-        n: How many partitions the reader works with.
-        cursors: The cursors by partition.
-        consumer: The reader's identity.
-        maker: The reader's client, if it may have only so many names.
-
-    Raises:
-        Problem: The name is bound to another consumer, or keeps positions for another n, or is one
-            too many.
-        IntegrityError: Another transaction was faster. Repeat the whole transaction.
+    `feed` is the id of the feed's row, and its name. `n` is how many partitions the reader works
+    with. `maker` is the reader's client, if it may have only so many names. Raises Problem if the
+    name is bound to another consumer, keeps positions for another n, or is one too many;
+    IntegrityError if another transaction was faster: repeat the whole transaction.
     """
     bound, freed = _bound(connection, feed[0], name, lock=True), freed_by(feed[1], name)
     check_consumer(name, bound, consumer, freed)

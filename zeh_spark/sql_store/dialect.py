@@ -41,53 +41,29 @@ class Writes(Protocol):
     def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
         """Run `work` in a transaction and return its result.
 
-        Args:
-            work: what to do in the transaction.
-            durable: whether the transaction has to be on disk (fsync) when this returns.
+        If it is `durable`, the transaction is on disk (fsync) when this returns.
         """
 
     def stage(self, work: Callable[[Connection], T], *, durable: bool) -> T:
-        """Run `work`, which stages an upload, as `write` does; it leaves commits room.
-
-        Args:
-            work: what to do in the transaction.
-            durable: whether the transaction has to be on disk (fsync) when this returns.
-        """
+        """Run `work`, which stages an upload, as `write` does; it leaves commits room."""
 
     def commit(self, feed: str, about: A, work: Commits[A, T], share: float) -> T:
         """Do a commit, durably; perhaps together with other commits in one transaction.
 
         A process does a feed's commits and consistent reads in the order in which they come.
-
-        Args:
-            feed: the feed's name.
-            about: the commit, as `work` takes it.
-            work: what to do in the transaction; it is the same for all commits.
-            share: how much of a transaction the commit fills, where 1 is a full one. Commits are
-                done together if their shares are at most 1 in total.
-
-        Returns:
-            The answer of `work` to this commit.
-
-        Raises:
-            Problem: the commit is refused.
+        `about` is the commit as `work` takes it, which is the same for all commits. `share` is how
+        much of a transaction the commit fills: commits are done together if their shares are at
+        most 1 in total. It returns the answer of `work` to this commit, or raises its Problem.
         """
 
     def consistent_read(self, feed: str, work: Callable[[Connection], T]) -> T:
-        """Run `work`, which changes nothing, serialized with the feed's commits.
-
-        Args:
-            feed: the feed's name.
-            work: what to read in the transaction.
-        """
+        """Run `work`, which changes nothing, serialized with the feed's commits."""
 
     def tidy(self, step: Step) -> None:
         """Repeat a step, each time in a transaction of its own, until it returns false.
 
-        This may happen later, when there is time, and on another thread.
-
-        Args:
-            step: what to do in a transaction; it returns whether there may be more to do.
+        This may happen later, when there is time, and on another thread. The step returns whether
+        there may be more to do.
         """
 
 
@@ -96,13 +72,10 @@ class Database:
     """What a dialect brings.
 
     Args:
-        read: opens a connection for reading.
-        writes: how the dialect writes.
         version: a number that changes after commits (see `Store.version`).
         stored_version: the version of the tables as of now (see `schema.VERSION`).
         explained: a database's error as a StoreError; an error that may pass by itself as a
             StoreBusyError.
-        close: closes files and connections.
         free_bytes: bytes that can be written before the database's file grows, as far as known.
     """
 

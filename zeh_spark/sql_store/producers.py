@@ -237,7 +237,6 @@ class Committed:
         key: the id of the producer's row, None if it has none yet.
         known: what was known of the producer before.
         numbers: the producer's numbers before the batch, by stored partition.
-        publication: the batch's chunks, receipt and new sequence numbers.
     """
 
     key: int | None
@@ -342,8 +341,7 @@ def delete_producer(connection: Connection, feed: int, name: str) -> bool:
 def expire_names(connection: Connection, feed: int, before: int, limit: int) -> int:
     """Delete the receipts of batches with names that are older than a time.
 
-    Returns:
-        The number of batches, at most `limit`.
+    It returns the number of batches, at most `limit`.
     """
     old = (
         select(receipts.c.producer)
@@ -361,10 +359,8 @@ def expire_names(connection: Connection, feed: int, before: int, limit: int) -> 
 def expire_producers(connection: Connection, feed: int, before: int, limit: int) -> int:
     """Delete producers that have published nothing since a time; their names stay.
 
-    The feed's row has to be locked, so that no commit of them is under way.
-
-    Returns:
-        The number of producers, at most `limit`.
+    The feed's row has to be locked, so that no commit of them is under way. It returns the number
+    of producers, at most `limit`.
     """
     named = producers.alias()
     below = named.c.name > producers.c.name + "#", named.c.name < producers.c.name + "$"

@@ -89,8 +89,6 @@ class SqlStore:
     or not at all.
 
     Args:
-        database: an open database, as its dialect brings it.
-        clock: the time in milliseconds since 1970.
         skew: by how many ms this machine's clock is ahead of it (see `Store.skew`).
         receipts: how many receipts of a producer the store keeps.
     """

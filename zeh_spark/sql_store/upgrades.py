@@ -121,14 +121,7 @@ def migration(version: int, upgrades: Mapping[int, tuple[str, ...]]) -> Migratio
 
 
 def note_migration(connection: Connection, done: Migration, by: Actor | None, now: int) -> Act:
-    """Keep the act of an upgrade, in its transaction, and return it.
-
-    Args:
-        connection: The upgrade's transaction, in which the tables are of this program's version.
-        done: The upgrade.
-        by: Who does it; None for who runs this process.
-        now: The time by the store's clock, in ms since 1970.
-    """
+    """Keep the act of an upgrade, in its transaction, and return it."""
     act = new_act(by, Action.MIGRATE, now, before=done.before, after=done.after)
     acts.add(connection, [act])
     return act

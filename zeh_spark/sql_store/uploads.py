@@ -73,8 +73,7 @@ _TOUCHED = (
 def admit(connection: Connection, feed: str, call: Call) -> StoredReceipt | None:
     """Return the receipt of a batch that is committed, or None if its uploads are wanted.
 
-    Raises:
-        Problem: the call is refused.
+    Raises Problem if the call is refused.
     """
     feed_id, state = find_feed(connection, feed)
     _, known = what_is_known(connection, feed_id, state.partitions, call)
@@ -165,10 +164,7 @@ def release(
     """Drop some uploads of a batch's run, or of one attempt (task, attempt) of it.
 
     `feed` is the id of the feed's row. `batch` is None for a batch that gets its number at its
-    commit.
-
-    Returns:
-        How many uploads were dropped; None if nothing is left. Callers repeat it until then.
+    commit. It returns how many were dropped; None if nothing is left. Callers repeat it until then.
     """
     wanted = select(stagings.c.id).where(
         stagings.c.feed == feed,
