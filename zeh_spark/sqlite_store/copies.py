@@ -47,13 +47,8 @@ _VM_STEPS = 1_000_000
 def backup(file: str, copy: Path, progress: Callable[[int], object] = lambda size: None) -> None:
     """Make a consistent copy of a store in a new file, also while other processes write.
 
-    Args:
-        file: the path of the store's file.
-        copy: the path of the new file. It exists only once the copy is complete and on disk.
-        progress: told the bytes that were written since its last call.
-
-    Raises:
-        StoreError: there is no such store, or it cannot be copied.
+    The new file exists only once the copy is complete and on disk. `progress` is told the bytes
+    that were written since its last call.
     """
     path = path_of(file, must_exist=True)
     check_names(path)
@@ -93,7 +88,6 @@ class Replaced:
     """What a restored copy takes over from the store that it replaces.
 
     Attributes:
-        tokens: Its tokens.
         acts: Its administrative acts, the oldest first.
     """
 
@@ -111,22 +105,11 @@ def restore(
     """Put a copy of a store in its place, with all that belongs to the old one out of the way.
 
     SQLite would take the log of the old file for that of the new one. The caller sees to it that no
-    process serves the store. A crash leaves the old store or the new one, each whole.
-
-    Args:
-        file: the path of the store's file; it may be missing.
-        copy: a copy that `backup` has made. It stays.
-        renew: changes the new store before it takes the place; it gets what to take over from the
-            old one, None if there is none, or if it cannot be read.
-        by: who does it; None for who runs this process.
-
-    Returns:
-        Where the old store is now, beside the new one, None if there was none; and what `renew`
-        returned.
-
-    Raises:
-        StoreError: the copy is no store or is damaged, another process uses the store, or a file
-            cannot be written.
+    process serves the store. A crash leaves the old store or the new one, each whole. `renew`
+    changes the new store before it takes the place. It gets what to take over from the old one,
+    None if there is none, or if it cannot be read. It returns where the old store is now, beside
+    the new one, None if there was none; and what `renew` returned. Raises StoreError if the copy is
+    no store or is damaged, another process uses the store, or a file cannot be written.
     """
     path = path_of(file, must_exist=False)
     there = path.exists()

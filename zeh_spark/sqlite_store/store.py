@@ -69,14 +69,7 @@ def open_sqlite(
 ) -> SqlStore:
     """Open a store in a SQLite file, and make it if it is missing.
 
-    Args:
-        file: the path of the file.
-        must_exist: whether a missing file is an error.
-        clock: the time in milliseconds since 1970.
-        receipts: how many receipts of a producer the store keeps.
-
-    Raises:
-        StoreError: the file is missing or unreadable, is not a store, or is another version's.
+    Raises StoreError if the file is missing or unreadable, is not a store, or is another version's.
     """
     path = path_of(file, must_exist=must_exist)
     check_names(path)
@@ -137,9 +130,6 @@ def check_names(path: Path) -> None:
     SQLite keeps the log of a file beside the name by which it was opened. Processes that use two
     names do not see each other's commits, and damage the file. Rejected: a lock by the file's
     number, because commands, backups and other programs take no lock of ours.
-
-    Raises:
-        StoreError: It has several names.
     """
     with suppress(OSError):  # SQLite says what is wrong with a path
         if (names := path.stat().st_nlink) > 1:
@@ -190,19 +180,7 @@ def _engine(path: Path, begin: str | None) -> Engine:
 
 
 def migrate(file: str, *, dry_run: bool = False, by: Actor | None = None) -> Migration:
-    """Upgrade a store to the version that this program works with, in one transaction.
-
-    Args:
-        file: the path of the store's file.
-        dry_run: whether to change nothing.
-        by: who does it; None for who runs this process.
-
-    Returns:
-        What was done, or would be done.
-
-    Raises:
-        StoreError: there is no such store, or it cannot be upgraded.
-    """
+    """Upgrade a store to the version that this program works with, in one transaction."""
     path = path_of(file, must_exist=True)
     check_names(path)
     engine = _engine(path, "BEGIN IMMEDIATE")

@@ -101,7 +101,6 @@ class Writer:
 
     Args:
         engine: connections whose transactions begin with BEGIN IMMEDIATE.
-        log: the path of SQLite's write-ahead log.
         gate: the barrier that all of the process's readers pass.
     """
 
