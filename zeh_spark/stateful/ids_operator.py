@@ -37,7 +37,6 @@ class IdProcessor(StatefulProcessor):
 
     Args:
         window: For how long an id is remembered, in milliseconds.
-        count: The number of buckets.
         most: The most ids in a bucket.
     """
 

@@ -37,12 +37,7 @@ _MILLISECONDS = {
 
 
 def check(df: DataFrame, what: str) -> None:
-    """Raise OptionError, with what to do, if a stateful query could not run in the frame's session.
-
-    Args:
-        df: The frame.
-        what: The operator's name, for the error.
-    """
+    """Raise OptionError, with what to do, if the frame's session could not run a stateful query."""
     if not df.isStreaming:
         raise OptionError(
             f"{what}: the frame is not a stream. Read the feed with spark.readStream, and use "
@@ -86,11 +81,7 @@ def _check_provider(spark: SparkSession, what: str) -> None:
 
 
 def milliseconds(name: str, text: str) -> int:
-    """Return a duration like "10 minutes", "1 hour 30 minutes" or "500ms" in milliseconds.
-
-    Raises:
-        OptionError: The text is not a duration.
-    """
+    """Return a duration like "10 minutes", "1 hour 30 minutes" or "500ms" in milliseconds."""
     given = text.strip().lower() if isinstance(text, str) else ""
     parts = re.findall(r"(\d+)\s*([a-z]+)", given)
     units = [unit if unit in _MILLISECONDS else unit.removesuffix("s") for _, unit in parts]

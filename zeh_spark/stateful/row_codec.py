@@ -47,8 +47,7 @@ _AS_IT_IS = (BinaryType, BooleanType, DecimalType, DoubleType, FloatType, Integr
 def packed(df: DataFrame, name: str) -> DataFrame:
     """Return the frame with a STRING column `name` that holds all its columns.
 
-    Raises:
-        OptionError: A column's type cannot be kept.
+    Raises OptionError if a column's type cannot be kept.
     """
     columns = [
         _encoded(F.col(quoted(field.name)), field.dataType, field.name).alias(f"c{number}")

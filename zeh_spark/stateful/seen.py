@@ -111,15 +111,11 @@ class Reuse:
 def reused(seen: Seen, numbers: NDArray[np.int64], times: NDArray[np.int64]) -> Reuse | None:
     """Return a proof that one of these numbers was used for two events, None if there is none.
 
-    A producer gets its numbers in the order of its commits, and a feed's times never go down. So
-    a <= b implies time(a) <= time(b), among the numbers of the batch and the highest one before.
-    A publisher that was restored from a backup counts on from there, at later times.
-
-    Args:
-        seen: What was kept of the batches before.
-        numbers: The batch's, ascending. Events with one number may be in any order.
-        times: The times of their commits, in milliseconds since 1970; -1 for an event without
-            a time, which is not judged.
+    A producer gets its numbers in the order of its commits, and a feed's times never go down. So a
+    <= b implies time(a) <= time(b), among the numbers of the batch and the highest one before. A
+    publisher that was restored from a backup counts on from there, at later times. The `numbers`
+    are ascending; events with one number may be in any order. The `times` are those of their
+    commits, in milliseconds since 1970; -1 for an event without a time, which is not judged.
     """
     if len(times) and times.min() < 0:
         numbers, times = numbers[times >= 0], times[times >= 0]

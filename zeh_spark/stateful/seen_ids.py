@@ -44,7 +44,6 @@ class Slice(msgspec.Struct, array_like=True):
     Attributes:
         begin: The first time, which is the slice's name in Spark's state.
         end: The time after it.
-        count: The number of ids.
     """
 
     begin: int
@@ -140,16 +139,9 @@ def judge(
 ) -> NDArray[np.int8]:
     """Return what is known of each event, and keep the new ids.
 
-    Args:
-        bucket: The bucket. Its clock is set to the newest time, if that is later.
-        slices: The bucket's ids.
-        ids: The events of a batch, at least one, sorted by (id, time, event).
-        times: Their times, in milliseconds since 1970.
-        window: For how long an id is remembered, in milliseconds.
-        most: The most ids that the bucket may have.
-
-    Raises:
-        CheckpointError: There would be more ids.
+    `bucket` gets the newest time as its clock, if that is later. `ids` has at least one event,
+    sorted by (id, time, event); `times` and `window` are milliseconds. Raises CheckpointError if
+    there would be more than `most` ids.
     """
     firsts = np.ones(len(times), bool)
     firsts[1:] = ids.hashes[1:] != ids.hashes[:-1]

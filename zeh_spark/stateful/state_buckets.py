@@ -44,15 +44,8 @@ def grouped(
 ) -> DataFrame:
     """Return what a processor makes of the column `row` (see `joined`).
 
-    All columns of the result are STRING.
-
-    Args:
-        rows: The rows, each in a column `row`.
-        by: The name of the key's column; or "bucket", a column as `bucket_of` makes it.
-        buckets: The number of buckets.
-        processor: The processor.
-        columns: The names of the result's columns; the last is `counts`.
-        time: Spark's timeMode.
+    All columns of the result are STRING. `by` names the key's column; or is "bucket", a column as
+    `bucket_of` makes it. The last of `columns` is `counts`. `time` is Spark's timeMode.
     """
     all_buckets = rows.sparkSession.range(buckets).select(F.col("id").cast("int").alias("bucket"))
     bucket = F.col("bucket") if by == "bucket" else bucket_of(by, buckets)
@@ -72,10 +65,7 @@ def grouped(
 def observed(given: DataFrame, metrics: str, aggregates: Mapping[str, Column]) -> DataFrame:
     """Return the rows without their counts, which a listener finds under `metrics`.
 
-    Args:
-        given: What `grouped` returned.
-        metrics: The name of the observed metrics.
-        aggregates: Expressions over BIGINT columns with the names of the members of `counts`.
+    `aggregates` are expressions over BIGINT columns with the names of the members of `counts`.
     """
     schema = ", ".join(f"{name} BIGINT" for name in aggregates)
     counts = F.from_json("counts", schema, {"mode": "FAILFAST"})
@@ -122,8 +112,7 @@ def frames(rows: Iterable[Sequence[str | None]], columns: Sequence[str]) -> Iter
 def opened(blob: bytes | None, version: int, buckets: int) -> memoryview:
     """Return a bucket's value after its version.
 
-    Raises:
-        CheckpointError: The bucket has no value, or another version.
+    Raises CheckpointError if the bucket has no value, or another version.
     """
     if blob is None:
         raise CheckpointError(
