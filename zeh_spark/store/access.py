@@ -72,7 +72,6 @@ class Grant:
     """A right that a token has, on all feeds and under all names that match.
 
     Attributes:
-        right: The right.
         feed: The feed's name, or the beginning of names and *.
         name: The same for the name of a producer or a cursor set; * for rights without one.
     """
@@ -101,8 +100,7 @@ def _matches(pattern: str, text: str) -> bool:
 def parse_grant(right: Right, text: str) -> Grant:
     """Return the grant that FEED or FEED/NAME stands for.
 
-    Raises:
-        StoreError: There is no feed, or * is not at an end.
+    Raises StoreError if there is no feed, or * is not at an end.
     """
     feed, slash, name = text.partition("/") if right in _NAMED else (text, "", "")
     problem = None
@@ -125,9 +123,7 @@ class Token:
 
     Attributes:
         id: What its text begins with, after zeh_. It is no secret.
-        name: Who has it, in the words of whoever made it.
         digest: The SHA-256 of its text.
-        grants: Its rights.
         created: When it was made, in ms since 1970.
         expires: From when on it is not valid; None for never.
         revoked: From when on it is not valid; None if it is not revoked.

@@ -172,13 +172,8 @@ def new_act(
 ) -> Act:
     """Return an act with texts and lists of bounded size.
 
-    Args:
-        by: Who does it; None for who runs this process.
-        action: What is done.
-        time: The time by the store's clock, in ms since 1970.
-        feed: The feed that is changed.
-        subject: What else is changed.
-        **details: What it is about: values that JSON has. Those that are None are left out.
+    `by` is None for who runs this process. `time` is in ms since 1970. `details` are values that
+    JSON has; those that are None are left out.
     """
     actor = by or process_actor()
     told = {name: _shortened(value) for name, value in details.items() if value is not None}

@@ -63,9 +63,7 @@ class AnswerCache:
     def get(self, key: bytes, make: Callable[[], K]) -> K:
         """Return a part: the kept one, or what `make` returns. Raises what `make` raises.
 
-        Args:
-            key: What the part depends on (see `key_of`). It tells the type of the part, too.
-            make: Makes the part. It may block.
+        `make` may block. The key tells the type of the part, too (see `key_of`).
         """
         with self._lock:
             kept = self._kept.get(key)
@@ -103,11 +101,8 @@ class AnswerCache:
 def key_of(kind: str, origin: bytes, chunks: Sequence[Chunk], *how: Any) -> bytes:
     """Return the key of what is made of chunks.
 
-    Args:
-        kind: What is made.
-        origin: The feed's origin (see `FeedState`), which no other feed has, whatever its name.
-        chunks: The chunks. Their tags stand for the frames, the rest for when and by whom they were
-            published.
-        how: What else it depends on.
+    `origin` is the feed's (see `FeedState`), which no other feed has, whatever its name. The tags
+    of the chunks stand for the frames, the rest for when and by whom they were published. `how` is
+    what else it depends on.
     """
     return hashlib.sha256(msgspec.msgpack.encode((kind, origin, chunks, how))).digest()

@@ -48,12 +48,9 @@ class Call:
     """Who calls, and for which batch.
 
     Attributes:
-        producer: The producer's name.
         incarnation: The producer's memory, like the id of a Spark checkpoint.
         run: The id of one start of the writer.
         batch: The number of the batch; None takes the next number at the commit.
-        partition_count: The number of the feed's partitions, as the caller knows it.
-        overrides: What an operator allows.
         starting: (partition, number): with which numbers a new producer begins, if not with 0.
         by: Who calls, for the administrative log; None for who runs this process.
         maker: The client, if it may have only so many producers.
@@ -86,11 +83,7 @@ class Upload:
     """A part of a batch.
 
     Attributes:
-        task: The number of the task.
-        attempt: The number of the task's attempt.
-        number: The number of the upload in the attempt.
         digest: The SHA-256 of its body, which tells it from other uploads.
-        chunks: Its chunks.
     """
 
     task: int
@@ -141,8 +134,6 @@ class StoredRange(msgspec.Struct, frozen=True):
     """A batch's sequence numbers in one stored partition.
 
     Attributes:
-        partition: The stored partition.
-        first: The first number.
         last: The last number, included.
         cursor: The feed's cursor after these events.
     """
@@ -158,15 +149,7 @@ class StoredReceipt(msgspec.Struct, frozen=True, rename="camel"):
 
     Attributes:
         number: The number among the producer's receipts, from 1.
-        producer: The producer's name.
-        incarnation: The producer's incarnation.
-        batch: The number of the batch.
-        run: The run that committed it.
         level: The owner level of that run.
-        events: The number of events.
-        digest: The digest of their contents.
-        digest_version: How the digest was computed.
-        partition_count: The number of the feed's partitions.
         ranges: The sequence numbers in each partition that has some of the events.
         positions: The first and the last position g; None without events.
         time: The time of the commit, in ms since 1970.
@@ -201,13 +184,10 @@ class ProducerState:
     """A producer of a feed, as of now; all zero while it is unknown.
 
     Attributes:
-        name: The producer's name.
-        incarnation: Its current incarnation.
         level: The owner level of the current run.
         run: The run that committed last.
         last: The number of the last batch in `incarnation`; -1 before the first.
         receipts: How many batches it has committed.
-        chain: The hash of its newest receipt.
         time: The time of its last commit, in ms since 1970.
         deleted: Whether it was deleted, which stays so for ever.
     """
@@ -228,11 +208,8 @@ class CommitFacts:
     """All facts by which `commit_decision.decide` decides.
 
     Attributes:
-        producer: The producer's state.
-        partition_count: The number of the feed's partitions.
         last: The last batch in the caller's own incarnation; -1 before the first.
         run_known: Whether the caller's run has committed in its incarnation.
-        receipt: The receipt of the caller's batch.
         sequences: The producer's numbers by stored partition; needed if the call says with which
             numbers it begins.
         made: How many producers the caller's client has begun; needed if this one is new.
@@ -258,15 +235,8 @@ def receipt_for(
 ) -> StoredReceipt:  # fmt: skip
     """Return the receipt of a batch that is to be published.
 
-    A run gets the next owner level with the first batch that it commits.
-
-    Args:
-        known: The facts of the decision.
-        call: The call.
-        declared: What the batch holds.
-        ranges: Its sequence numbers.
-        heads: The feed's head before and after the batch.
-        time: The time of the commit, in ms since 1970.
+    A run gets the next owner level with the first batch that it commits. `heads` are the feed's
+    head before and after the batch, `time` is in ms since 1970.
     """
     producer = known.producer
     same_run = (producer.run, producer.incarnation) == (call.run, call.incarnation)

@@ -63,13 +63,9 @@ def check_removal(store: Store) -> None:
 def check_commit(now: int, last: int, sign: Callable[[], int]) -> None:
     """Refuse a commit whose time would be far ahead of all that the store knows.
 
-    Args:
-        now: The clock, in ms since 1970.
-        last: The time of the feed's last commit; 0 if there was none.
-        sign: Returns the latest time that the store knows of; 0 if there is none.
-
-    Raises:
-        StoreBusyError: The clock is more than `FAR_MS` ahead.
+    `now` and `last`, the time of the feed's last commit, are in ms since 1970. `sign` returns the
+    latest time that the store knows of; 0 if there is none. Raises StoreBusyError if the clock is
+    more than `FAR_MS` ahead.
     """
     if now - last <= FAR_MS:
         return

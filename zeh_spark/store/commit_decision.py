@@ -44,13 +44,7 @@ def decide(
     """Return what becomes of a call.
 
     An upload is decided without `declared`. A commit is decided twice: first without `found`, then
-    with what was found of its attempts when they were moved.
-
-    Args:
-        known: What the store knows.
-        call: The call.
-        declared: What the caller says its batch holds.
-        found: What was found, by task and attempt.
+    with what was found of its attempts when they were moved. `found` is by task and attempt.
     """
     producer, batch = known.producer, call.batch
     if batch is None:
@@ -165,13 +159,6 @@ def accepted_override(
     """Return the administrative act that a commit is which `decide` did not refuse.
 
     It is one if `decide` would have refused the commit without an override, else None.
-
-    Args:
-        feed: The feed's name.
-        known: What the store knew when it decided.
-        call: The call.
-        declared: What the caller says its batch holds.
-        time: The time by the store's clock, in ms since 1970.
     """
     producer, receipt, given = known.producer, known.receipt, call.overrides
     batch = known.last + 1 if call.batch is None else call.batch
@@ -203,8 +190,7 @@ def _published_by(call: Call, declared: Declared | None, receipt: StoredReceipt 
 def known_receipt(known: CommitFacts, call: Call) -> StoredReceipt | None:
     """Return the receipt of the call's batch; None if it is not committed.
 
-    Raises:
-        Problem: The receipt is gone (case 4a).
+    Raises Problem if the receipt is gone (case 4a).
     """
     assert call.batch is not None
     if known.receipt is None and call.batch <= known.last:

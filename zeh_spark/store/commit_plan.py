@@ -46,8 +46,6 @@ class Publication:
 
     Attributes:
         feed: The feed after the commit.
-        chunks: The chunks.
-        receipt: The receipt.
         sequences: The producer's numbers in each partition that the batch has events of.
     """
 
@@ -60,8 +58,7 @@ class Publication:
 def in_batch_order(chunks: Iterable[tuple[tuple[int, int, int], Moved]]) -> list[Moved]:
     """Return a batch's chunks in the order that they get in the feed.
 
-    Args:
-        chunks: Each chunk with its task, its upload, and its place in the upload.
+    Each chunk comes with its task, its upload, and its place in the upload.
     """
     return [moved for _, moved in sorted(chunks, key=lambda each: (each[1].partition, each[0]))]
 
@@ -115,16 +112,8 @@ def published(
     """Return what to write for a batch that is to be published.
 
     Its chunks are in order, with positions and sequence numbers. The history continues with H(g) =
-    SHA-256(H(g-1) ‖ partition, 4 bytes ‖ SHA-256 of the frame).
-
-    Args:
-        known: The facts of the decision.
-        call: The call.
-        declared: What the batch holds.
-        feed: The feed before the commit.
-        moved: The chunks in order.
-        sequences: The producer's numbers before the commit, by stored partition.
-        now: The clock, in ms since 1970.
+    SHA-256(H(g-1) ‖ partition, 4 bytes ‖ SHA-256 of the frame). `feed` is the feed before the
+    commit, and `sequences` are the producer's numbers before it, by stored partition.
     """
     moment, history = max(now, feed.time), feed.history
     batch = known.last + 1 if call.batch is None else call.batch

@@ -38,7 +38,6 @@ class CursorSet:
     """What a feed keeps under a name.
 
     Args:
-        name: The name.
         consumer: The identity to which the name is bound; NOBODY if it is bound to none.
         cursors: The cursors by n and partition.
     """
@@ -63,14 +62,8 @@ def parse_consumer(text: str | None) -> str:
 def check_consumer(name: str, bound: str | None, consumer: str, free: str) -> None:
     """Refuse a consumer of a name that is bound to another one.
 
-    Args:
-        name: The name.
-        bound: The identity to which it is bound; NOBODY or None if it is bound to none.
-        consumer: The identity of the consumer that asks.
-        free: How the operator frees the name, for the message.
-
-    Raises:
-        Problem: The name is bound to another consumer (`cursorset-taken`).
+    `bound` is NOBODY or None if it is bound to none. `free` says how the operator frees the name,
+    for the message. Raises Problem (`cursorset-taken`).
     """
     if not bound or bound == consumer:
         return
@@ -88,15 +81,8 @@ def check_consumer(name: str, bound: str | None, consumer: str, free: str) -> No
 def check_n(name: str, n: int, kept: Collection[int], consumer: str, free: str) -> None:
     """Refuse a consumer that tells no identity and comes with another n than is kept.
 
-    Args:
-        name: The name.
-        n: How many partitions the consumer works with.
-        kept: The n for which positions are kept.
-        consumer: The identity of the consumer; the name is bound to it, or to nobody.
-        free: How the operator frees the name, for the message.
-
-    Raises:
-        Problem: There are positions for another n (`cursorset-n`).
+    `kept` has the n for which positions are kept. The name is bound to the consumer, or to nobody.
+    Raises Problem (`cursorset-n`).
     """
     if consumer or set(kept) <= {n}:
         return
@@ -115,8 +101,7 @@ def check_n(name: str, n: int, kept: Collection[int], consumer: str, free: str) 
 def check_made(name: str, made: int, most: int) -> None:
     """Refuse a new name if as many are there as may be.
 
-    Raises:
-        Problem: There are (`too-many-cursor-sets`).
+    Raises Problem (`too-many-cursor-sets`).
     """
     if made >= most:
         raise Problem(

@@ -214,14 +214,8 @@ class _Limit:
 def plan(store: Store, name: str, request: PlanRequest) -> Plan:
     """Return a plan of what comes after some cursors.
 
-    Args:
-        store: The store.
-        name: The feed's name.
-        request: The request, which was checked (`check_plan`).
-
-    Raises:
-        UnknownFeedError: The store has no such feed.
-        Problem: A cursor is refused, or events after it are gone.
+    The request was checked (`check_plan`). Raises Problem if a cursor is refused, or events after
+    it are gone.
     """
     for _ in range(_TRIES):
         planner = Planner(store, name, request)  # refuses cursors after which events are gone
@@ -237,9 +231,7 @@ def plan(store: Store, name: str, request: PlanRequest) -> Plan:
 def check_plan(request: PlanRequest, most: int) -> None:
     """Raise Problem for a request for a plan that no feed can answer.
 
-    Args:
-        request: The request.
-        most: Most partitions that a reader may work with.
+    `most` is the most partitions that a reader may work with.
     """
     n, ends = request.n, request.ends if isinstance(request.ends, dict) else request.cursors
     limits = request.max_events, request.max_bytes, request.max_chunks, request.range_bytes

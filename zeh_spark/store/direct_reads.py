@@ -54,18 +54,9 @@ def requested_chunks(
 ) -> Iterator[bytes]:
     """Yield the answer to a request for chunks, in pieces.
 
-    What can be refused is refused before the first piece.
-
-    Args:
-        store: The store.
-        name: The feed's name.
-        request: The request, which was checked (`check_ranges`).
-        cache: Where groups are kept for the next readers.
-        count: Is told the number of events of each group before it is sent.
-
-    Raises:
-        UnknownFeedError: The store has no such feed.
-        Problem: A cursor is refused, or chunks of a range are gone.
+    What can be refused is refused before the first piece. The request was checked (`check_ranges`).
+    `count` is told the number of events of each group before it is sent. Raises Problem if a cursor
+    is refused, or chunks of a range are gone.
     """
     feed, cache = store.feed(name), cache or AnswerCache(0)
     found = _endpoints(store, feed, request)
@@ -94,12 +85,8 @@ def chunks_of(
 ) -> Iterator[Chunk]:
     """Yield chunks of stored partitions in order of g. Raises Problem if some of them are gone.
 
-    Args:
-        store: The store.
-        name: The feed's name.
-        after: For each stored partition, the position after which to begin.
-        upto: The highest position.
-        everything: Whether these are all partitions of the feed, with the same position.
+    `after` has the position after which to begin, for each stored partition. With `everything`
+    these are all partitions of the feed, with the same position.
     """
 
     def look_up(positions: Mapping[int, int], limit: int) -> list[Chunk]:
@@ -144,8 +131,7 @@ def checked_positions(
 ) -> dict[int, tuple[int, str]]:
     """Return g and cursor of each partition (see `feed.positions`).
 
-    Raises:
-        Problem: A cursor is refused; `cursor-ahead` if this copy of the feed may only lag.
+    Raises Problem if a cursor is refused: `cursor-ahead` if this copy of the feed may only lag.
     """
     for partition, cursor in cursors.items():
         check_not_ahead(feed, partition, cursor)

@@ -44,16 +44,11 @@ def next_epoch(
 ) -> Epoch:
     """Return the epoch to begin.
 
-    Args:
-        feed: The feed as of now, locked: nothing is committed to it meanwhile.
-        known: Its identity so far.
-        now: The clock, in ms since 1970.
-        copy: The store is a copy that is used beside the original; its feed gets a new id.
-        since: The time from which events belong to the epoch, in ms since 1970; None: from now on.
-
-    Raises:
-        StoreError: No number is left for a later epoch, because the clock is far ahead; or `since`
-            is in the future, or not after the beginning of the last epoch.
+    `feed` is locked: nothing is committed to it meanwhile. With `copy` the store is one that is
+    used beside the original, and its feed gets a new id. Events belong to the epoch from `since`
+    on, in ms since 1970; None: from now on. Raises StoreError if no number is left for a later
+    epoch, because the clock is far ahead; or `since` is in the future, or not after the beginning
+    of the last epoch.
     """
     last = known.epochs[-1]
     time = max(now, feed.time + 1, last.time + 1)

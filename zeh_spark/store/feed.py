@@ -163,7 +163,6 @@ class Outline:
     """What a page will have, before its events are read.
 
     Attributes:
-        origin: The feed's origin (see `FeedState`).
         state: The feed's state as of the page (see `ChunkFeed.own_version`).
         parts: The parts, which are looked up while they are taken.
     """
@@ -179,16 +178,8 @@ class ChunkFeed:
     Guarantee: a reader gets every event once and in order of g, however it cuts its pages. Memory
     is that of one read, whatever the hint.
 
-    Args:
-        store: The store.
-        name: The feed's name.
-        cache: Where groups of chunks are kept for the next readers.
-
     Attributes:
         found: The feed as of when this was made.
-
-    Raises:
-        UnknownFeedError: The store has no such feed.
     """
 
     def __init__(self, store: Store, name: str, cache: AnswerCache | None = None) -> None:
@@ -210,14 +201,8 @@ class ChunkFeed:
     ) -> Outline:
         """Return what a page will have (see `Feed.page`), to `read` its parts one by one.
 
-        Args:
-            asked: Cursors by partition of the reader's n.
-            n: How many partitions the reader works with.
-            hint: How many events to give, about; None for DEFAULT_HINT.
-            now: The feed as of now, if it was just read.
-
-        Raises:
-            Problem: Cursors or n are refused. It is raised here, or while the parts are taken.
+        `now` is the feed as of now, if it was just read. Raises Problem, here or while the parts
+        are taken, if cursors or n are refused.
         """
         feed = now or self._store.feed(self._name)
         found = positions(self._store, feed, asked, n)

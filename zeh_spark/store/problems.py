@@ -73,11 +73,8 @@ def cursor_gone(
 ) -> Problem:
     """Return the problem of a cursor after which events were removed.
 
-    Args:
-        partition: The first partition with such a cursor.
-        cursor: The cursor.
-        oldest: The cursor after which the oldest events are that are left.
-        lost: The same for all partitions with such a cursor, if they are known.
+    The oldest events that are left come after the cursor `oldest`. `lost` is the same for all
+    partitions with such a cursor, if they are known.
     """
     return Problem(
         problems.CURSOR_GONE,
@@ -103,11 +100,8 @@ def no_cursors_on_replica() -> Problem:
 def other_history(partition: int, cursor: str, why: str, *, replica: bool = False) -> Problem:
     """Return the problem of a cursor that this feed, as it is now, did not give.
 
-    Args:
-        partition: The partition.
-        cursor: The cursor.
-        why: What shows it.
-        replica: Whether a replica says so: its primary, which may be further, may have given it.
+    `why` is what shows it. A `replica` says so of itself: its primary, which may be further, may
+    have given the cursor.
     """
     if replica:
         return Problem(

@@ -55,14 +55,7 @@ def positions(
 ) -> dict[int, tuple[int, str]]:
     """Return g and cursor of each asked partition; special cursors become concrete ones.
 
-    Args:
-        store: The store.
-        feed: The feed as of now.
-        asked: Cursors by partition of the reader's n.
-        n: How many partitions the reader works with.
-
-    Raises:
-        Problem: A cursor is not one of this feed's history, or events after it are gone.
+    Raises Problem if a cursor is not one of this feed's history, or events after it are gone.
     """
     for partition, cursor in asked.items():
         parse_cursor(partition, cursor)  # a refusal names the partition
@@ -100,17 +93,8 @@ def cursors_at(store: Store, name: str, n: int, time: int) -> dict[int, str]:
     """Return where each partition begins for a reader of all that was committed since a time.
 
     Times never decrease in a feed, so the place is found by bisection. Where retention removed
-    events of that time, a partition begins with the oldest that are left.
-
-    Args:
-        store: The store.
-        name: The feed's name.
-        n: How many partitions the reader works with.
-        time: The time, in ms since 1970.
-
-    Raises:
-        UnknownFeedError: The store has no such feed.
-        Problem: The time is ahead: events before it may still be committed, or come to a replica.
+    events of that time, a partition begins with the oldest that are left. Raises Problem if the
+    time, in ms since 1970, is ahead: events before it may still be committed, or come to a replica.
     """
     now, feed = store.now(), store.feed(name)
     if feed.replica and time > feed.time:
@@ -150,10 +134,7 @@ def cursors_at(store: Store, name: str, n: int, time: int) -> dict[int, str]:
 def check_kept(store: Store, feed: str, positions: Mapping[int, int]) -> None:
     """Raise Problem if chunks after these positions are gone: a read may have missed some.
 
-    Args:
-        store: The store.
-        feed: The feed's name.
-        positions: By stored partition, the position after which the read began.
+    `positions` has the position after which the read began, by stored partition.
     """
     anchors = store.anchors(feed)
     for partition, g in positions.items():
@@ -207,13 +188,8 @@ def check_history(
 ) -> None:
     """Raise Problem for a cursor that the feed, as it is now, cannot have given.
 
-    Args:
-        partition: The asked partition.
-        cursor: The cursor.
-        found: Its g and tag.
-        tags: The feed's tags by g.
-        feed: The feed.
-        removed: Whether some tags are gone with their chunks.
+    `found` is its g and tag. `removed` says whether some of the feed's tags are gone with their
+    chunks.
     """
     (g, given), why = found, None
     if g > feed.head:
@@ -231,12 +207,8 @@ def in_order(
 ) -> Iterator[Chunk]:
     """Yield chunks of several partitions in order of g.
 
-    Args:
-        look_up: Returns chunks after some positions, at most as many of each as its second
-            argument.
-        positions: For each stored partition, the position after which to begin.
-        limit: How many chunks of a partition are looked up first. The number grows, because most
-            pages are short.
+    `look_up` returns chunks after some positions, at most as many of each as its second argument.
+    That is `limit` at first, and grows, because most pages are short.
     """
     most = max(_LEAST_WINDOW, _WINDOW // max(1, len(positions)))
     if len(positions) == 1:
