@@ -22,7 +22,6 @@ class EarlyRefusals:
     """Counts what is refused before there is a request, and logs some of it.
 
     Args:
-        metrics: Where it counts.
         writes: Whether there is an access log. It gets at most one line a minute for each type of
             problem.
     """
@@ -35,9 +34,7 @@ class EarlyRefusals:
     def __call__(self, problem: Problem, peer: str) -> None:
         """Note that a client was refused.
 
-        Args:
-            problem: What it was refused with.
-            peer: The address of the client, with its port.
+        `peer` is the address of the client, with its port.
         """
         self._metrics.count_refused(problem.name)
         left_out = self._rare.left_out(problem.name) if self._writes else None

@@ -28,11 +28,7 @@ class HasScope(Protocol):
 
 @dataclass(slots=True)
 class Tally:
-    """Counts the events of an answer while it is made.
-
-    Attributes:
-        events: How many events the parts have that were made so far.
-    """
+    """Counts the events of an answer while it is made."""
 
     events: int = 0
 
@@ -46,17 +42,12 @@ class Exchange:
     """A request, and its answer as far as it is sent.
 
     Attributes:
-        request_id: The id under which logs and answers name it.
         trace: The ids of its trace and span; None if it has none.
         token: The name of the token with which it was let through; empty if none was asked for.
         route: The path of its route, like "/{feed}"; empty if there is no such route.
         problem: The name of the problem that it was answered with; empty if there was none.
         is_decided: Whether the problem shows that the feed exists.
         status: The status of the answer; 0 if there was none.
-        received: The bytes of the body of the request.
-        sent: The bytes of the body of the answer.
-        served: The events in the answer.
-        published: The events that it has published.
         commit_seconds: How long the store took to commit; None if it did not.
         ended: Is called when the answer was sent, or broke off.
     """

@@ -51,9 +51,6 @@ class Readiness:
 
     Args:
         store: The store; None if only tables are served.
-        telemetry: Where to look.
-        outages: Where to note whether the store works.
-        is_draining: Returns whether the publisher is about to stop.
         tables: For each feed of a table, a function that raises if the table cannot be read.
         disk: Returns whether the store's disk has room, and what was found; None without one.
     """

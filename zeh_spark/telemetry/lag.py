@@ -47,7 +47,6 @@ class Lag:
     """How far a cursor set is behind.
 
     Attributes:
-        name: The cursor set.
         n: How many partitions its reader works with.
         partitions: Of how many of them it has a position. The others are not in the numbers below.
         events: Events that it has not passed.
@@ -67,9 +66,6 @@ class Backlog:
     Attributes:
         head: The position up to which chunks were added.
         tag: The tag of the chunk there; empty if there is none.
-
-    Args:
-        partitions: The number of stored partitions.
     """
 
     def __init__(self, partitions: int) -> None:
@@ -86,9 +82,8 @@ class Backlog:
     def lags(self, cursor_set: CursorSet, anchors: Mapping[int, Anchor]) -> Iterable[Lag]:
         """Yield the lag of a cursor set, for each n under which it has cursors.
 
-        Args:
-            cursor_set: The cursor set. Partitions of which it has no cursor do not count.
-            anchors: What retention has removed last, by stored partition: nobody reads it any more.
+        Partitions of which it has no cursor do not count. `anchors` have what retention removed
+        last: nobody reads it any more.
         """
         for n, cursors in cursor_set.cursors.items():
             found = [self.after(each, n, cursor, anchors) for each, cursor in cursors.items()]
@@ -99,14 +94,7 @@ class Backlog:
     def after(
         self, partition: int, n: int, cursor: str, anchors: Mapping[int, Anchor]
     ) -> tuple[int, int | None]:
-        """Return the events after a cursor, and when the oldest of them was committed.
-
-        Args:
-            partition: The reader's partition.
-            n: How many partitions the reader works with.
-            cursor: Its cursor.
-            anchors: As for `lags`.
-        """
+        """Return the events after a cursor, and when the oldest of them was committed."""
         events, times = 0, []
         for stored in covered(partition, n, len(self._partitions)):
             after = max(_position(cursor), anchors[stored].g if stored in anchors else 0)
@@ -136,12 +124,8 @@ class Backlogs:
     def up_to_date(self, feed: FeedState, seconds: float) -> Iterator[Backlog | None]:
         """Add a feed's new chunks to its backlog, and lend it.
 
-        Args:
-            feed: The feed as of now.
-            seconds: Seconds that this may take. The next call continues.
-
-        Yields:
-            The backlog up to the feed's head; None if there was not enough time.
+        It takes at most so many seconds; the next call continues. It yields None if there was not
+        enough time.
         """
         end, kept = time.monotonic() + seconds, self._of(feed)
         if not kept.lock.acquire(timeout=seconds):
@@ -161,13 +145,7 @@ class Backlogs:
     ) -> dict[str, PartitionLag] | None:
         """Return how far a reader is behind, for the answer to its request for a plan.
 
-        Args:
-            name: The feed.
-            n: How many partitions the reader works with.
-            cursors: Its cursors by partition, of which no chunk after them was removed.
-
-        Returns:
-            The lag by partition; None if it is not known yet.
+        No chunk after the cursors was removed. It returns None if the lag is not known yet.
         """
         feed = self._store.feed(name)
         with self.up_to_date(feed, PLAN_SECONDS) as backlog:

@@ -32,9 +32,7 @@ FIELDS = "fields"
 def configure(form: str, level: str) -> None:
     """Write the log of this process to its standard error.
 
-    Args:
-        form: One of FORMATS.
-        level: One of LEVELS; that of our own lines. Other libraries log warnings.
+    The level is that of our own lines. Other libraries log warnings.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter())

@@ -97,11 +97,9 @@ class Metrics(Collector):
 
     Attributes:
         registry: What /metrics shows.
-        rates: The events of the last hour.
 
     Args:
         feeds: Feeds that are known from the beginning.
-        seconds: Returns seconds, from any beginning, for `rates`.
     """
 
     def __init__(
@@ -152,11 +150,7 @@ class Metrics(Collector):
     def count(self, exchange: Exchange, method: str, feed: str, seconds: float) -> None:
         """Count a request that has ended.
 
-        Args:
-            exchange: The request and its answer.
-            method: Its HTTP method.
-            feed: The feed that its path names; empty if it names none.
-            seconds: How long it took.
+        `feed` is the one that its path names; empty if it names none.
         """
         route, counts = exchange.route or NONE, self._counts
         known = method if method in _METHODS else "(other)"

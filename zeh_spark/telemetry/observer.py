@@ -28,8 +28,6 @@ class Observer:
     """Counts the requests of an ASGI app, and the bytes of their bodies.
 
     Args:
-        app: The app.
-        metrics: Where it counts.
         outages: Where it notes what works.
         writes: Whether each request gets a line in the log.
     """

@@ -41,7 +41,6 @@ class Outages:
     Args:
         named: Feeds that are not in the store; each fails by itself.
         spooled: Bytes from which on a body is in the temporary directory.
-        clock: A monotonic clock, in seconds.
     """
 
     def __init__(

@@ -22,9 +22,7 @@ class RareLog:
     """Writes at most one line of each kind in a while.
 
     Args:
-        log: The logger.
         seconds: The least seconds between two lines of a kind.
-        clock: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -59,12 +57,7 @@ class RareLog:
     ) -> None:
         """Write a line, unless one of its kind was written a little while ago: then count it.
 
-        Args:
-            level: The level.
-            kind: What lines are of one kind. Its values are not chosen by clients.
-            message: The message, as `logging` takes it.
-            args: Its arguments.
-            exc_info: The error whose traceback is written, too.
+        Values of `kind` are not chosen by clients. The traceback of `exc_info` is written, too.
         """
         left_out = self.left_out(kind)
         if left_out is None:

@@ -34,11 +34,7 @@ class Rate:
 
 
 class Rates:
-    """Counts events by feed and time. Its caller bounds the number of feeds.
-
-    Args:
-        clock: Returns seconds, from any beginning.
-    """
+    """Counts events by feed and time. Its caller bounds the number of feeds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

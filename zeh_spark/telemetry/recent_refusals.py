@@ -32,13 +32,6 @@ class Refusal:
     """A publish request that was refused.
 
     Attributes:
-        feed: The feed.
-        producer: The producer, as the request names it.
-        batch: The batch, as the request names it.
-        problem: The name of the problem.
-        status: The status of the answer.
-        detail: What the answer says.
-        members: The facts in the answer (see `Problem.members`).
         request_id: The id of the last such request.
         token: The name of its token; empty if none was asked for.
         first: When the first such request was refused, in ms since 1970.
@@ -69,11 +62,7 @@ class RecentRefusals:
     def note(self, named: Mapping[str, Any], problem: Problem, request_id: str, token: str) -> None:
         """Note a refusal.
 
-        Args:
-            named: The feed, producer and batch in the path of the request.
-            problem: Why it was refused.
-            request_id: The id of the request.
-            token: The name of its token.
+        `named` are the feed, producer and batch in the path of the request.
         """
         if problem.type in _OF_ACCESS:
             return

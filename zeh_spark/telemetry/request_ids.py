@@ -20,11 +20,7 @@ _TRACE = re.compile(rb"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{
 def ids_in(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, tuple[str, str] | None]:
     """Return the request id of a request, a new one if it has none; and the ids of its trace.
 
-    Args:
-        headers: The headers of the request, with lower-case names.
-
-    Returns:
-        The request id; trace id and span id of a valid `traceparent`, else None.
+    The trace is the trace id and span id of a valid `traceparent`, else None.
     """
     request_id, trace = None, None
     for name, value in headers:

@@ -16,8 +16,6 @@ class Check:
     """One of the things that a publisher needs in order to be ready.
 
     Attributes:
-        name: Its name, like "store".
-        ok: Whether it is as it has to be.
         detail: What was found, for the operator.
         vital: Whether the publisher is unready without it.
     """
@@ -38,7 +36,6 @@ class Telemetry:
             uploads; half of it for all else that grows (see `access.disk`).
         clock: Looks whether the clock is right, in a worker thread; None if nobody looks.
         connections: Returns the number of open connections; None if the server does not count.
-        access_log: Whether each request gets a line in the log.
         seconds: Returns the seconds, from any beginning, by which events of the last hour are
             counted.
     """

@@ -47,7 +47,6 @@ class StoreGauges(Collector):
 
     Args:
         store: The store; None if only tables are served.
-        waiting: Returns the readers that wait here, by feed.
         connections: Returns the number of open connections; None if nobody counts.
         backlogs: The backlogs of the store's feeds, if others use them, too.
     """
