@@ -73,8 +73,7 @@ CASE_SENSITIVE = "spark.sql.caseSensitive"
 def column_of(df: DataFrame, name: str) -> str | None:
     """Return the column that the frame's session finds by a name; None if there is none.
 
-    Raises:
-        OptionError: There are several.
+    Raises OptionError if there are several.
     """
     try:
         sensitive = str(df.sparkSession.conf.get(CASE_SENSITIVE, "false")).lower() == "true"
@@ -88,15 +87,10 @@ def found_column(
 ) -> str | None:
     """Return which of the columns Spark finds by a name; None if there is none.
 
-    Args:
-        columns: The names of the columns.
-        name: The name to look for.
-        case_sensitive: The session's setting. None if it is not known: Spark makes the readers and
-            writers of a Python data source in a process without a session. Then the column with
-            exactly this name is found, or else one in another case.
-
-    Raises:
-        OptionError: There are several.
+    `case_sensitive` is the session's setting. It is None if it is not known: Spark makes the
+    readers and writers of a Python data source in a process without a session. Then the column with
+    exactly this name is found, or else one in another case. Raises OptionError if there are
+    several.
     """
     exact = [each for each in columns if each == name]
     any_case = [each for each in columns if each.lower() == name.lower()]

@@ -13,9 +13,7 @@ from typing import Any
 def names_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package that imports its names on first use.
 
-    Args:
-        package: the package's name, for the AttributeError about an unknown name.
-        homes: for each name, the module that defines it.
+    `homes` has for each name the module that defines it.
     """
 
     def given(name: str) -> Any:

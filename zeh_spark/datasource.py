@@ -77,13 +77,8 @@ class ZeroEventHubDataSource(DataSource):
     `data` is each event's JSON byte for byte, or NULL if the publisher left it out. The option
     `stamps` adds typed columns (`protocol.stamp_columns`), and a schema may name any of them, and
     `position` and `key`. Which columns of a DataFrame are published is in `sink.row_layout`. Spark
-    makes and calls this class; users name the format instead.
-
-    Args:
-        options: the options as Spark hands them over, with names in any case.
-
-    Raises:
-        OptionError: the options fit neither reading nor writing.
+    makes and calls this class; users name the format instead. Raises OptionError if the options fit
+    neither reading nor writing.
     """
 
     @at_spark_border
@@ -180,9 +175,8 @@ def _meant(schema: StructType, corrupt: str) -> tuple[str, ...]:
 def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError:
     """Return the decoder for a user's schema, which chooses some of our columns in any order.
 
-    Returns:
-        The decoder; or an OptionError if the schema does not fit. It is returned, not raised: the
-        reader raises it in a call in which Spark shows it.
+    An OptionError is returned, not raised, if the schema does not fit: the reader raises it in a
+    call in which Spark shows it.
     """
     corrupt = options.column_name_of_corrupt_record
     if found_column((*_COLUMNS,), corrupt):

@@ -113,13 +113,9 @@ def _variant(df: DataFrame, corrupt: str | None) -> DataFrame:
 def _checked(df: DataFrame, bad: Column, why: Column, struct: StructType) -> Column:
     """Return the parsed value, which raises an error if there is a text that does not fit.
 
-    It is a column of its own, so that the optimizer computes it once for all fields.
-
-    Args:
-        df: the frame, which may tell the event's partition.
-        bad: the text, if it does not fit.
-        why: what does not fit.
-        struct: the type of the value.
+    It is a column of its own, so that the optimizer computes it once for all fields. `bad` is the
+    text, if it does not fit, and `why` says what does not fit. The frame may tell the event's
+    partition.
     """
     return F.when(bad.isNull(), F.col("data")).otherwise(_complaint(df, bad, why).cast(struct))
 

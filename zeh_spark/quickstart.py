@@ -93,14 +93,7 @@ def sample() -> Iterator[bytes]:
 
 
 def make(folder: Path) -> str:
-    """Make the store, its feeds and the sample, unless they are there; return the store's URL.
-
-    Args:
-        folder: where everything is kept.
-
-    Raises:
-        StoreError: the store cannot be made, or what is there is something else.
-    """
+    """Make the store, its feeds and the sample, unless they are there; return the store's URL."""
     folder.mkdir(parents=True, exist_ok=True)
     url = f"sqlite:///{folder.resolve() / 'feeds.db'}"
     with closing(open_store(url)) as store:

@@ -35,9 +35,6 @@ def options_of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
 
     For a new table Spark adds facts of its catalog to the options (`provider`, `owner`, `location`,
     `comment` and others), adds the table's properties, and repeats each option with a prefix.
-
-    Args:
-        given: what Spark hands to the data source.
     """
     named = {str(name).lower(): str(value) for name, value in given.items() if value is not None}
     if _PROVIDER not in named:
@@ -56,9 +53,7 @@ def options_of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
 def refuse_secrets(options: Mapping[str, str], kinds: Collection[type[ClientOptions]]) -> None:
     """Raise OptionError if options of a new table hold a secret.
 
-    Args:
-        options: the options, with lower-cased names.
-        kinds: the classes of options in which secrets are declared.
+    The options have lower-cased names.
     """
     secret = {
         name.lower(): name
@@ -95,10 +90,6 @@ def options_of_table(schema: StructType, given: Mapping[str, str]) -> dict[str, 
 
     A query that names a feed itself gets its own options alone: its schema may come from the frame
     of another feed's table.
-
-    Args:
-        schema: the schema that Spark hands to a reader.
-        given: the query's own options.
     """
     own = {str(name).lower(): value for name, value in given.items()}
     if {"url", "path", "paths"} & own.keys():

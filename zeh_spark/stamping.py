@@ -111,9 +111,7 @@ def has_stamps(df: DataFrame) -> bool:
 def stamp(df: DataFrame, header: str) -> Column:
     """Return a stamp of events as the text of its header; NULL for an event without it.
 
-    Args:
-        df: a frame that has stamps.
-        header: the name of the header, like `zeh-time`.
+    `header` is like `zeh-time`.
     """
     of = {each.header: each for each in STAMP_COLUMNS}[header]
     if not has_columns(df):
