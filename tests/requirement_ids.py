@@ -42,7 +42,7 @@ def ids(families: Mapping[str, int]) -> list[str]:
 def cited() -> dict[str, set[str]]:
     """Return the names of the tests that cite each id in their docstrings."""
     found = defaultdict(set)
-    files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("zeh_spark/store_contract/*.py")]
+    files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("tests/store_contract/*.py")]
     for file in files:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):

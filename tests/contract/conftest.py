@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.sites import SHARED, SITES
-from zeh_spark.store_contract.fixtures import clock, opened, receipts, site, store, world
-from zeh_spark.testing.site import Site
+from tests.store_contract.fixtures import clock, opened, receipts, site, store, world
+from tests.store_contract.site import Site
 
 __all__ = ["clock", "opened", "receipts", "site", "store", "world"]
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from tests import postgresql
+from tests.store_contract.site import Site
 from zeh_spark.publisher import MemoryStore, Store, open_store
 from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.store.interface import Clock, now_ms
-from zeh_spark.testing.site import Site
 
 
 class MemorySite:

@@ -14,12 +14,12 @@ import pytest
 from sqlalchemy import Connection, select, text
 
 from tests.contract.sites import PostgresqlSite, SqliteSite
+from tests.store_contract import acts as contract
+from tests.store_contract.writers import FEED, call, commit
 from zeh_spark.publisher import Store
 from zeh_spark.sql_store.schema import metadata
 from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.acts import Action
-from zeh_spark.store_contract import acts as contract
-from zeh_spark.testing.writers import FEED, call, commit
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "administer.py"
 CHANGES: dict[str, Callable[[Store], object]] = {

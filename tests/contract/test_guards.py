@@ -16,21 +16,10 @@ from sqlalchemy import delete
 
 from tests.contract.mutants import without_content_check
 from tests.contract.sites import PostgresqlSite
-from zeh_spark.loading.one_batch import next_batch
-from zeh_spark.memory_store import store as memory
-from zeh_spark.publisher import Problem, Store
-from zeh_spark.sql_store import commits as sql_commits
-from zeh_spark.sql_store import producers as sql_producers
-from zeh_spark.sql_store import uploads as sql_uploads
-from zeh_spark.sql_store.schema import chunks, uploads
-from zeh_spark.store import commit_decision, reading
-from zeh_spark.store.batches import Call, StoredReceipt
-from zeh_spark.store.commit_plan import published
-from zeh_spark.store.feed import ChunkFeed
-from zeh_spark.testing.drivers import Execution, TaskLayout
-from zeh_spark.testing.site import Site
-from zeh_spark.testing.world import World
-from zeh_spark.testing.writers import (
+from tests.store_contract.drivers import Execution, TaskLayout
+from tests.store_contract.site import Site
+from tests.store_contract.world import World
+from tests.store_contract.writers import (
     FEED,
     call,
     chunk,
@@ -42,6 +31,17 @@ from zeh_spark.testing.writers import (
     until,
     upload,
 )
+from zeh_spark.loading.one_batch import next_batch
+from zeh_spark.memory_store import store as memory
+from zeh_spark.publisher import Problem, Store
+from zeh_spark.sql_store import commits as sql_commits
+from zeh_spark.sql_store import producers as sql_producers
+from zeh_spark.sql_store import uploads as sql_uploads
+from zeh_spark.sql_store.schema import chunks, uploads
+from zeh_spark.store import commit_decision, reading
+from zeh_spark.store.batches import Call, StoredReceipt
+from zeh_spark.store.commit_plan import published
+from zeh_spark.store.feed import ChunkFeed
 
 Scenario = Callable[[World], None]
 

@@ -12,14 +12,14 @@ import msgspec
 import pytest
 
 from tests.contract.mutants import CHECKS, REAL, Check, any_layout, any_uploads, lose_an_upload
+from tests.store_contract.world import World
+from tests.store_contract.writers import FEED, call, chunk, commit, declared, everything, upload
 from zeh_spark.protocol.partitioning import partition_of
 from zeh_spark.protocol.upload_format import Content
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.sql_store import uploads as sql_uploads
 from zeh_spark.store import commit_decision
 from zeh_spark.store.batches import Call, CommitFacts, Declared
-from zeh_spark.testing.world import World
-from zeh_spark.testing.writers import FEED, call, chunk, commit, declared, everything, upload
 
 few_receipts = pytest.mark.parametrize("receipts", [2])
 checks = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)

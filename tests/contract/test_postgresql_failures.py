@@ -15,12 +15,7 @@ from sqlalchemy import Connection
 from tests import postgresql
 from tests.contract.databases import site, store
 from tests.contract.sites import PostgresqlSite
-from zeh_spark.postgresql_store import writer as postgresql_writer
-from zeh_spark.publisher import Problem, Store, open_store
-from zeh_spark.sql_store import commits as sql_commits
-from zeh_spark.sql_store.store import SqlStore
-from zeh_spark.store.interface import StoreBusyError, StoreOutcomeUnknownError
-from zeh_spark.testing.writers import (
+from tests.store_contract.writers import (
     FEED,
     call,
     chunk,
@@ -32,6 +27,11 @@ from zeh_spark.testing.writers import (
     until,
     upload,
 )
+from zeh_spark.postgresql_store import writer as postgresql_writer
+from zeh_spark.publisher import Problem, Store, open_store
+from zeh_spark.sql_store import commits as sql_commits
+from zeh_spark.sql_store.store import SqlStore
+from zeh_spark.store.interface import StoreBusyError, StoreOutcomeUnknownError
 
 __all__ = ["site", "store"]
 

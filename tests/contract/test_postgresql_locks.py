@@ -15,6 +15,7 @@ from sqlalchemy import Connection, text
 
 from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
+from tests.store_contract.writers import FEED, chunk, data, publish, until
 from zeh_spark.postgresql_store import reads as postgresql_reads
 from zeh_spark.postgresql_store import writer as postgresql_writer
 from zeh_spark.postgresql_store.store import READERS
@@ -23,7 +24,6 @@ from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.outcome import attempted
 from zeh_spark.testing import running_publisher
-from zeh_spark.testing.writers import FEED, chunk, data, publish, until
 
 __all__ = ["site", "store"]
 

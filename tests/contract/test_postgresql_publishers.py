@@ -9,10 +9,7 @@ from sqlalchemy import Connection, Engine, event
 
 from tests.contract.databases import commit_under_way, in_threads, site, stopped_at, store
 from tests.contract.sites import PostgresqlSite
-from zeh_spark.publisher import Problem
-from zeh_spark.sql_store import uploads as sql_uploads
-from zeh_spark.sql_store.store import SqlStore
-from zeh_spark.testing.writers import (
+from tests.store_contract.writers import (
     FEED,
     call,
     chunk,
@@ -24,6 +21,9 @@ from zeh_spark.testing.writers import (
     until,
     upload,
 )
+from zeh_spark.publisher import Problem
+from zeh_spark.sql_store import uploads as sql_uploads
+from zeh_spark.sql_store.store import SqlStore
 
 __all__ = ["site", "store"]
 

@@ -12,13 +12,13 @@ from sqlalchemy import Connection, text
 
 from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
+from tests.store_contract.writers import FEED, call, chunk, data, everything, publish, until, upload
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import migrate_store, open_store
 from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.access import ADMIN, new_token
 from zeh_spark.store.acts import Actor, Via
 from zeh_spark.store.interface import Retention, StoreBusyError
-from zeh_spark.testing.writers import FEED, call, chunk, data, everything, publish, until, upload
 
 __all__ = ["site", "store"]
 

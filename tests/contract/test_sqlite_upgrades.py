@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.store_contract.writers import chunk, data, everything, publish
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.upload_format import StagedChunk
 from zeh_spark.publisher import Store, migrate_store, open_store
@@ -18,7 +19,6 @@ from zeh_spark.store.commit_plan import tag
 from zeh_spark.store.cursor_sets import CursorSet
 from zeh_spark.store.interface import Retention, StoreBusyError, now_ms
 from zeh_spark.store.problems import Problem
-from zeh_spark.testing.writers import chunk, data, everything, publish
 
 VERSION_1 = """
 CREATE TABLE feeds (

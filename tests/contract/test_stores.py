@@ -1,6 +1,6 @@
 """What every store has to keep, held against ours."""
 
 from tests.contract import conftest
-from zeh_spark.store_contract import *  # noqa: F403
+from tests.store_contract import *  # noqa: F403
 
 shared_site = conftest.shared_site

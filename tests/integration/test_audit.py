@@ -14,6 +14,7 @@ from tests.fix_audit import Vandal, audited, difference, events, seven_chunks, w
 from tests.fix_proxy import Proxy
 from tests.fix_publisher import Publisher
 from tests.fix_raw_server import Answer, RawServer, Request, ok
+from tests.store_contract.writers import call, chunk, commit, declared, large, until, upload
 from zeh_spark.audit.auditing import Audit
 from zeh_spark.audit.findings import Difference
 from zeh_spark.audit.pieces import Piece
@@ -21,7 +22,6 @@ from zeh_spark.errors import PublisherError, PublishError, StoreError
 from zeh_spark.protocol.served_lines import Block
 from zeh_spark.publisher import Store, create_app
 from zeh_spark.testing import running_publisher
-from zeh_spark.testing.writers import call, chunk, commit, declared, large, until, upload
 
 ESCAPES = [
     ({"a": 'q"\\u', "ä": "\n"}, b'{"x":"\\u0041\\n","cursor":"1.00000000"}'),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fix_audit import Vandal, difference, seven_chunks, whole
 from tests.fix_publisher import Publisher
-from zeh_spark.testing.writers import call, commit, large, upload
+from tests.store_contract.writers import call, commit, large, upload
 
 Change = Callable[[Vandal], object]
 

@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 import requests
 
+from tests.store_contract.writers import until
 from zeh_spark.network.connections import TURN, Listener
 from zeh_spark.publisher import MemoryStore, create_app, open_store
 from zeh_spark.publisher.server import Server, listen
 from zeh_spark.store.access import ADMIN, Grant, Right, new_token
 from zeh_spark.testing import publish, running_publisher
-from zeh_spark.testing.writers import until
 
 SERVE = [sys.executable, "-m", "zeh_spark.cli", "serve", "--port", "0"]
 REFUSED = b"HTTP/1.1 503 Service Unavailable"

@@ -18,11 +18,11 @@ from tests.fix_cli import call
 from tests.fix_publisher import served
 from tests.fix_tls import TlsFolder
 from tests.ports import free_port
+from tests.store_contract.writers import until
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import Actor, Via, open_store
 from zeh_spark.store.interface import Retention
 from zeh_spark.testing import publish
-from zeh_spark.testing.writers import until
 
 CONF = Path(__file__).parents[2] / "conf"
 RUNTIME = "zeh_publisher"

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.fix_raw_server import Answer, head, ok, refused
+from tests.store_contract.writers import FEED, large, publish
 from zeh_spark.client import direct_client
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import CursorGoneError, PublisherError, UnavailableError
@@ -20,7 +21,6 @@ from zeh_spark.protocol.direct_reads import PlanRequest
 from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.store import direct_plans, direct_reads
-from zeh_spark.testing.writers import FEED, large, publish
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -14,10 +14,10 @@ import pytest
 import requests
 
 from tests.patience import PATIENCE
+from tests.store_contract.writers import until
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
-from zeh_spark.testing.writers import until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -21,11 +21,11 @@ import requests
 from tests import postgresql
 from tests.fix_balancer import Balancer
 from tests.fix_publisher import served
+from tests.store_contract.writers import until
 from zeh_spark.network.draining import CLOSE_SECONDS, POLL_SECONDS
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish
-from zeh_spark.testing.writers import until
 
 SLACK = 4.0
 """Seconds by which a busy machine may be late."""

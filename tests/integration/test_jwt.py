@@ -23,6 +23,7 @@ from starlette.requests import Request
 
 from tests.fix_cli import call
 from tests.fix_publisher import served
+from tests.store_contract.writers import until
 from zeh_spark.access import gate as access
 from zeh_spark.access import jwt_tokens
 from zeh_spark.access.gate import Gate
@@ -32,7 +33,6 @@ from zeh_spark.errors import StoreError
 from zeh_spark.publisher import MemoryStore, create_app, open_store
 from zeh_spark.store.access import ADMIN, Grant, Right, Token, new_token
 from zeh_spark.testing import publish, running_publisher
-from zeh_spark.testing.writers import until
 
 ISSUER, AUDIENCE = "https://login.example/", "feeds"
 KEYS: dict[str, Any] = {

@@ -22,11 +22,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from tests.fix_publisher import Publisher
+from tests.store_contract.writers import until
 from zeh_spark.protocol import problems, wire
 from zeh_spark.publisher import Block, MemoryStore, Problem, create_app
 from zeh_spark.publisher.long_polling import POLL_SECONDS
 from zeh_spark.testing import publish, running_publisher
-from zeh_spark.testing.writers import until
 
 FIRST = "n=2&cursor0=_first"
 

@@ -12,9 +12,10 @@ import pytest
 import requests
 
 from tests.fix_publisher import Answer, Publisher
+from tests.store_contract import writers
 from zeh_spark.protocol.upload_format import Chunker
 from zeh_spark.publisher import open_store
-from zeh_spark.testing import running_publisher, writers
+from zeh_spark.testing import running_publisher
 
 FIRST = "n=2&cursor0=_first"
 BOTH = "n=2&cursor0=_first&cursor1=_first"

@@ -22,11 +22,11 @@ from tests import postgresql
 from tests.contract.databases import in_threads
 from tests.fix_publish import Caller, Reply, Who, rows
 from tests.fix_publisher import served
+from tests.store_contract.writers import everything, until
 from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import open_store
 from zeh_spark.store.batches import chained
 from zeh_spark.testing import running_publisher
-from zeh_spark.testing.writers import everything, until
 
 WRITERS = 16
 

@@ -15,6 +15,8 @@ import pytest
 import requests
 
 from tests.fix_publish import Who, rows
+from tests.store_contract.site import StoppedClock
+from tests.store_contract.writers import call, chunk, declared, until, upload
 from zeh_spark.access.gate import Gate
 from zeh_spark.network.shares import SHARE, Shares
 from zeh_spark.protocol.upload_format import upload_body
@@ -25,8 +27,6 @@ from zeh_spark.store.access import ADMIN, new_token
 from zeh_spark.store.interface import FeedState
 from zeh_spark.store.problems import Problem
 from zeh_spark.testing import publish, running_publisher
-from zeh_spark.testing.site import StoppedClock
-from zeh_spark.testing.writers import call, chunk, declared, until, upload
 
 OURS, OTHERS = "127.0.0.1", "127.0.0.2"
 """Two addresses of this machine."""

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tests.fix_cli import call
 from tests.fix_tls import Pair, TlsFolder
+from tests.store_contract.writers import until
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import PublisherError, StoreError
 from zeh_spark.network import certificates, http_protocol
@@ -36,7 +37,6 @@ from zeh_spark.publisher.config import Config
 from zeh_spark.publisher.reload import Hangups, Reload
 from zeh_spark.publisher.server import Running, Server, listen
 from zeh_spark.testing import publish
-from zeh_spark.testing.writers import until
 
 
 @contextmanager

@@ -11,13 +11,13 @@ from contextlib import closing
 
 import pytest
 
+from tests.store_contract.writers import until
 from zeh_spark.access.gate import Gate
 from zeh_spark.network.shares import Unsent
 from zeh_spark.publisher import MemoryStore, create_app
 from zeh_spark.store.access import ADMIN, new_token
 from zeh_spark.store.problems import Problem
 from zeh_spark.testing import publish, running_publisher
-from zeh_spark.testing.writers import until
 
 OURS, OTHERS = "127.0.0.1", "127.0.0.2"
 """Two addresses of this machine."""

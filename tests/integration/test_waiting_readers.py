@@ -12,11 +12,11 @@ from functools import partial
 import pytest
 import requests
 
+from tests.store_contract.writers import until
 from zeh_spark.publisher import Block, MemoryStore
 from zeh_spark.publisher.direct_api import PLANS
 from zeh_spark.store.interface import Anchor, FeedState
 from zeh_spark.testing import publish, running_publisher
-from zeh_spark.testing.writers import until
 
 READERS = 20
 

@@ -54,8 +54,6 @@ LAYERS = {
     "conformance": {"client", "errors", "options", "protocol"},
     "doctor": {"client", "conformance", "errors", "options"},
     "audit": {"client", "errors", "options", "protocol", "store"},
-    "testing": {"errors", "loading", "protocol", "publisher", "store"},
-    "store_contract": {"errors", "protocol", "publisher", "retention", "store", "testing"},
     "cli": {
         "access", "audit", "client", "conformance", "doctor", "errors", "loading", "network",
         "options", "outbox", "protocol", "publish", "publisher", "quickstart", "retention",

@@ -128,8 +128,8 @@ def prune(
         if step.upto <= done.upto:
             raise RuntimeError(
                 f"feed {feed!r}: events up to position {done.upto} were removed and are there"
-                " again. If the store was restored meanwhile, prune again. Otherwise the store is"
-                " faulty: run the tests of zeh_spark.store_contract on it"
+                " again. If the store was restored meanwhile, prune again. Otherwise report this:"
+                " it is a fault of zeh_spark"
             )
         store.remove(feed, step.upto, by=by)
         progress(step.events)

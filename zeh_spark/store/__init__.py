@@ -5,5 +5,5 @@
 `refusals`, `feed` (what a page holds), `epochs`, `clock`. The stores are in the packages
 `memory_store`, `sqlite_store` and `postgresql_store`.
 
-To add a store, implement `interface.Store` and run `zeh_spark.store_contract` against it.
+`tests.store_contract` holds the tests that each store has to pass.
 """

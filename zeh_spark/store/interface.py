@@ -5,7 +5,7 @@ counts from 1 without gaps over all partitions, when its batch is committed. A b
 staged, in uploads that no reader sees, then committed as a whole.
 
 Rule for editors: what a store decides is in `commit_decision`, `commit_plan` and the functions
-here, the same for every store; `zeh_spark.store_contract` checks each store against them.
+here, the same for every store; `tests.store_contract` checks each store against them.
 Runs in the publisher and in commands that write, never on an event loop.
 """
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from tests.store_contract.writers import FEED, call, chunk, commit, upload
 from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.audit.judge import Judge
 from zeh_spark.audit.ledger import Ledger, ListedProducer
@@ -17,7 +18,6 @@ from zeh_spark.publisher import MemoryStore
 from zeh_spark.publisher.rendering import body
 from zeh_spark.store.batches import StoredReceipt
 from zeh_spark.store.feed import ChunkFeed
-from zeh_spark.testing.writers import FEED, call, chunk, commit, upload
 
 
 @pytest.fixture

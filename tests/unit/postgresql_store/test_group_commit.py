@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.store_contract.writers import until
 from zeh_spark.postgresql_store.group_commit import (
     GROUP,
     Asked,
@@ -18,7 +19,6 @@ from zeh_spark.postgresql_store.group_commit import (
     QueuedCommit,
 )
 from zeh_spark.store.interface import StoreOutcomeUnknownError
-from zeh_spark.testing.writers import until
 
 
 def asked(number: int) -> Look:

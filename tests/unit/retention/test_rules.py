@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
+from tests.store_contract.writers import chunk, publish
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.retention.pruner import Pruner
 from zeh_spark.retention.rules import STEP_CHUNKS, prune
 from zeh_spark.store.acts import Actor
 from zeh_spark.store.clock import DAY_MS
 from zeh_spark.store.interface import Retention
-from zeh_spark.testing.writers import chunk, publish
 
 
 class Forgetful(MemoryStore):

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.store_contract.writers import FEED, chunk, everything, publish, refusal
 from zeh_spark.protocol.direct_reads import (
     ChunksRequest,
     Group,
@@ -21,7 +22,6 @@ from zeh_spark.protocol.direct_reads import (
 from zeh_spark.publisher import MemoryStore, Problem
 from zeh_spark.store import direct_plans, direct_reads
 from zeh_spark.store.interface import Chunk, FeedState
-from zeh_spark.testing.writers import FEED, chunk, everything, publish, refusal
 
 FIRST = {"0": "_first", "1": "_first"}
 

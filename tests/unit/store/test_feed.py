@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.store_contract.writers import publish
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.served_lines import Block
 from zeh_spark.protocol.upload_format import Chunker
@@ -17,7 +18,6 @@ from zeh_spark.store.feed import ChunkFeed, groups
 from zeh_spark.store.interface import Chunk
 from zeh_spark.store.problems import Problem
 from zeh_spark.store.reading import in_order
-from zeh_spark.testing.writers import publish
 
 Log = list[tuple[int, int]]
 """A feed as the chunks written to it: stored partition and number of events."""

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.store_contract.writers import FEED, chunk, everything, publish
 from zeh_spark.protocol import problems
 from zeh_spark.publisher import MemoryStore, Problem
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.interface import Chunk
-from zeh_spark.testing.writers import FEED, chunk, everything, publish
 
 COMMITS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=30)
 """The partition of each chunk, and the ms since the one before."""

@@ -1,7 +1,4 @@
-"""Where a store keeps its data, for the contract: it can be opened, crashed, copied and restored.
-
-Write a Site for a store of your own, so that the tests in `store_contract` can run with it.
-"""
+"""Where a store keeps its data, for the contract: to open, crash, copy and restore it."""
 
 from __future__ import annotations
 

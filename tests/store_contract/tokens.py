@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tests.store_contract.site import Opened
 from zeh_spark.publisher import Store
 from zeh_spark.store.access import ADMIN, Grant, Right, Token, new_token
-from zeh_spark.testing.site import Opened
 
 _GRANTS = Grant(Right.READ, "orders*"), Grant(Right.PUBLISH, "orders", 'till-"ä*')
 

@@ -17,15 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zeh_spark.protocol.upload_format import Content, StagedChunk
-from zeh_spark.protocol.wire import BATCH_INCARNATION
-from zeh_spark.publisher import MemoryStore, Problem, Store
-from zeh_spark.store.access import Maker
-from zeh_spark.store.batches import Call, Declared, TaskAttempt, Upload
-from zeh_spark.store.commit_plan import PACKED_BYTES, SMALL_EVENTS
-from zeh_spark.store.interface import StagingResult
-from zeh_spark.testing.site import Opened, Site, StoppedClock
-from zeh_spark.testing.writers import (
+from tests.store_contract.site import Opened, Site, StoppedClock
+from tests.store_contract.writers import (
     FEED,
     call,
     chunk,
@@ -38,6 +31,13 @@ from zeh_spark.testing.writers import (
     refusal,
     upload,
 )
+from zeh_spark.protocol.upload_format import Content, StagedChunk
+from zeh_spark.protocol.wire import BATCH_INCARNATION
+from zeh_spark.publisher import MemoryStore, Problem, Store
+from zeh_spark.store.access import Maker
+from zeh_spark.store.batches import Call, Declared, TaskAttempt, Upload
+from zeh_spark.store.commit_plan import PACKED_BYTES, SMALL_EVENTS
+from zeh_spark.store.interface import StagingResult
 
 
 def test_uploads_are_invisible_before_their_commit(store: Store) -> None:

@@ -3,8 +3,7 @@
     with running_publisher(store) as url:
         spark.read.format("zeroeventhub").load(f"{url}/orders")
 
-`store_contract` has the tests that every store has to pass. Rule for editors: import neither pytest
-nor hypothesis here, because tests of users may have neither.
+Rule for editors: do not import pytest here, because tests of users may not have it.
 """
 
 from __future__ import annotations

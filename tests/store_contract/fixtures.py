@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.store_contract.site import Opened, Site, StoppedClock
+from tests.store_contract.world import World
+from tests.store_contract.writers import FEED
 from zeh_spark.publisher import Store
 from zeh_spark.store.batches import RECEIPTS
-from zeh_spark.testing.site import Opened, Site, StoppedClock
-from zeh_spark.testing.world import World
-from zeh_spark.testing.writers import FEED
 
 
 @pytest.fixture

@@ -12,11 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from zeh_spark.publisher import Problem, Store
-from zeh_spark.store import batches
-from zeh_spark.store.batches import Call, Declared, ProducerState, StoredReceipt, chained
-from zeh_spark.testing.site import Opened, Site, StoppedClock
-from zeh_spark.testing.writers import (
+from tests.store_contract.site import Opened, Site, StoppedClock
+from tests.store_contract.writers import (
     FEED,
     call,
     chunk,
@@ -28,6 +25,9 @@ from zeh_spark.testing.writers import (
     refusal,
     upload,
 )
+from zeh_spark.publisher import Problem, Store
+from zeh_spark.store import batches
+from zeh_spark.store.batches import Call, Declared, ProducerState, StoredReceipt, chained
 
 
 def put(store: Store, by: Call, *rows: bytes) -> tuple[StoredReceipt, bool]:

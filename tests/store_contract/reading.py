@@ -9,13 +9,13 @@ from functools import partial
 
 import pytest
 
+from tests.store_contract.site import Opened, Site, StoppedClock
+from tests.store_contract.writers import call, chunk, everything, large, publish, until, upload
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import Store
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.interface import UnknownFeedError
-from zeh_spark.testing.site import Opened, Site, StoppedClock
-from zeh_spark.testing.writers import call, chunk, everything, large, publish, until, upload
 
 
 def test_batches_get_positions_in_the_order_of_their_commits(store: Store) -> None:

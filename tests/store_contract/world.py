@@ -21,14 +21,14 @@ from dataclasses import replace
 from itertools import count, cycle
 from typing import Any
 
+from tests.store_contract import anomalies
+from tests.store_contract.anomalies import Entry
+from tests.store_contract.drivers import Driver, DriverCheckpoint, DriverRow, Execution, TaskLayout
+from tests.store_contract.site import Site
+from tests.store_contract.writers import FEED
 from zeh_spark.protocol.upload_format import Chunker, Content
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.store.batches import Call, Declared, Overrides, StoredReceipt, TaskAttempt, Upload
-from zeh_spark.testing import anomalies
-from zeh_spark.testing.anomalies import Entry
-from zeh_spark.testing.drivers import Driver, DriverCheckpoint, DriverRow, Execution, TaskLayout
-from zeh_spark.testing.site import Site
-from zeh_spark.testing.writers import FEED
 
 OPTIONS = {
     "acceptGap": "accept_gap",

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.store_contract.retention import NOTHING, three
+from tests.store_contract.writers import FEED, chunk, data, everything, large, publish
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.retention import rules as retention
 from zeh_spark.retention.rules import Removal, plan, prune
@@ -13,8 +15,6 @@ from zeh_spark.store import feed, reading
 from zeh_spark.store.acts import Actor
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.interface import Retention
-from zeh_spark.store_contract.retention import NOTHING, three
-from zeh_spark.testing.writers import FEED, chunk, data, everything, large, publish
 
 
 def cursor(store: Store, g: int) -> str:

@@ -14,16 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from zeh_spark.protocol.direct_reads import PlanRequest
-from zeh_spark.protocol.upload_format import lines_of
-from zeh_spark.publisher import Problem, Store
-from zeh_spark.retention.rules import prune
-from zeh_spark.store import direct_plans
-from zeh_spark.store.feed import ChunkFeed
-from zeh_spark.store.interface import Retention
-from zeh_spark.store_contract.direct_reads import fetched_groups
-from zeh_spark.testing.site import Opened, Site
-from zeh_spark.testing.writers import (
+from tests.store_contract.direct_reads import fetched_groups
+from tests.store_contract.site import Opened, Site
+from tests.store_contract.writers import (
     FEED,
     call,
     chunk,
@@ -33,7 +26,14 @@ from zeh_spark.testing.writers import (
     large,
     publish,
 )
-from zeh_spark.testing.writers import upload as upload_of
+from tests.store_contract.writers import upload as upload_of
+from zeh_spark.protocol.direct_reads import PlanRequest
+from zeh_spark.protocol.upload_format import lines_of
+from zeh_spark.publisher import Problem, Store
+from zeh_spark.retention.rules import prune
+from zeh_spark.store import direct_plans
+from zeh_spark.store.feed import ChunkFeed
+from zeh_spark.store.interface import Retention
 
 
 @dataclass

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
+from tests.store_contract.site import Opened
 from zeh_spark.publisher import Store
 from zeh_spark.store.access import Maker
 from zeh_spark.store.cursor_sets import CursorSet
 from zeh_spark.store.problems import Problem
-from zeh_spark.testing.site import Opened
 
 
 def test_cursor_set_keeps_the_last_cursor_of_each_partition(store: Store) -> None:

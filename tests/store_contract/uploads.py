@@ -7,12 +7,8 @@ from functools import partial
 
 import pytest
 
-from zeh_spark.publisher import Problem, Store
-from zeh_spark.retention.pruner import Pruner
-from zeh_spark.store.batches import UPLOAD_BYTES, TaskAttempt, Upload
-from zeh_spark.store.outcome import attempted
-from zeh_spark.testing.site import Site, StoppedClock
-from zeh_spark.testing.writers import (
+from tests.store_contract.site import Site, StoppedClock
+from tests.store_contract.writers import (
     FEED,
     call,
     chunk,
@@ -24,6 +20,10 @@ from zeh_spark.testing.writers import (
     until,
     upload,
 )
+from zeh_spark.publisher import Problem, Store
+from zeh_spark.retention.pruner import Pruner
+from zeh_spark.store.batches import UPLOAD_BYTES, TaskAttempt, Upload
+from zeh_spark.store.outcome import attempted
 
 ONE = upload(chunk(0, b"1"))
 SIZE = ONE.bytes

@@ -4,6 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from tests.store_contract.site import Opened, Site, StoppedClock
+from tests.store_contract.writers import (
+    FEED,
+    call,
+    chunk,
+    commit,
+    data,
+    everything,
+    large,
+    publish,
+    publish_as,
+    refusal,
+    until,
+)
+from tests.store_contract.writers import upload as upload_of
 from zeh_spark.protocol.upload_format import StagedChunk
 from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.publisher import Problem, Store
@@ -20,21 +35,6 @@ from zeh_spark.retention.rules import (
 from zeh_spark.store.acts import Actor
 from zeh_spark.store.batches import Call
 from zeh_spark.store.interface import Chunk, Retention, StoreBusyError
-from zeh_spark.testing.site import Opened, Site, StoppedClock
-from zeh_spark.testing.writers import (
-    FEED,
-    call,
-    chunk,
-    commit,
-    data,
-    everything,
-    large,
-    publish,
-    publish_as,
-    refusal,
-    until,
-)
-from zeh_spark.testing.writers import upload as upload_of
 
 NOTHING = Retention(bytes=1)
 """A retention that keeps nothing: even the newest chunk is larger."""

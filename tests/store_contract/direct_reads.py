@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.store_contract.writers import FEED, chunk, everything, publish
 from zeh_spark.protocol.direct_reads import (
     ChunksRequest,
     Group,
@@ -15,7 +16,6 @@ from zeh_spark.protocol.direct_reads import (
 from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import Store
 from zeh_spark.store import direct_plans, direct_reads
-from zeh_spark.testing.writers import FEED, chunk, everything, publish
 
 
 def test_a_scan_has_the_chunks_of_all_partitions_between_two_positions(store: Store) -> None:

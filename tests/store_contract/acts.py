@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from tests.store_contract.site import Opened, StoppedClock
+from tests.store_contract.writers import FEED, call, chunk, commit, publish, upload
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.store.access import ADMIN, new_token
@@ -23,8 +25,6 @@ from zeh_spark.store.acts import (
 )
 from zeh_spark.store.batches import Call, Overrides
 from zeh_spark.store.interface import Retention, UnknownFeedError
-from zeh_spark.testing.site import Opened, StoppedClock
-from zeh_spark.testing.writers import FEED, call, chunk, commit, publish, upload
 
 ALICE = Actor("alice@host", Via.CLI)
 _TEXT, _TOKEN = new_token("warehouse", ADMIN, 5, expires=9)

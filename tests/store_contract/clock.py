@@ -6,13 +6,8 @@ import time
 
 import pytest
 
-from zeh_spark.errors import StoreError
-from zeh_spark.publisher import Store
-from zeh_spark.retention.pruner import Pruner
-from zeh_spark.store import clock as clocks
-from zeh_spark.store.interface import Retention, StoreBusyError
-from zeh_spark.testing.site import Opened, StoppedClock
-from zeh_spark.testing.writers import (
+from tests.store_contract.site import Opened, StoppedClock
+from tests.store_contract.writers import (
     FEED,
     call,
     chunk,
@@ -23,6 +18,11 @@ from zeh_spark.testing.writers import (
     publish_as,
     until,
 )
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher import Store
+from zeh_spark.retention.pruner import Pruner
+from zeh_spark.store import clock as clocks
+from zeh_spark.store.interface import Retention, StoreBusyError
 
 _A_MONTH = Retention(age_ms=30 * clocks.DAY_MS)
 

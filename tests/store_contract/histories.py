@@ -25,11 +25,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.store_contract.drivers import Execution, TaskLayout
+from tests.store_contract.site import Site, StoppedClock
+from tests.store_contract.world import World
+from tests.store_contract.writers import FEED
 from zeh_spark.store.batches import Overrides
-from zeh_spark.testing.drivers import Execution, TaskLayout
-from zeh_spark.testing.site import Site, StoppedClock
-from zeh_spark.testing.world import World
-from zeh_spark.testing.writers import FEED
 
 KEPT_RECEIPTS = 3
 """So few receipts of a producer are kept, so that histories soon come to their end."""
