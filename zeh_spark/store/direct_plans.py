@@ -34,7 +34,7 @@ from zeh_spark.store.direct_reads import (
 )
 from zeh_spark.store.interface import Chunk, Store
 from zeh_spark.store.problems import Problem, other_history
-from zeh_spark.store.reading import check_kept, covered, parse_cursor
+from zeh_spark.store.reading import check_kept, covered, parse_cursor, scanned
 
 RANGE_BYTES = 16 << 20
 """Bytes of lines of a range, about, if the reader does not say."""
@@ -131,18 +131,10 @@ class Planner:
             self._store, self._feed.name, {each: before[each] for each in sorted(behind)}, high
         )
         yield from self._within(found)
-        yield from self._within(self._scanned(high))
-
-    def _scanned(self, after: int) -> Iterator[Chunk]:
-        """Yield all chunks after a position that every partition has reached."""
-        name, limit = self._feed.name, 64
-        while after < self._upto:
-            found = self._store.scan(name, after, self._upto, limit)
-            check_kept(self._store, name, {each: max(after, g) for each, g in self._stored.items()})
-            yield from found
-            if len(found) < limit:
-                return
-            after, limit = found[-1].g, min(4 * limit, _SCAN_CHUNKS)
+        name, most = self._feed.name, _SCAN_CHUNKS
+        yield from self._within(
+            scanned(self._store, name, self._stored, high, self._upto, 64, most)
+        )
 
     def _within(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         """Yield the chunks that are not after the explicit end of their partition."""

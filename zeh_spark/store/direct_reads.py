@@ -14,7 +14,6 @@ from functools import partial
 
 import numpy as np
 
-from zeh_spark.errors import StoreError
 from zeh_spark.protocol import direct_reads, problems, wire
 from zeh_spark.protocol.direct_reads import (
     HEADERS,
@@ -31,14 +30,16 @@ from zeh_spark.store.commit_plan import tag
 from zeh_spark.store.interface import Chunk, FeedState, Store
 from zeh_spark.store.problems import Problem, other_history
 from zeh_spark.store.reading import (
-    check_history_kept,
     check_kept,
     covered,
+    frames_of,
+    groups,
     in_order,
     known_history,
     parse_cursor,
     positions,
     positions_in,
+    scanned,
 )
 
 _FIRST_CHUNKS = 64
@@ -65,7 +66,8 @@ def requested_chunks(
         sent = Totals()
         stored = covered(wanted.partition, request.n, feed.partitions)
         after = dict.fromkeys(stored, begin)
-        for chunks in _groups(chunks_of(store, name, after, end, everything=request.n == 1)):
+        found_chunks = chunks_of(store, name, after, end, everything=request.n == 1)
+        for chunks in groups(found_chunks, _GROUP_BYTES, _GROUP_CHUNKS):
             key = key_of("group", feed.origin, chunks)
             group = cache.get(key, partial(_encoded, store, name, chunks))
             count(group.totals.events)
@@ -77,7 +79,7 @@ def requested_chunks(
 
 def _encoded(store: Store, name: str, chunks: Sequence[Chunk]) -> EncodedGroup:
     names = {each.producer for each in chunks if each.producer is not None}
-    return encode_group(header_records(chunks), names, _frames(store, name, chunks))
+    return encode_group(header_records(chunks), names, frames_of(store, name, chunks))
 
 
 def chunks_of(
@@ -101,11 +103,7 @@ def chunks_of(
         yield from in_order(look_up, after, _FIRST_CHUNKS)
         return
     begin = min(after.values())
-    while found := store.scan(name, begin, upto, _GROUP_CHUNKS):
-        check_kept(store, name, dict.fromkeys(after, begin))
-        yield from found
-        begin = found[-1].g
-    check_kept(store, name, dict.fromkeys(after, begin))
+    yield from scanned(store, name, after, begin, upto, _GROUP_CHUNKS, _GROUP_CHUNKS)
 
 
 def check_ranges(request: ChunksRequest, most: int) -> None:
@@ -192,27 +190,3 @@ def _endpoints(store: Store, feed: FeedState, request: ChunksRequest) -> list[tu
             )
         found.append((begin[0], end[0]))
     return found
-
-
-def _groups(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
-    """Yield neighbours that are sent, and kept, together: about _GROUP_BYTES of lines."""
-    group: list[Chunk] = []
-    size = 0
-    for chunk in chunks:
-        if group and (size + chunk.size > _GROUP_BYTES or len(group) == _GROUP_CHUNKS):
-            yield group
-            group, size = [], 0
-        group.append(chunk)
-        size += chunk.size
-    if group:
-        yield group
-
-
-def _frames(store: Store, name: str, group: Sequence[Chunk]) -> list[bytes]:
-    try:
-        frames = store.frames([each.blob for each in group])
-    except StoreError:
-        check_kept(store, name, {each.partition: each.g - 1 for each in reversed(group)})
-        raise
-    check_history_kept(store, name, group)
-    return frames

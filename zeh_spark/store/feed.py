@@ -23,7 +23,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from zeh_spark.errors import StoreError
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.direct_reads import ChunksRequest, Plan, PlanRequest
 from zeh_spark.protocol.feed_identity import FeedIdentity
@@ -41,8 +40,11 @@ from zeh_spark.store.reading import (
     check_kept,
     covered,
     cursors_at,
+    frames_of,
+    groups,
     in_order,
     positions,
+    scanned,
 )
 
 DEFAULT_HINT = 10_000
@@ -231,13 +233,7 @@ class ChunkFeed:
         group = part.chunks
         for each, cursor in part.cursors.items():
             yield Block(each, b"", cursor)
-        try:
-            frames = self._store.frames([each.blob for each in group]) if group else []
-        except StoreError:
-            before = {each.partition: each.g - 1 for each in reversed(group)}
-            check_kept(self._store, self._name, before)
-            raise
-        check_history_kept(self._store, self._name, group)
+        frames = frames_of(self._store, self._name, group) if group else []
         for chunk, frame in zip(group, frames, strict=True):
             stamped = stamps(chunk.partition, chunk.time, chunk.producer, chunk.batch)
             yield Block(chunk.partition, lines_of(frame), chunk.cursor, stamped, chunk.sequence)
@@ -295,19 +291,11 @@ class ChunkFeed:
 
         low, high = min(after.values(), default=0), max(after.values(), default=0)
         if len(after) == self.partitions and high - low <= _NEAR:
-            return groups(up_to_hint(self._scanned(after, head), hint))
-        return groups(up_to_hint(in_order(look_up, after), hint))
-
-    def _scanned(self, after: Mapping[int, int], head: int) -> Iterator[Chunk]:
-        """Yield the chunks after positions of all partitions, which are near each other."""
-        low, limit = min(after.values()), 16
-        while low < head:
-            found = self._store.scan(self._name, low, head, limit)
-            check_kept(self._store, self._name, {each: max(low, g) for each, g in after.items()})
-            yield from (each for each in found if each.g > after[each.partition])
-            if len(found) < limit:
-                return
-            low, limit = found[-1].g, min(2 * limit, 1024)
+            found = scanned(self._store, self._name, after, low, head, 16, 1024)
+            found = (each for each in found if each.g > after[each.partition])
+        else:
+            found = in_order(look_up, after)
+        return groups(up_to_hint(found, hint), READ_BYTES, 64)
 
 
 def _state_of(feed: FeedState) -> object:
@@ -324,17 +312,3 @@ def up_to_hint(chunks: Iterable[Chunk], hint: int) -> Iterator[Chunk]:
         events += chunk.events
         if events >= hint:
             return
-
-
-def groups(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    """Yield neighbours that are read together: one chunk, or several small ones."""
-    group: list[Chunk] = []
-    size = 0
-    for chunk in chunks:
-        if group and (size + chunk.size > READ_BYTES or len(group) == 64):
-            yield group
-            group, size = [], 0
-        group.append(chunk)
-        size += chunk.size
-    if group:
-        yield group

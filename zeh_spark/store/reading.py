@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from zeh_spark.errors import StoreError
 from zeh_spark.protocol import problems, wire
 from zeh_spark.store.commit_plan import tag
 from zeh_spark.store.interface import Anchor, Chunk, FeedState, Store
@@ -157,6 +158,17 @@ def check_history_kept(store: Store, feed: str, chunks: Sequence[Chunk]) -> None
             raise other_history(each.partition, each.cursor, why, replica=replica)
 
 
+def frames_of(store: Store, feed: str, chunks: Sequence[Chunk]) -> list[bytes]:
+    """Return the frames of chunks. Raises Problem if they were removed or replaced meanwhile."""
+    try:
+        frames = store.frames([each.blob for each in chunks])
+    except StoreError:
+        check_kept(store, feed, {each.partition: each.g - 1 for each in reversed(chunks)})
+        raise
+    check_history_kept(store, feed, chunks)
+    return frames
+
+
 def covered(partition: int, n: int, partitions: int) -> range:
     """Return the stored partitions of a reader's partition.
 
@@ -198,6 +210,43 @@ def check_history(
         why = f"position {g} has the tag {tags.get(g)!r}"
     if why:
         raise other_history(partition, cursor, why, replica=feed.replica)
+
+
+def scanned(
+    store: Store,
+    feed: str,
+    after: Mapping[int, int],
+    begin: int,
+    upto: int,
+    limit: int,
+    most: int,
+) -> Iterator[Chunk]:
+    """Yield the chunks of all partitions with `begin` < g <= `upto`.
+
+    Nothing may be removed after the position that `after` has for each partition. `limit` chunks
+    are read at first, then more at a time, up to `most`.
+    """
+    while begin < upto:
+        found = store.scan(feed, begin, upto, limit)
+        check_kept(store, feed, {each: max(begin, g) for each, g in after.items()})
+        yield from found
+        if len(found) < limit:
+            return
+        begin, limit = found[-1].g, min(2 * limit, most)
+
+
+def groups(chunks: Iterable[Chunk], most_bytes: int, most_chunks: int) -> Iterator[list[Chunk]]:
+    """Yield neighbours that are read together: one chunk, or several small ones."""
+    group: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        if group and (size + chunk.size > most_bytes or len(group) == most_chunks):
+            yield group
+            group, size = [], 0
+        group.append(chunk)
+        size += chunk.size
+    if group:
+        yield group
 
 
 def in_order(

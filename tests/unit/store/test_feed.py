@@ -14,10 +14,10 @@ from zeh_spark.protocol import wire
 from zeh_spark.protocol.served_lines import Block
 from zeh_spark.protocol.upload_format import Chunker
 from zeh_spark.publisher import MemoryStore
-from zeh_spark.store.feed import ChunkFeed, groups
+from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.interface import Chunk
 from zeh_spark.store.problems import Problem
-from zeh_spark.store.reading import in_order
+from zeh_spark.store.reading import READ_BYTES, groups, in_order
 
 Log = list[tuple[int, int]]
 """A feed as the chunks written to it: stored partition and number of events."""
@@ -198,9 +198,9 @@ def test_merged_windows_are_the_whole_log(partitions: list[int], limit: int) -> 
 def test_groups_are_bounded_and_keep_the_order(sizes: list[int]) -> None:
     """Serving takes the memory of one large chunk, or of several small ones."""
     log = [chunk(g, 0, size) for g, size in enumerate(sizes)]
-    found = list(groups(log))
+    found = list(groups(log, READ_BYTES, 64))
     assert log == list(itertools.chain(*found))
-    assert all(len(g) == 1 or sum(c.size for c in g) <= 1 << 20 for g in found)
+    assert all(len(g) == 1 or sum(c.size for c in g) <= READ_BYTES for g in found)
 
 
 def test_many_partitions_take_few_look_ups() -> None:
