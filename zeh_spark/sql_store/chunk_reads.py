@@ -101,15 +101,15 @@ def unread(connection: Connection, feed: str, positions: Mapping[int, int], upto
     return set(rows.scalars())
 
 
-def frames(connection: Connection, wanted: Sequence[int]) -> list[bytes]:
+def frames(connection: Connection, blobs: Sequence[int]) -> list[bytes]:
     """Return the frames of chunks by the ids of their blobs (see `Store.frames`).
 
     Raises StoreError if there is no frame with one of these ids.
     """
-    found: dict[int, bytes] = dict(_tuples(connection.execute(_FRAMES, {"some": list(wanted)})))
-    if missing := set(wanted) - found.keys():
+    found: dict[int, bytes] = dict(_tuples(connection.execute(_FRAMES, {"some": list(blobs)})))
+    if missing := set(blobs) - found.keys():
         raise frame_missing(min(missing))
-    return [found[blob] for blob in wanted]
+    return [found[blob] for blob in blobs]
 
 
 def tags(connection: Connection, feed: str, positions: Iterable[int]) -> dict[int, str]:

@@ -11,11 +11,11 @@ Runs in the publisher and in commands that write, on threads that may block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from functools import partial
-from typing import Any, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -61,8 +61,6 @@ from zeh_spark.store.batches import (
 from zeh_spark.store.commit_decision import known_receipt
 from zeh_spark.store.cursor_sets import NOBODY, CursorSet
 from zeh_spark.store.interface import (
-    Anchor,
-    Chunk,
     Clock,
     FeedState,
     Retention,
@@ -73,6 +71,7 @@ from zeh_spark.store.interface import (
 )
 from zeh_spark.store.problems import Problem
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 GROUP_EVENTS, GROUP_TASKS = 10_000, 1_000
@@ -80,6 +79,17 @@ GROUP_EVENTS, GROUP_TASKS = 10_000, 1_000
 
 The feed's other writers wait while such a transaction lasts.
 """
+
+
+def _read(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[SqlStore, P], T]:
+    """Return a method of the store that is one read."""
+
+    @wraps(work)
+    def read(store: SqlStore, /, *given: P.args, **named: P.kwargs) -> T:
+        with store._reading() as connection:
+            return work(connection, *given, **named)
+
+    return read
 
 
 class SqlStore:
@@ -195,20 +205,19 @@ class SqlStore:
         with self._reading() as connection:
             return find_feed(connection, name)[1]
 
-    def feeds(self) -> list[FeedState]:
-        """Return all feeds by name (see `Store.feeds`)."""
-        with self._reading() as connection:
-            return producers.every_feed(connection)
+    # Reads that are one call
 
-    def staged(self) -> dict[str, int]:
-        """Return the bytes that are staged, by feed (see `Store.staged`)."""
-        with self._reading() as connection:
-            return uploads.staged_bytes(connection)
-
-    def identity(self, feed: str) -> FeedIdentity:
-        """Return the feed's id and epochs (see `Store.identity`)."""
-        with self._reading() as connection:
-            return epochs.identity(connection, feed)
+    feeds = _read(producers.every_feed)
+    staged = _read(uploads.staged_bytes)
+    identity = _read(epochs.identity)
+    chunks = _read(chunk_reads.after)
+    scan = _read(chunk_reads.scan)
+    unread = _read(chunk_reads.unread)
+    frames = _read(chunk_reads.frames)
+    tags = _read(chunk_reads.tags)
+    last = _read(chunk_reads.last)
+    anchors = _read(chunk_reads.anchors_of)
+    retention = _read(retentions.find)
 
     def begin_epoch(
         self,
@@ -356,41 +365,6 @@ class SqlStore:
 
         self._administer(by, Action.DELETE_PRODUCER, work, feed=feed, subject=name)
 
-    def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
-        """Return chunks after these positions (see `Store.chunks`)."""
-        with self._reading() as connection:
-            return chunk_reads.after(connection, feed, positions, upto, limit)
-
-    def scan(self, feed: str, after: int, upto: int, limit: int) -> list[Chunk]:
-        """Return chunks of all partitions between two positions (see `Store.scan`)."""
-        with self._reading() as connection:
-            return chunk_reads.scan(connection, feed, after, upto, limit)
-
-    def unread(self, feed: str, positions: Mapping[int, int], upto: int) -> set[int]:
-        """Return the partitions that have chunks after their positions (see `Store.unread`)."""
-        with self._reading() as connection:
-            return chunk_reads.unread(connection, feed, positions, upto)
-
-    def frames(self, blobs: Sequence[int]) -> list[bytes]:
-        """Return the frames of chunks (see `Store.frames`)."""
-        with self._reading() as connection:
-            return chunk_reads.frames(connection, blobs)
-
-    def tags(self, feed: str, positions: Iterable[int]) -> dict[int, str]:
-        """Return the tags of chunks by position (see `Store.tags`)."""
-        with self._reading() as connection:
-            return chunk_reads.tags(connection, feed, positions)
-
-    def last(self, feed: str, partitions: Iterable[int], upto: int) -> Chunk | None:
-        """Return the newest chunk of these partitions (see `Store.last`)."""
-        with self._reading() as connection:
-            return chunk_reads.last(connection, feed, partitions, upto)
-
-    def anchors(self, feed: str) -> dict[int, Anchor]:
-        """Return what retention removed last, by partition (see `Store.anchors`)."""
-        with self._reading() as connection:
-            return chunk_reads.anchors_of(connection, feed)
-
     def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None:
         """Remove all chunks up to a position (see `Store.remove`)."""
 
@@ -402,11 +376,6 @@ class SqlStore:
             self._administer(by, Action.PRUNE, work, feed=feed)
         else:
             self._write(work, durable=False)
-
-    def retention(self, feed: str) -> Retention:
-        """Return what the feed keeps (see `Store.retention`)."""
-        with self._reading() as connection:
-            return retentions.find(connection, feed)
 
     def set_retention(self, feed: str, retention: Retention, *, by: Actor | None = None) -> None:
         """Set what the feed keeps (see `Store.set_retention`)."""
