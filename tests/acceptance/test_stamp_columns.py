@@ -16,6 +16,7 @@ from zeh_spark import dedup, lakehouse, parsed, sessions, stamped
 from zeh_spark.errors import OptionError
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.served_lines import Block
+from zeh_spark.store.feed import Feed
 from zeh_spark.testing import running_publisher
 
 COLUMNS = ["partition", "timestamp", "feed", "producer", "storedPartition", "sequence", "batch"]
@@ -201,7 +202,7 @@ def test_a_relay_is_told_to_drop_the_columns(publisher, read):
         writer.options(producerId="relay", batchId="1").save(publisher.url)
 
 
-class Stamped:
+class Stamped(Feed):
     """A feed of another publisher, whose events have headers like those of our publisher."""
 
     partitions = 1

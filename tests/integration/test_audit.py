@@ -20,7 +20,7 @@ from zeh_spark.audit.findings import Difference
 from zeh_spark.audit.pieces import Piece
 from zeh_spark.errors import PublisherError, PublishError, StoreError
 from zeh_spark.protocol.served_lines import Block
-from zeh_spark.publisher import Store, create_app
+from zeh_spark.publisher import Feed, Store, create_app
 from zeh_spark.testing import running_publisher
 
 ESCAPES = [
@@ -276,7 +276,7 @@ def test_more_producers_and_receipts_than_a_page_has(publisher: Publisher) -> No
 # Not to be audited
 
 
-class Foreign:
+class Foreign(Feed):
     """A feed of another kind, with the cursors that it likes."""
 
     partitions = 1

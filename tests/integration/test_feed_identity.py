@@ -12,7 +12,7 @@ from tests.integration.test_openapi import check
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol import feed_identity
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
-from zeh_spark.publisher import Block
+from zeh_spark.publisher import Block, Feed
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.testing import running_publisher
 
@@ -20,7 +20,7 @@ ASKED = ["", "n=0", "n=two&cursor0=_first"]
 """Questions that the partition count is the answer to."""
 
 
-class Plain:
+class Plain(Feed):
     """A feed of a service's own, as one that was written before feeds had ids."""
 
     partitions = 1

@@ -235,9 +235,9 @@ def test_tables_are_counted_too():
     store = MemoryStore()
     store.create("orders", 1)
     publish(store, "orders", range(4))
-    from zeh_spark.store.feed import ChunkFeed
+    from zeh_spark.store.feed import ChunkFeed, Feed
 
-    class Foreign:
+    class Foreign(Feed):
         partitions = 1
 
         def __init__(self):

@@ -19,7 +19,7 @@ from tests.fix_log_texts import check_documented
 from tests.fix_publish import Caller, Who, rows
 from tests.patience import eventually
 from zeh_spark.protocol.upload_format import upload_body
-from zeh_spark.publisher import MemoryStore, SqlTableFeed, create_app, open_store
+from zeh_spark.publisher import Feed, MemoryStore, SqlTableFeed, create_app, open_store
 from zeh_spark.retention.pruner import Pruner
 from zeh_spark.store.interface import Retention
 from zeh_spark.testing import publish, running_publisher
@@ -243,7 +243,7 @@ def taken_after_the_end(address):
 def test_a_bug_has_its_traceback_once(caplog):
     """Not for each request that meets it."""
 
-    class Broken:
+    class Broken(Feed):
         partitions = 1
 
         def page(self, *given):

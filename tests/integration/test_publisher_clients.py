@@ -24,7 +24,7 @@ from starlette.routing import Mount
 from tests.fix_publisher import Publisher
 from tests.store_contract.writers import until
 from zeh_spark.protocol import problems, wire
-from zeh_spark.publisher import Block, MemoryStore, Problem, create_app
+from zeh_spark.publisher import Block, Feed, MemoryStore, Problem, create_app
 from zeh_spark.publisher.long_polling import POLL_SECONDS
 from zeh_spark.testing import publish, running_publisher
 
@@ -122,7 +122,7 @@ def test_stopping_server_answers_those_who_wait(publisher: Publisher) -> None:
     assert ([99], True) == (answers, time.monotonic() - begun < 5)
 
 
-class Broken:
+class Broken(Feed):
     """A feed that fails after its first block."""
 
     partitions = 1
@@ -175,7 +175,7 @@ def test_app_can_be_mounted_below_a_prefix() -> None:
     assert "/feeds/v1" == described["servers"][0]["url"]
 
 
-class Idle:
+class Idle(Feed):
     """A feed without events, which counts how often it is asked for its version."""
 
     partitions = 1

@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from tests.store_contract.writers import until
-from zeh_spark.publisher import Block, MemoryStore
+from zeh_spark.publisher import Block, Feed, MemoryStore
 from zeh_spark.publisher.direct_api import PLANS
 from zeh_spark.store.interface import Anchor, FeedState
 from zeh_spark.testing import publish, running_publisher
@@ -156,7 +156,7 @@ def test_stopping_wakes_all_who_wait(store: CountingStore) -> None:
         assert [[]] * READERS == [each.result(5) for each in waiting]
 
 
-class OwnFeed:
+class OwnFeed(Feed):
     """A feed that has an event once its version is 1."""
 
     partitions = 1

@@ -50,7 +50,7 @@ from zeh_spark.protocol.served_lines import Block
 from zeh_spark.sqlite_store.store import explained
 from zeh_spark.store.access import Maker
 from zeh_spark.store.cursor_sets import NOBODY
-from zeh_spark.store.feed import DEFAULT_HINT, EVERY
+from zeh_spark.store.feed import DEFAULT_HINT, EVERY, Feed
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.problems import Problem, no_cursors_on_replica
 from zeh_spark.store.reading import covered
@@ -84,7 +84,7 @@ class TableState:
     skipped: int
 
 
-class SqlTableFeed:
+class SqlTableFeed(Feed):
     """A table or view in PostgreSQL (through psycopg) or SQLite as a feed.
 
     The database is first asked when the feed is read. Call `check` to ask it before.

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import cast
 from urllib.parse import unquote
 
 import anyio.to_thread
@@ -47,7 +46,7 @@ from zeh_spark.publisher.publish_api import (
 )
 from zeh_spark.publisher.telemetry_api import TelemetryApi
 from zeh_spark.store.answer_cache import CACHE_BYTES
-from zeh_spark.store.feed import DirectFeed, Feed
+from zeh_spark.store.feed import ChunkFeed, Feed
 from zeh_spark.store.interface import (
     RESERVED_NAMES,
     Store,
@@ -129,13 +128,13 @@ def create_app(
         if twice := sorted(named.keys() & feeds.keys()):
             raise ValueError(f"{twice[0]!r} is in feeds and in tables. Rename one of them")
         named.update(feeds)
-    elif hasattr(feeds, "page"):
+    elif isinstance(feeds, Feed):
         if named:
             raise ValueError(
                 f"one feed is served at /, where {sorted(named)[0]!r} of tables has no address. "
                 f"Give all feeds by name, as a mapping"
             )
-        named, read = {"": cast(Feed, feeds)}, "/"
+        named, read = {"": feeds}, "/"
     else:
         store, read = feeds, "/{feed}"
     draining = draining or Draining()
@@ -176,7 +175,7 @@ def create_app(
     described = partial(
         _described,
         publishing=store is not None,
-        direct=store is not None or any(isinstance(each, DirectFeed) for each in named.values()),
+        direct=store is not None or any(isinstance(each, ChunkFeed) for each in named.values()),
     )
     app = Starlette(
         routes=[

@@ -22,9 +22,9 @@ from zeh_spark.network.shares import SMALL, Shares, Unsent
 from zeh_spark.protocol.direct_reads import PartitionLag
 from zeh_spark.publisher import answers
 from zeh_spark.publisher.answers import Answer, Taken
-from zeh_spark.publisher.long_polling import FeedWatch, State
+from zeh_spark.publisher.long_polling import FeedWatch
 from zeh_spark.store.answer_cache import AnswerCache
-from zeh_spark.store.feed import ChunkFeed, Feed, HasOwnVersion
+from zeh_spark.store.feed import ChunkFeed, Feed
 from zeh_spark.store.interface import Store, UnknownFeedError
 from zeh_spark.telemetry.lag import Backlogs
 from zeh_spark.telemetry.rare_log import RareLog
@@ -156,14 +156,14 @@ class FeedCalls:
         """Wait until a feed may have more events; return False if the client disconnected.
 
         `gone` ends when the client disconnects. `seen` is the feed's state before it was last
-        looked at (see `state_of`).
+        looked at (see `Feed.own_version`).
         """
         key = name if name in self._named else None  # all feeds of a store share one watch
         if key not in self._watches:
             # It has a thread of its own, which it keeps for as long as a reader waits.
             run = partial(anyio.to_thread.run_sync, limiter=anyio.CapacityLimiter(1))
             self._watches[key] = FeedWatch(feed.version, run)
-        return await self._watches[key].changed(gone, name, state_of(feed), seen, timeout)
+        return await self._watches[key].changed(gone, name, feed.own_version, seen, timeout)
 
     def in_thread(
         self, name: str, call: Callable[[], T], asker: Asker = NOBODY, *, writes: bool = False
@@ -294,8 +294,3 @@ class _Turns:
         self.asker = NOBODY
         self.next: asyncio.Future[Any] | None = None
         self.task: asyncio.Task[None] | None = None
-
-
-def state_of(feed: Feed) -> State:
-    """Return the call that tells whether a feed has changed."""
-    return feed.own_version if isinstance(feed, HasOwnVersion) else feed.version

@@ -23,24 +23,16 @@ from starlette.responses import Response
 
 from zeh_spark.access.disk import Disk
 from zeh_spark.access.shares import client_of
-from zeh_spark.protocol import problems, wire
-from zeh_spark.protocol.direct_reads import OFFER
+from zeh_spark.protocol import wire
 from zeh_spark.protocol.served_lines import Block
 from zeh_spark.publisher.answers import Taken, disconnected
-from zeh_spark.publisher.feed_calls import Asker, FeedCalls, state_of
+from zeh_spark.publisher.feed_calls import Asker, FeedCalls
 from zeh_spark.publisher.pieces import gzip_stream, plain_stream
-from zeh_spark.publisher.read_requests import Ask, parse_query, resumed
+from zeh_spark.publisher.read_requests import Ask, names_cursor_set, parse_query, resumed
 from zeh_spark.publisher.rendering import render_blocks, render_parts
 from zeh_spark.store.access import Maker
 from zeh_spark.store.answer_cache import AnswerCache
-from zeh_spark.store.feed import (
-    DELIVERY,
-    ChunkFeed,
-    DirectFeed,
-    Feed,
-    KeepsCursors,
-    TellsIdentity,
-)
+from zeh_spark.store.feed import ChunkFeed, Feed
 from zeh_spark.store.interface import FeedState
 from zeh_spark.store.problems import Problem
 from zeh_spark.telemetry.exchange import Tally, exchange_of
@@ -75,8 +67,7 @@ class Opened:
     Attributes:
         cursors: Where to go on, if the page has no events.
         seen: The feed's state before the page.
-        begun: The first part of the answer; None if the page has no events and its reader waits,
-            or if nothing was read yet, because the request names a cursorset.
+        begun: The first part of the answer; None if the page has no events and its reader waits.
         is_taken: Whether a reader takes the rest, which is there once.
     """
 
@@ -114,13 +105,14 @@ class PageApi:
         told = request.headers.getlist(wire.CONSUMER_HEADER)
         consumer = ", ".join(told) if told else None
         asker = Asker(client_of(request), len(query))
-        call = partial(self._begin, name, query, consumer, is_get, how)
-        page = await self._shared(name, (name, query, consumer, is_get, how), call, asker)
+        if names_cursor_set(query):
+            page = await self._kept(name, query, consumer, is_get, how, asker)
+        else:
+            call = partial(self._begin, name, query, consumer, is_get, how)
+            page = await self._shared(name, (name, query, consumer, is_get, how), call, asker)
         ask = page.ask  # later pages may be shared with readers that wait for another time
         gone: asyncio.Future[None] | None = None
         try:
-            if ask.cursor_set is not None:
-                page = await self._kept(name, page, is_get, how, asker)
             while page.begun is None:
                 gone = gone or asyncio.ensure_future(disconnected(request.receive))
                 left = self._calls.left(begin, ask.wait)
@@ -164,27 +156,36 @@ class PageApi:
         call = partial(self._open, page.feed, ask, cursors, waits, how)
         return await self._shared(name, key, call, asker)
 
-    async def _kept(self, name: str, page: Opened, is_get: bool, how: How, asker: Asker) -> Opened:
+    async def _kept(
+        self,
+        name: str,
+        query: bytes,
+        consumer: str | None,
+        is_get: bool,
+        how: How,
+        asker: Asker,
+    ) -> Opened:
         """Return the page of a request that names a cursorset."""
+        find = partial(self._asked, name, query, consumer)
+        feed, ask = await self._calls.in_thread(name, find, asker)
         check = self._disk_of(name).check_growth
         maker = Maker(asker.client, self._most_cursor_sets)
-        begin = partial(starting_cursors, page.feed, page.ask, check, maker, keep=is_get)
+        begin = partial(starting_cursors, feed, ask, check, maker, keep=is_get)
         cursors = await self._calls.in_thread(name, begin, asker, writes=True)
-        waits = is_get and page.ask.hint != 0 and page.ask.wait > 0
-        call = partial(self._open, page.feed, page.ask, cursors, waits, how)
+        call = partial(self._open, feed, ask, cursors, is_get and ask.may_wait, how)
         return await self._calls.in_thread(name, call, asker)
+
+    def _asked(self, name: str, query: bytes, consumer: str | None) -> tuple[Feed, Ask]:
+        feed = self._calls.find(name)
+        return feed, asked(feed, query, consumer)
 
     def _begin(
         self, name: str, query: bytes, consumer: str | None, is_get: bool, how: How
     ) -> Opened:
         """Return the page of a query. Raises Problem."""
-        feed = self._calls.find(name)
-        ask = asked(feed, query, consumer)
-        if ask.cursor_set is not None:
-            return Opened(feed, ask, ask.cursors, None, None)
-        waits = is_get and ask.hint != 0 and ask.wait > 0
+        feed, ask = self._asked(name, query, consumer)
         now = feed.found if isinstance(feed, ChunkFeed) else None
-        return self._open(feed, ask, ask.cursors, waits, how, now)
+        return self._open(feed, ask, ask.cursors, is_get and ask.may_wait, how, now)
 
     def _open(
         self,
@@ -211,7 +212,7 @@ class PageApi:
                 feed, parts, ask.n, ask.headers, how.cache, gzip=how.gzip, tally=tally
             )
         else:
-            seen = state_of(feed)() if ask.wait else None
+            seen = feed.own_version() if ask.wait else None
             before, rest = blocks_before_events(feed, cursors, ask)
             found = any(block.lines for block in before)
             after = {block.partition: block.cursor for block in before}
@@ -232,18 +233,9 @@ def asked(feed: Feed, query: bytes, consumer: str | None) -> Ask:
     try:
         return parse_query(query.decode("latin-1"), feed.partitions, consumer)
     except Problem as problem:
-        if "feed" not in problem.type.members or not isinstance(feed, TellsIdentity):
+        if "feed" not in problem.type.members or (identity := feed.identity()) is None:
             raise
-        identity = feed.identity()
-        if identity is None:
-            raise
-        described = identity.document()
-        if isinstance(feed, ChunkFeed) and feed.found.replica:
-            described["replica"] = True
-        elif isinstance(feed, ChunkFeed):
-            described["delivery"] = DELIVERY
-        if isinstance(feed, DirectFeed):
-            described["reads"] = OFFER
+        described = {**identity.document(), **feed.description()}
         raise problem.with_members(feed=described) from None
 
 
@@ -258,8 +250,6 @@ def starting_cursors(
     cursors, nothing is kept to resume from, or the cursorset is bound to another consumer.
     """
     assert ask.cursor_set is not None
-    if not isinstance(feed, KeepsCursors):
-        raise Problem(problems.CURSORSET_UNSUPPORTED, "this feed keeps no cursors for readers")
     if ask.resume:
         return resumed(ask, feed.load_cursors(ask.cursor_set, ask.n, ask.consumer))
     cursors = {block.partition: block.cursor for block in feed.page(ask.cursors, ask.n, 0, ())}
@@ -271,7 +261,7 @@ def starting_cursors(
     return cursors
 
 
-def _check_room(feed: KeepsCursors, ask: Ask, check_growth: Callable[[], object]) -> None:
+def _check_room(feed: Feed, ask: Ask, check_growth: Callable[[], object]) -> None:
     """Raise Problem if new cursors have no room. Those that move on need none.
 
     Retention may wait for them, and frees room once they have moved on.

@@ -58,6 +58,19 @@ class Ask:
     cursor_set: str | None
     consumer: str = NOBODY
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether the answer may wait for an event."""
+        return self.wait > 0 and self.hint != 0
+
+
+def names_cursor_set(query: bytes) -> bool:
+    """Return whether a query names a cursorset, also if it is not valid."""
+    if b"cursorset" not in query and b"%" not in query:
+        return False  # most queries, some of which name thousands of cursors
+    given = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    return any(name == "cursorset" for name, _ in given)
+
 
 def parse_query(query: str, partition_count: int, consumer: str | None = None) -> Ask:
     """Return what a request asks for. Raises Problem if it is not valid.

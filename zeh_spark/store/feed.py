@@ -19,12 +19,13 @@ threads.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 from zeh_spark.protocol import wire
-from zeh_spark.protocol.direct_reads import ChunksRequest, Plan, PlanRequest
+from zeh_spark.protocol.direct_reads import OFFER, ChunksRequest, Plan, PlanRequest
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.protocol.served_lines import Block, stamps
 from zeh_spark.protocol.upload_format import lines_of
@@ -33,7 +34,7 @@ from zeh_spark.store.access import Maker
 from zeh_spark.store.answer_cache import AnswerCache
 from zeh_spark.store.cursor_sets import NOBODY
 from zeh_spark.store.interface import Chunk, FeedState, Store
-from zeh_spark.store.problems import no_cursors_on_replica
+from zeh_spark.store.problems import no_cursors, no_cursors_on_replica
 from zeh_spark.store.reading import (
     READ_BYTES,
     check_history_kept,
@@ -60,13 +61,17 @@ EVERY = (wire.ALL_HEADERS,)
 """The headers of a reader that wants all."""
 
 
-class Feed(Protocol):
-    """A feed of any kind. Methods may block and are called from worker threads."""
+class Feed(ABC):
+    """A feed of any kind. Methods may block and are called from worker threads.
 
-    @property
-    def partitions(self) -> int:
-        """The number of stored partitions."""
+    A feed of your own has `partitions`, `page` and `version`. The other methods say that it has no
+    identity and keeps no cursors for readers, until it overrides them.
+    """
 
+    partitions: int
+    """The number of stored partitions."""
+
+    @abstractmethod
     def page(
         self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str]
     ) -> Iterator[Block]:
@@ -86,27 +91,35 @@ class Feed(Protocol):
             Problem: Cursors or n are refused. It is raised before the first block.
         """
 
+    @abstractmethod
     def version(self) -> object:
         """Return a value that differs once there may be more events.
 
         It is called every few milliseconds while a reader waits.
         """
 
-
-@runtime_checkable
-class HasOwnVersion(Protocol):
-    """A feed whose `version` also changes with other feeds, and that has one of its own."""
-
     def own_version(self) -> object:
         """Return a value that differs once this feed may have more events.
 
-        It is called once `version` has changed, and before a reader that may wait is answered.
+        It is called once `version` has changed, which may also change with other feeds, and before
+        a reader that may wait is answered.
         """
+        return self.version()
 
+    def identity(self) -> FeedIdentity | None:
+        """Return the feed's id and its epochs as of now; None if it has no id.
 
-@runtime_checkable
-class KeepsCursors(Protocol):
-    """A feed that can also keep cursors for its readers, the spec's `cursorset`."""
+        Readers name a feed without an id by its URL, or by their option `feedId`.
+
+        Raises:
+            StoreError: The store does not answer. Returning None then would make another feed of
+                it.
+        """
+        return None
+
+    def description(self) -> dict[str, Any]:
+        """Return what discovery tells of the feed, if it has an identity, besides that."""
+        return {}
 
     def save_cursors(
         self,
@@ -116,37 +129,20 @@ class KeepsCursors(Protocol):
         consumer: str = NOBODY,
         maker: Maker | None = None,
     ) -> None:
-        """Keep a reader's cursors under a name (see `Store.save_cursors`)."""
-
-    def load_cursors(self, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
-        """Return the kept cursors (see `Store.load_cursors`)."""
-
-
-@runtime_checkable
-class TellsIdentity(Protocol):
-    """A feed that tells its readers which feed it is (see `protocol.feed_identity`).
-
-    Readers name any other feed by its URL, or by their option `feedId`.
-    """
-
-    def identity(self) -> FeedIdentity | None:
-        """Return the feed's id and its epochs as of now; None if it has no id. May block.
+        """Keep a reader's cursors under a name, the spec's `cursorset` (see `Store.save_cursors`).
 
         Raises:
-            StoreError: The store does not answer. Returning None then would make another feed of
-                it.
+            Problem: The feed keeps no cursors.
         """
+        raise no_cursors()
 
+    def load_cursors(self, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
+        """Return the kept cursors (see `Store.load_cursors`).
 
-@runtime_checkable
-class DirectFeed(Protocol):
-    """A feed whose readers may plan a batch, and fetch its chunks as they are stored."""
-
-    def plan(self, request: PlanRequest) -> Plan:
-        """Return a plan (see `store.direct_plans.plan`)."""
-
-    def chunks(self, request: ChunksRequest) -> Iterator[bytes]:
-        """Yield an answer with chunks (see `store.direct_reads.requested_chunks`)."""
+        Raises:
+            Problem: The feed keeps no cursors.
+        """
+        raise no_cursors()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +170,7 @@ class Outline:
     parts: Iterator[Part]
 
 
-class ChunkFeed:
+class ChunkFeed(Feed):
     """A feed of a store.
 
     Guarantee: a reader gets every event once and in order of g, however it cuts its pages. Memory
@@ -257,12 +253,17 @@ class ChunkFeed:
         return self._store.version()
 
     def own_version(self) -> object:
-        """Return the position of the newest chunk and its history (see `HasOwnVersion`)."""
+        """Return the position of the newest chunk and its history (see `Feed.own_version`)."""
         return _state_of(self._store.feed(self._name))
 
     def identity(self) -> FeedIdentity:
-        """Return the feed's id and its epochs (see `TellsIdentity.identity`)."""
+        """Return the feed's id and its epochs (see `Feed.identity`)."""
         return self._store.identity(self._name)
+
+    def description(self) -> dict[str, Any]:
+        """Return how it is read, and what a reader may rely on (see `Feed.description`)."""
+        found = {"replica": True} if self.found.replica else {"delivery": DELIVERY}
+        return {**found, "reads": OFFER}
 
     def save_cursors(
         self,
