@@ -21,8 +21,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-from sqlalchemy import Connection
-
 from zeh_spark.sql_store.dialect import Commits
 from zeh_spark.store.interface import StoreOutcomeUnknownError
 
@@ -32,31 +30,20 @@ GROUP = 32
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Asked:
-    """What a thread waits for: a commit, which may be done with others, or a read of the feed."""
-
-    done: Future[Any] = field(default_factory=Future, init=False)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class QueuedCommit(Asked):
-    """A commit that waits in the queue.
+    """What a thread waits for: a commit, or a read of the feed while no commit is under way.
 
     Args:
-        about: the commit, as `work` takes it.
+        about: the commit, as `work` takes it; None for a read.
         work: what to do in the transaction; it is the same for all commits of a feed.
-        share: how much of a transaction the commit fills; 1 is a full one.
+        share: how much of a transaction it fills; 1 is a full one.
+        changes: whether it is a commit.
     """
 
     about: Any
     work: Commits[Any, Any]
     share: float = 0.0
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Look(Asked):
-    """A read that waits in the queue, so that no commit is under way. It changes nothing."""
-
-    work: Callable[[Connection], Any]
+    changes: bool = True
+    done: Future[Any] = field(default_factory=Future, init=False)
 
 
 class CommitQueue:
@@ -108,7 +95,7 @@ class CommitQueue:
         try:
             share = 0.0
             while self._waiting and len(group) < GROUP:
-                share += _share(self._waiting[0])
+                share += self._waiting[0].share
                 if group and share > 1:
                     break
                 group.append(self._waiting.popleft())
@@ -122,10 +109,6 @@ class CommitQueue:
                     )
                     each.done.set_exception(StoreOutcomeUnknownError(unknown))
             raise
-
-
-def _share(asked: Asked) -> float:
-    return asked.share if isinstance(asked, QueuedCommit) else 0.0
 
 
 class CommitQueues:

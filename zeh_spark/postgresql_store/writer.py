@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from zeh_spark.postgresql_store.chores import Chores
 from zeh_spark.postgresql_store.errors import is_in_the_way, reason_of
-from zeh_spark.postgresql_store.group_commit import Asked, CommitQueues, Look, QueuedCommit
+from zeh_spark.postgresql_store.group_commit import Asked, CommitQueues
 from zeh_spark.sql_store.dialect import A, Commits, Step, only
 from zeh_spark.sql_store.schema import VERSION
 from zeh_spark.store.interface import StoreBusyError, StoreOutcomeUnknownError
@@ -104,12 +104,13 @@ class Writer:
 
     def commit(self, feed: str, about: A, work: Commits[A, T], share: float) -> T:
         """Do a commit, with others that wait for the feed (see `Writes.commit`)."""
-        result: T = self._lanes.of(feed).through(QueuedCommit(about, work, share))
+        result: T = self._lanes.of(feed).through(Asked(about, work, share))
         return result
 
     def consistent_read(self, feed: str, work: Callable[[Connection], T]) -> T:
         """Read in the order of the feed's commits (see `Writes.consistent_read`)."""
-        result: T = self._lanes.of(feed).through(Look(work))
+        look = Asked(None, lambda connection, _: [_seen(work, connection)], changes=False)
+        result: T = self._lanes.of(feed).through(look)
         return result
 
     def tidy(self, step: Step) -> None:
@@ -129,10 +130,11 @@ class Writer:
 
     def _alone(self, asked: Asked) -> Any:
         """Do one commit or look in a transaction of its own, and return its answer."""
-        if isinstance(asked, QueuedCommit):
-            return self.write(lambda connection: only(asked.work(connection, [asked.about])))
-        assert isinstance(asked, Look)
-        return self.write(asked.work, durable=False)
+
+        def work(connection: Connection) -> Any:
+            return only(asked.work(connection, [asked.about]))
+
+        return self.write(work, durable=asked.changes)
 
     def _together(self, group: Sequence[Asked]) -> bool:
         """Do a group in one transaction; return False if each has to be done by itself.
@@ -140,8 +142,8 @@ class Writer:
         No success is reported before it is committed. If the database itself fails, all get its
         error.
         """
-        commits = [each for each in group if isinstance(each, QueuedCommit)]
-        looks = [each for each in group if isinstance(each, Look)]
+        commits = [each for each in group if each.changes]
+        looks = [each for each in group if not each.changes]
         outcome = attempted(partial(self._transaction, commits, looks))
         failure = outcome.exception()
         if failure and not _fails_all(failure):
@@ -155,7 +157,7 @@ class Writer:
                 each.done.set_result(answer)
         return True
 
-    def _transaction(self, commits: Sequence[QueuedCommit], looks: Sequence[Look]) -> list[Any]:
+    def _transaction(self, commits: Sequence[Asked], looks: Sequence[Asked]) -> list[Any]:
         """Return an answer, perhaps a Problem, to each: first to the commits, then to the looks."""
         answers: list[Any] = []
         with self._engine.connect() as connection:
@@ -164,7 +166,8 @@ class Writer:
             # would wait for each other to release their locks.
             if commits:
                 answers += commits[0].work(connection, [each.about for each in commits])
-            answers += [_seen(each, connection) for each in looks]
+            for each in looks:
+                answers += each.work(connection, [each.about])
             if commits:
                 _commit(connection)
         return answers
@@ -173,7 +176,7 @@ class Writer:
 def _answer(asked: Asked, outcome: Future[Any]) -> Future[Any]:
     """Return the outcome for one member of a group; the outcome of a read is never unknown."""
     failure = outcome.exception()
-    if isinstance(asked, Look) and isinstance(failure, StoreOutcomeUnknownError):
+    if not asked.changes and isinstance(failure, StoreOutcomeUnknownError):
         busy = StoreBusyError("the store failed while it was read. Try again in a few seconds")
         busy.__cause__ = failure
         return failed(busy)
@@ -190,10 +193,10 @@ def _fails_all(failure: BaseException) -> bool:
     return isinstance(failure, StoreOutcomeUnknownError | SQLAlchemyError)
 
 
-def _seen(look: Look, connection: Connection) -> Any:
+def _seen(work: Callable[[Connection], T], connection: Connection) -> T | Problem:
     """Return the result of a read. A Problem is an answer, too: a read has changed nothing."""
     try:
-        return look.work(connection)
+        return work(connection)
     except Problem as problem:
         return problem
 

@@ -15,19 +15,17 @@ from zeh_spark.postgresql_store.group_commit import (
     Asked,
     CommitQueue,
     CommitQueues,
-    Look,
-    QueuedCommit,
 )
 from zeh_spark.store.interface import StoreOutcomeUnknownError
 
 
-def asked(number: int) -> Look:
-    return Look(lambda _: number)
+def asked(number: int) -> Asked:
+    return Asked(None, lambda *_: [number], changes=False)
 
 
 def answer(asked: Asked) -> int:
-    assert isinstance(asked, Look)
-    return int(asked.work(None))  # type: ignore[arg-type]
+    (number,) = asked.work(None, [None])  # type: ignore[arg-type]
+    return int(number)
 
 
 def tell(group: Sequence[Asked]) -> None:
@@ -154,7 +152,7 @@ def test_a_group_ends_where_it_would_take_long() -> None:
     lane, threads = CommitQueue(do), []
     with lane.lead():
         for at, share in enumerate((0.4, 0.6, 0.1, 7.0, 0.2)):
-            commit = QueuedCommit(None, lambda *_: [], share)
+            commit = Asked(None, lambda *_: [], share)
             threads.append(threading.Thread(target=lane.through, args=(commit,)))
             threads[-1].start()
             until(lambda at=at: len(lane._waiting) == at + 1)
