@@ -47,33 +47,23 @@ class PostgresqlTable(TableSql):
     facts: PostgresqlFacts
 
     @property
-    def name(self) -> str:
-        """Return the table's name (see `TableSql.name`)."""
+    def _name(self) -> str:
         return qualified(self.table, self.table.bare_name)
 
     @property
-    def tx(self) -> str:
-        """Return the column `tx` (see `TableSql.tx`)."""
+    def _tx(self) -> str:
         return quoted(self.table.tx)
 
     @property
-    def order(self) -> str:
-        """Return the order of rows (see `TableSql.order`)."""
-        return f"r.{self.tx}, r.{quoted(self.table.id)}"
+    def _place(self) -> tuple[str, ...]:
+        return f"r.{self._tx}", f"r.{quoted(self.table.id)}"
 
     @property
-    def backwards(self) -> str:
-        """Return the reverse order of rows (see `TableSql.backwards`)."""
-        return f"r.{self.tx} DESC, r.{quoted(self.table.id)} DESC"
+    def _settled(self) -> str:
+        return f"{self._tx} < {HORIZON}"
 
     @property
-    def settled(self) -> str:
-        """Return the condition that a row is settled (see `TableSql.settled`)."""
-        return f"{self.tx} < {HORIZON}"
-
-    @property
-    def partition(self) -> str:
-        """Return the stored partition of a row (see `TableSql.partition`)."""
+    def _partition(self) -> str:
         return postgresql_ddl.partition_sql(self.table)
 
     def faults(self) -> list[Fault]:
@@ -91,7 +81,7 @@ class PostgresqlTable(TableSql):
         found = connection.exec_driver_sql(
             f"SELECT history, {same}, {HORIZON}, {END}, pg_is_in_recovery(), {SERVER},"
             f" (SELECT count(*) FROM pg_trigger WHERE tgenabled <> 'D' AND NOT tgisinternal"
-            f" AND tgrelid = to_regclass({literal(self.name)}))"
+            f" AND tgrelid = to_regclass({literal(self._name)}))"
             f" FROM {self._beside(HISTORY)} WHERE table_name = {name}"
         ).first()
         if found is None:
@@ -128,7 +118,7 @@ class PostgresqlTable(TableSql):
     def newest(self, connection: Connection) -> tuple[object, bool]:
         """Return the newest settled row, and whether others wait (see `TableSql.newest`)."""
         found = connection.exec_driver_sql(
-            f"SELECT greatest({', '.join(self._newest(self.settled))}),"
+            f"SELECT greatest({', '.join(self._newest(self._settled))}),"
             f" greatest({', '.join(self._newest('true'))}), {END}, pg_is_in_recovery()"
         ).one()
         settled, newest, end, standby = found
@@ -142,8 +132,8 @@ class PostgresqlTable(TableSql):
     def _newest(self, where: str) -> list[str]:
         """Return queries for the tx of the last row of each stored partition."""
         return [
-            f"(SELECT r.{self.tx} FROM {self.name} AS r WHERE {self._of(each)} AND {where}"
-            f" ORDER BY {self.backwards} LIMIT 1)"
+            f"(SELECT r.{self._tx} FROM {self._name} AS r WHERE {self._of(each)} AND {where}"
+            f" ORDER BY {self._backwards} LIMIT 1)"
             for each in range(self.table.partitions)
         ]
 
@@ -175,7 +165,7 @@ class PostgresqlTable(TableSql):
 
         The rows of the table get tx 0. So they come before all later ones, in order of their ids.
         """
-        moved = f"UPDATE {self.name} SET {self.tx} = 0 WHERE {self.tx} <> 0"
+        moved = f"UPDATE {self._name} SET {self._tx} = 0 WHERE {self._tx} <> 0"
         facts = self.facts
         if copy and facts.lacks_feed_ids:
             missing = postgresql_ddl.feed_id(self.table, add_column=True)
@@ -183,10 +173,10 @@ class PostgresqlTable(TableSql):
         renamed = f", feed_id = {postgresql_ddl.NEW_FEED_ID}" if copy else ""
         trigger = quoted(postgresql_ddl.UPDATES) if facts.moves_updates else None
         if trigger:
-            connection.exec_driver_sql(f"ALTER TABLE {self.name} DISABLE TRIGGER {trigger}")
+            connection.exec_driver_sql(f"ALTER TABLE {self._name} DISABLE TRIGGER {trigger}")
         connection.exec_driver_sql(moved)
         if trigger:
-            connection.exec_driver_sql(f"ALTER TABLE {self.name} ENABLE TRIGGER {trigger}")
+            connection.exec_driver_sql(f"ALTER TABLE {self._name} ENABLE TRIGGER {trigger}")
         if facts.notes_removed:
             name = literal(self.table.bare_name)
             connection.exec_driver_sql(
@@ -202,15 +192,6 @@ class PostgresqlTable(TableSql):
 
     def _beside(self, name: str) -> str:
         return qualified(self.table, name)
-
-    def _behind(self, place: Place) -> str:
-        return f"({self.order}) > {self._literal(place)}"
-
-    def _upto(self, place: Place) -> str:
-        return f"({self.order}) <= {self._literal(place)}"
-
-    def _at(self, place: Place) -> str:
-        return f"({self.order}) = {self._literal(place)}"
 
     def _literal(self, place: Place) -> str:
         key = f"{literal(str(place[1]))}::uuid" if self.facts.uuid else place[1]

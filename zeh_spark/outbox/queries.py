@@ -43,33 +43,38 @@ class TableSql(ABC):
 
     @property
     @abstractmethod
-    def name(self) -> str:
+    def _name(self) -> str:
         """The table's name, as SQL."""
 
     @property
     @abstractmethod
-    def tx(self) -> str:
+    def _tx(self) -> str:
         """The column `tx`, as SQL."""
 
     @property
     @abstractmethod
-    def order(self) -> str:
-        """The order of rows `r` by place, as SQL."""
+    def _place(self) -> tuple[str, ...]:
+        """The columns of the place of a row `r`, as SQL."""
 
     @property
     @abstractmethod
-    def backwards(self) -> str:
-        """The reverse order of rows `r`, as SQL."""
-
-    @property
-    @abstractmethod
-    def settled(self) -> str:
+    def _settled(self) -> str:
         """A condition, as SQL: no row will come any more before this one."""
 
     @property
     @abstractmethod
-    def partition(self) -> str:
+    def _partition(self) -> str:
         """The stored partition of a row, as SQL."""
+
+    @property
+    def _order(self) -> str:
+        """The order of rows `r` by place, as SQL."""
+        return ", ".join(self._place)
+
+    @property
+    def _backwards(self) -> str:
+        """The reverse order of rows `r`, as SQL."""
+        return ", ".join(f"{each} DESC" for each in self._place)
 
     @property
     def _alias(self) -> dict[str, str]:
@@ -109,7 +114,7 @@ class TableSql(ABC):
             return None
         column, key = f"r.{quoted(self.table.partition)}", f"r.{quoted(self.table.id)}"
         parts = [
-            f"SELECT * FROM (SELECT {key} AS i FROM {self.name} AS r WHERE {each} LIMIT 1) AS part"
+            f"SELECT * FROM (SELECT {key} AS i FROM {self._name} AS r WHERE {each} LIMIT 1) AS part"
             for each in (
                 f"{column} < 0",
                 f"{column} >= {self.table.partitions}",
@@ -135,16 +140,12 @@ class TableSql(ABC):
         """Return one of the tables beside the service's own, as SQL."""
 
     @abstractmethod
-    def _behind(self, place: Place) -> str:
-        """Return a condition on a row `r`: it is after a place."""
+    def _literal(self, place: Place) -> str:
+        """Return a place as SQL, to be compared with the columns of `_place`."""
 
-    @abstractmethod
-    def _upto(self, place: Place) -> str:
-        """Return a condition on a row `r`: it is at or before a place."""
-
-    @abstractmethod
-    def _at(self, place: Place) -> str:
-        """Return a condition on a row `r`: it is at a place."""
+    def _at(self, place: Place, comparison: str = "=") -> str:
+        """Return a condition on a row `r`: it is at a place; or after it (`>`), or up to it."""
+        return f"({self._order}) {comparison} {self._literal(place)}"
 
     @abstractmethod
     def _json(self, column: str, value: str) -> str:
@@ -200,19 +201,19 @@ class TableSql(ABC):
     def _parts(self, after: Mapping[int, Mapping[int, Place | None]], limit: int) -> list[str]:
         """Return queries that together have the next rows: one for each stored partition."""
         return [
-            self._picked(str(asked), self._next(partition, place), f"{self.order} LIMIT {limit}")
+            self._picked(str(asked), self._next(partition, place), f"{self._order} LIMIT {limit}")
             for asked, stored in after.items()
             for partition, place in stored.items()
         ]
 
     def _next(self, partition: int, place: Place | None) -> list[str]:
         """Return conditions on a row: it is settled, of a stored partition, and after a place."""
-        return [self._of(partition), self.settled, *([self._behind(place)] if place else [])]
+        return [self._of(partition), self._settled, *([self._at(place, ">")] if place else [])]
 
     def last(self, connection: Connection, asked: int, stored: Iterable[int]) -> OutboxRow | None:
         """Return the last settled row of some stored partitions; None if there is none."""
         parts = [
-            self._picked(str(asked), [self._of(each), self.settled], f"{self.backwards} LIMIT 1")
+            self._picked(str(asked), [self._of(each), self._settled], f"{self._backwards} LIMIT 1")
             for each in stored
         ]
         found = self._read(connection, parts, "t DESC, i DESC LIMIT 1") if parts else []
@@ -229,8 +230,8 @@ class TableSql(ABC):
     def any_upto(self, connection: Connection, place: Place, stored: Iterable[int]) -> bool:
         """Return whether stored partitions have a row at or before a place."""
         parts = [
-            f"SELECT * FROM (SELECT 1 FROM {self.name} AS r WHERE {self._of(each)}"
-            f" AND {self._upto(place)} ORDER BY {self.order} LIMIT 1) AS part"
+            f"SELECT * FROM (SELECT 1 FROM {self._name} AS r WHERE {self._of(each)}"
+            f" AND {self._at(place, '<=')} ORDER BY {self._order} LIMIT 1) AS part"
             for each in stored
         ]
         return (
@@ -239,7 +240,7 @@ class TableSql(ABC):
 
     def _of(self, partition: int) -> str:
         """Return a condition on a row: it is in a stored partition."""
-        return f"{self.partition} = {partition}" if self.table.partitions > 1 else "1 = 1"
+        return f"{self._partition} = {partition}" if self.table.partitions > 1 else "1 = 1"
 
     def _stands_so(self, standing: TableStatus) -> str:
         """Return a condition: the history and the server are still the same.
@@ -267,8 +268,9 @@ class TableSql(ABC):
         """
         columns = "".join(f", r.{quoted(name)} AS {alias}" for name, alias in self._alias.items())
         return (
-            f"SELECT * FROM (SELECT {asked} AS v, {self.tx} AS t, r.{quoted(self.table.id)} AS i"
-            f"{columns} FROM {self.name} AS r WHERE {' AND '.join(where)} ORDER BY {order}) AS part"
+            f"SELECT * FROM (SELECT {asked} AS v, {self._tx} AS t, r.{quoted(self.table.id)} AS i"
+            f"{columns} FROM {self._name} AS r WHERE {' AND '.join(where)} ORDER BY {order})"
+            f" AS part"
         )
 
     def _read(

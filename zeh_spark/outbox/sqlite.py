@@ -49,33 +49,23 @@ class SqliteTable(TableSql):
     facts: SqliteFacts
 
     @property
-    def name(self) -> str:
-        """Return the table's name (see `TableSql.name`)."""
+    def _name(self) -> str:
         return quoted(self.table.bare_name)
 
     @property
-    def tx(self) -> str:
-        """Return 0, because SQLite needs no `tx` (see `TableSql.tx`)."""
-        return "0"
+    def _tx(self) -> str:
+        return "0"  # SQLite needs none
 
     @property
-    def order(self) -> str:
-        """Return the order of rows (see `TableSql.order`)."""
-        return f"r.{quoted(self.table.id)}"
+    def _place(self) -> tuple[str, ...]:
+        return (f"r.{quoted(self.table.id)}",)
 
     @property
-    def backwards(self) -> str:
-        """Return the reverse order of rows (see `TableSql.backwards`)."""
-        return f"{self.order} DESC"
+    def _settled(self) -> str:
+        return "1 = 1"  # every committed row is
 
     @property
-    def settled(self) -> str:
-        """Return a condition that is always true: every committed row is settled."""
-        return "1 = 1"
-
-    @property
-    def partition(self) -> str:
-        """Return the stored partition of a row (see `TableSql.partition`)."""
+    def _partition(self) -> str:
         return partition_sql(self.table)
 
     def faults(self) -> list[Fault]:
@@ -119,7 +109,7 @@ class SqliteTable(TableSql):
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
         """Return the highest id; no rows wait to be settled (see `TableSql.newest`)."""
-        newest = f"SELECT max(r.{quoted(self.table.id)}) FROM {self.name} AS r"
+        newest = f"SELECT max(r.{quoted(self.table.id)}) FROM {self._name} AS r"
         return connection.exec_driver_sql(newest).scalar() or 0, False
 
     def blocker(self, connection: Connection) -> BlockingTransaction | None:
@@ -157,26 +147,20 @@ class SqliteTable(TableSql):
         if not of:
             return []
         places = {each: place for stored in after.values() for each, place in stored.items()}
-        is_next = {each: self._behind(place) if place else "1" for each, place in places.items()}
+        is_next = {each: self._at(place, ">") if place else "1" for each, place in places.items()}
         where = [self._by_partition(is_next)]
         known = [place for place in places.values() if place]
         if len(known) == len(places):  # the table's own order leads to the first of them
-            where.insert(0, self._behind(min(known, key=lambda each: int(each[1]))))
-        return [self._picked(self._by_partition(of), where, f"{self.order} LIMIT {limit}")]
+            where.insert(0, self._at(min(known, key=lambda each: int(each[1])), ">"))
+        return [self._picked(self._by_partition(of), where, f"{self._order} LIMIT {limit}")]
 
     def _by_partition(self, values: Mapping[int, object]) -> str:
         """Return SQL for the value of a row's stored partition; 0 for other partitions."""
         cases = " ".join(f"WHEN {each} THEN {value}" for each, value in values.items())
-        return f"CASE {self.partition} {cases} ELSE 0 END"
+        return f"CASE {self._partition} {cases} ELSE 0 END"
 
-    def _behind(self, place: Place) -> str:
-        return f"{self.order} > {place[1]}"
-
-    def _upto(self, place: Place) -> str:
-        return f"{self.order} <= {place[1]}"
-
-    def _at(self, place: Place) -> str:
-        return f"{self.order} = {place[1]}"
+    def _literal(self, place: Place) -> str:
+        return str(place[1])
 
     def _json(self, column: str, value: str) -> str:
         return self._call("zeh_json", column, value)
