@@ -10,15 +10,9 @@ event loop.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-
 from starlette.requests import Request
 
-from zeh_spark.network.bodies import Budget
 from zeh_spark.network.connections import address_of
-from zeh_spark.network.shares import SHARE
 from zeh_spark.store.access import Token
 
 
@@ -32,37 +26,3 @@ def client_of(request: Request) -> str:
     if token := getattr(request.state, "token_id", None):
         return f"token {token}"
     return address_of(request.client.host if request.client else "")
-
-
-@dataclass(slots=True)
-class _Own:
-    budget: Budget
-    users: int = 0
-
-
-class SharedBudget:
-    """Room for so many requests at a time, of which each client has at most a share.
-
-    A request waits for its turn, among those of its client and then among all.
-    """
-
-    def __init__(self, total: int) -> None:
-        self._whole = Budget(total)
-        self._share = max(1, total // SHARE)
-        self._of: dict[str, _Own] = {}
-
-    @asynccontextmanager
-    async def room(self, client: str) -> AsyncIterator[None]:
-        """Hold room for one request of a client.
-
-        Raises Problem if it got none for `bodies.TURN_SECONDS`.
-        """
-        own = self._of.setdefault(client, _Own(Budget(self._share)))
-        own.users += 1
-        try:
-            async with own.budget.room(1), self._whole.room(1):
-                yield
-        finally:
-            own.users -= 1
-            if not own.users:
-                del self._of[client]

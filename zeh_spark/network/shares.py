@@ -131,6 +131,20 @@ class Shares:
         )
 
 
+class Quotas(Shares):
+    """Places of which no client gets more than a share, also while it is alone."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most, "places are taken")
+
+    def room(self, client: str) -> int:
+        """Return how much more a client may have."""
+        return min(self._most - self.total, self._share - self._of.get(client, 0))
+
+    def _busy(self, client: str) -> Problem:
+        return Problem(problems.BUSY, "too many bodies at a time; send it again later")
+
+
 class Unsent(Shares):
     """The bytes of answers that clients have not taken yet.
 

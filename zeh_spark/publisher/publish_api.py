@@ -20,8 +20,9 @@ from starlette.routing import Route
 
 from zeh_spark.access.disk import Disk
 from zeh_spark.access.gate import Gate, Needs, actor_of, publishes, sees_producer, sees_producers
-from zeh_spark.access.shares import SharedBudget, client_of
+from zeh_spark.access.shares import client_of
 from zeh_spark.network.bodies import Budget, check_length, received
+from zeh_spark.network.shares import Quotas
 from zeh_spark.publisher import publish_requests
 from zeh_spark.publisher.answers import json_answer
 from zeh_spark.publisher.upload_validation import MAX_BODY, verified_upload
@@ -120,8 +121,8 @@ class PublishApi:
         self._most_chunks = most_chunks
         self._budget = Budget(BODY_BYTES)
         self._budget_of_commits = Budget(publish_requests.MAX_COMMIT_BODY)
-        self._coming, self._commits_coming = SharedBudget(BODIES), SharedBudget(BODIES)
-        self._asking = SharedBudget(QUESTIONS)
+        self._coming, self._commits_coming = Quotas(BODIES), Quotas(BODIES)
+        self._asking = Quotas(QUESTIONS)
         self._checkers = anyio.CapacityLimiter(CHECKERS)
         self._stagers = anyio.CapacityLimiter(STAGERS)
         self._callers = anyio.CapacityLimiter(CALLERS)
@@ -146,7 +147,7 @@ class PublishApi:
         if receipt:
             return json_answer(publish_requests.committed(receipt, new=False))
         async with (
-            self._coming.room(client_of(request)),
+            self._coming.place(client_of(request)),
             received(request, length) as whole,
             self._budget.room(length),
         ):
@@ -169,7 +170,7 @@ class PublishApi:
         await self._called(partial(self._store.admit, feed, call))  # refused before it is read
         publish_requests.check_json(request.headers.get("content-type"))
         async with (
-            self._commits_coming.room(client_of(request)),
+            self._commits_coming.place(client_of(request)),
             received(request, length) as whole,
             self._budget_of_commits.room(length),
         ):
@@ -213,7 +214,7 @@ class PublishApi:
         feed, producer = request.path_params["feed"], request.path_params["producer"]
         publish_requests.parameters(_query(request), set())
         name = publish_requests.producer_name(producer)
-        async with self._asking.room(client_of(request)):
+        async with self._asking.place(client_of(request)):
             found = await self._called(partial(self._store.producer, feed, name))
         numbers = sorted((await self._called(partial(self._store.sequences, feed, name))).items())
         following = {partition: own.next for partition, own in numbers}
@@ -244,7 +245,7 @@ class PublishApi:
         if incarnation is not None:
             publish_requests.identifier("incarnation", incarnation)
         ask = partial(self._store.receipt, feed, producer, number, incarnation)
-        async with self._asking.room(client_of(request)):
+        async with self._asking.place(client_of(request)):
             found = await self._called(ask)
         if found is None:
             state = await self._called(partial(self._store.feed, feed))
