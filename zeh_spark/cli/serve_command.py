@@ -21,7 +21,7 @@ from zeh_spark.network.certificates import Certificates
 from zeh_spark.network.connections import Listener
 from zeh_spark.network.draining import stop_on_signals
 from zeh_spark.protocol.phrases import counted
-from zeh_spark.publisher import SqlTableFeed, Store, server, shown_url
+from zeh_spark.publisher import SqlTableFeed, Store, create_app, server, shown_url
 from zeh_spark.publisher.config import Config, opened_tables
 from zeh_spark.publisher.reload import Hangups, Reload, Use
 from zeh_spark.store import clock as clocks
@@ -72,28 +72,35 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
                 f"publisher uses. Keep both right with NTP.",
                 err=True,
             )
-        listener = stack.enter_context(server.listen(config.host, config.port))
+        listener = stack.enter_context(
+            server.listen(
+                config.host,
+                config.port,
+                config.connections_per_address,
+                config.forwarded_allow_ips,
+            )
+        )
         gate = _gate(store, config)
         running = _running(config, gate, load, hangups)
         stop_on_signals(running.draining)  # before anybody is told that it runs
         _announce(_base(config, listener), config, store, tables)
         logs.configure(config.log_format, config.log_level)
-        server.serve(
+        app = create_app(
             store or tables,
-            listener,
             tables if store else None,
-            staging_quota=config.quota_bytes,
+            staging_quota=config.bytes_of("staging_quota"),
             most_chunks=config.most_chunks,
             most_producers=config.most_producers,
             most_cursor_sets=config.most_cursor_sets,
-            cache_bytes=config.cache_bytes,
-            send_buffer=config.unsent_bytes,
-            connections_per_address=config.connections_per_address,
+            cache_bytes=config.bytes_of("answer_cache"),
+            send_buffer=config.bytes_of("send_buffer"),
+            connections=listener.most,
             gate=gate,
-            running=running,
-            telemetry=_telemetry(store, config),
+            draining=running.draining,
+            telemetry=_telemetry(store, config, listener),
             console=_has_console(config),
         )
+        server.serve(app, store, listener, running)
 
 
 @click.command()
@@ -134,12 +141,13 @@ def _has_console(config: Config) -> bool:
     return is_loopback(config.host) if config.console is None else config.console
 
 
-def _telemetry(store: Store | None, config: Config) -> Telemetry:
+def _telemetry(store: Store | None, config: Config, listener: Listener) -> Telemetry:
     """Return where the publisher looks for what it tells about itself."""
     return Telemetry(
         store_file=_sqlite_file(config.store),
-        least_free=config.least_free_bytes,
+        least_free=config.bytes_of("least_free"),
         clock=partial(_clock, store) if store else None,
+        connections=lambda: listener.open,
         access_log=config.access_log,
     )
 

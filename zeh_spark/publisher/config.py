@@ -119,25 +119,9 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             return None
         return TlsFiles(self.tls_cert, self.tls_key or None, self.tls_client_ca or None)
 
-    @property
-    def quota_bytes(self) -> int:
-        """Most bytes that a producer may have uploaded and not yet committed."""
-        return self._parsed("staging_quota", parse_size)
-
-    @property
-    def least_free_bytes(self) -> int:
-        """Bytes that have to be free on the disk of a SQLite store."""
-        return self._parsed("least_free", parse_size)
-
-    @property
-    def cache_bytes(self) -> int:
-        """Most bytes of answers that are kept in memory."""
-        return self._parsed("answer_cache", parse_size)
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Most bytes of answers in memory that clients have not taken yet."""
-        return self._parsed("send_buffer", parse_size)
+    def bytes_of(self, name: str) -> int:
+        """Return the bytes of a setting that is a size, like `staging_quota`."""
+        return self._parsed(name, parse_size)
 
     @property
     def stop_times(self) -> StopTimes:

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,25 +18,20 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from zeh_spark.access.gate import Gate
 from zeh_spark.errors import StoreError, ZeroEventHubError
-from zeh_spark.network import http_protocol, shares
+from zeh_spark.network import http_protocol
 from zeh_spark.network.certificates import Certificates
 from zeh_spark.network.connections import Idle, Listener, Refused, allowed_connections, nobody
-from zeh_spark.network.draining import Draining, StopTimes, end_after, stop_on_signals
+from zeh_spark.network.draining import Draining, StopTimes, end_after
 from zeh_spark.network.http_protocol import IDLE_SECONDS, BoundedProtocol
 from zeh_spark.network.shares import Unsent
-from zeh_spark.publisher import page_api, publish_api
 from zeh_spark.publisher.answers import ClientStalledError
-from zeh_spark.publisher.app import create_app
 from zeh_spark.retention.pruner import Pruner
-from zeh_spark.store.answer_cache import CACHE_BYTES
-from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Store
 from zeh_spark.telemetry import tracebacks
-from zeh_spark.telemetry.settings import Telemetry
 
 _CLOSE = (b"connection", b"close")
 
@@ -188,57 +183,21 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(
-    feeds: Store | Mapping[str, Feed],
-    listener: Listener,
-    tables: Mapping[str, Feed] | None = None,
-    *,
-    staging_quota: int = publish_api.STAGING_QUOTA,
-    most_chunks: int = publish_api.MOST_CHUNKS,
-    most_producers: int = publish_api.MOST_PRODUCERS,
-    most_cursor_sets: int = page_api.MOST_CURSOR_SETS,
-    cache_bytes: int = CACHE_BYTES,
-    gate: Gate | None = None,
-    running: Running | None = None,
-    telemetry: Telemetry | None = None,
-    console: bool = False,
-    send_buffer: int = shares.MOST,
-    connections_per_address: int | None = None,
-) -> None:
-    """Serve feeds until SIGINT or SIGTERM, after which the process ends with exit code 0.
+def serve(app: Starlette, store: Store | None, listener: Listener, running: Running) -> None:
+    """Serve an app until SIGINT or SIGTERM, after which the process ends with exit code 0.
 
     It drains first (see `draining`). The process ends with it: at the latest when the time that
-    `running` gives is over, whatever hangs, and at once after a second signal. A store is also
-    pruned. `connections_per_address` is three quarters of all connections if it is None. The other
-    arguments are those of `create_app`, and the bounds of the APIs.
+    `running` gives is over, whatever hangs, and at once after a second signal. The store is pruned
+    meanwhile. The app is one of `create_app`, with the `draining` of `running`.
     """
-    running = running or Running()
-    gateways = [ip_network(each) for each in running.forwarded_allow_ips]
-    listener.allow(allowed_connections(), connections_per_address, gateways)
     keep_freed_memory()
     collect_rarely()
-    stop_on_signals(running.draining)
-    app = create_app(
-        feeds,
-        tables,
-        staging_quota=staging_quota,
-        most_chunks=most_chunks,
-        most_producers=most_producers,
-        most_cursor_sets=most_cursor_sets,
-        cache_bytes=cache_bytes,
-        gate=gate,
-        draining=running.draining,
-        telemetry=replace(telemetry or Telemetry(), connections=lambda: listener.open),
-        console=console,
-        send_buffer=send_buffer,
-        connections=listener.most,
-    )
 
     def drain() -> None:
         end_after(running.times.bound)
         app.state.drain()
 
-    with nullcontext() if isinstance(feeds, Mapping) else Pruner(feeds):
+    with Pruner(store) if store else nullcontext():
         listener.refused = app.state.refused
         told = replace(running, refused=app.state.refused)
         Server(app, app.state.stop, drain, told).run(sockets=[listener])
@@ -275,10 +234,11 @@ def give_back_memory() -> None:
         trim(0)
 
 
-def listen(host: str, port: int) -> Listener:
+def listen(host: str, port: int, each: int | None = None, gateways: Sequence[str] = ()) -> Listener:
     """Return a socket that listens on an address. Raises StoreError if it cannot.
 
-    Port 0 takes a free one.
+    Port 0 takes a free one. `each` is how many connections an address may have, unless it is one of
+    the gateways' addresses or networks; None for three quarters of all.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -291,7 +251,9 @@ def listen(host: str, port: int) -> Listener:
     # Each connection inherits it. asyncio sets it only on sockets whose protocol is named. Without
     # it, the last chunk of an answer waits 40 ms for the client's acknowledgement.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return Listener(fileno=listening.detach())
+    listener = Listener(fileno=listening.detach())
+    listener.allow(allowed_connections(), each, [ip_network(one) for one in gateways])
+    return listener
 
 
 @contextmanager
