@@ -48,11 +48,6 @@ class Removal:
     newest: int = 0
     held_by: str | None = None
 
-    def with_chunk(self, chunk: Chunk) -> Removal:
-        """Return the removal with one chunk more."""
-        events, size = self.events + chunk.events, self.bytes + chunk.size
-        return Removal(self.chunks + 1, events, size, chunk.g, chunk.time)
-
     def with_step(self, step: Removal) -> Removal:
         """Return the removal with another one after it."""
         events, size = self.events + step.events, self.bytes + step.bytes
@@ -80,7 +75,7 @@ def removable(
         if reader := unread_by(chunk):
             yield replace(removal, held_by=reader)
             return
-        removal = removal.with_chunk(chunk)
+        removal = removal.with_step(Removal(1, chunk.events, chunk.size, chunk.g, chunk.time))
         yield removal
 
 
@@ -119,10 +114,7 @@ def prune(
     """
     done = Removal()
     while not stopped():
-        step = Removal()
-        for step in _steps(store, feed, retention or store.retention(feed)):
-            if step.chunks >= STEP_CHUNKS or step.bytes >= STEP_BYTES:
-                break
+        step, _ = next_step(store, feed, retention or store.retention(feed))
         if not step.chunks:
             return replace(done, held_by=step.held_by)
         if step.upto <= done.upto:
