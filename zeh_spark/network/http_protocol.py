@@ -19,7 +19,7 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from zeh_spark.network.connections import Idle, Refused, address_of, nobody, shown_address
+from zeh_spark.network.connections import Idle, Refused, address_of, shown_address
 from zeh_spark.network.shares import Unsent
 from zeh_spark.protocol import problems
 from zeh_spark.store.problems import Problem
@@ -74,15 +74,15 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(
         self,
         *given: Any,
-        refused: Refused = nobody,
-        unsent: Unsent | None = None,
-        idle: Idle | None = None,
+        refused: Refused,
+        unsent: Unsent,
+        idle: Idle,
         **named: Any,
     ) -> None:
         super().__init__(*given, **named)
         self._tell_refused = refused
-        self._unsent = unsent or Unsent()
-        self._idle = idle or Idle()
+        self._unsent = unsent
+        self._idle = idle
         self._held: tuple[str, int] | None = None
         self._scope: Any = None
         """Of the request that is answered, or was answered last."""

@@ -30,7 +30,7 @@ def render_parts(
     cache: AnswerCache,
     *,
     gzip: bool,
-    tally: Tally | None = None,
+    tally: Tally,
 ) -> Iterator[Piece]:
     """Yield a page of a store's feed: a piece for each part, which is kept for the next readers.
 
@@ -43,8 +43,7 @@ def render_parts(
         return encode(b"".join(_rendered(feed.read(part), n, render)))
 
     for part in outline.parts:
-        if tally is not None:
-            tally.add(sum(each.events for each in part.chunks))
+        tally.add(sum(each.events for each in part.chunks))
         if part.chunks:
             key = key_of("page", outline.origin, part.chunks, n, headers, gzip)
             yield cache.get(key, lambda part=part: made(part))  # type: ignore[misc]
@@ -58,13 +57,11 @@ def render_blocks(
     headers: tuple[str, ...],
     *,
     gzip: bool,
-    tally: Tally | None = None,
+    tally: Tally,
 ) -> Iterator[Piece]:
     """Yield a page of a feed of any kind (see `render_parts`)."""
     encode: Callable[[bytes], Piece] = gzip_piece if gzip else plain_piece
-    if tally is not None:
-        blocks = _counted(blocks, tally)
-    yield from map(encode, body(blocks, n, renderer(headers)))
+    yield from map(encode, body(_counted(blocks, tally), n, renderer(headers)))
 
 
 def _counted(blocks: Iterable[Block], tally: Tally) -> Iterator[Block]:

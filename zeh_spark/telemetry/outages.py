@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from zeh_spark.telemetry.exchange import Exchange
@@ -43,22 +43,16 @@ class Outages:
         spooled: Bytes from which on a body is in the temporary directory.
     """
 
-    def __init__(
-        self,
-        named: Collection[str] = (),
-        spooled: int = 0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, named: Collection[str], spooled: int) -> None:
         self._named = frozenset(named)
         self._spooled = spooled
-        self._clock = clock
         self._failing: dict[str, _Outage] = {}
         self._told: dict[str, float] = {}
-        self._rare = RareLog(log, clock=clock)
+        self._rare = RareLog(log)
 
     def failed(self, what: str, why: str) -> None:
         """Note a failure. The first one is logged, and another reason, once a minute at most."""
-        now = self._clock()
+        now = time.monotonic()
         outage = self._failing.setdefault(what, _Outage(now))
         outage.failures += 1
         if outage.is_told and why != outage.why:
@@ -74,7 +68,7 @@ class Outages:
         if outage is not None and outage.is_told:
             log.warning(
                 "%s works again, after %.0f s and %d failures",
-                what, self._clock() - outage.since, outage.failures,
+                what, time.monotonic() - outage.since, outage.failures,
             )  # fmt: skip
 
     def request_failed(self, exchange: Exchange, method: str, feed: str, why: str) -> None:

@@ -19,20 +19,14 @@ _KINDS = 1000
 
 
 class RareLog:
-    """Writes at most one line of each kind in a while.
-
-    Args:
-        seconds: The least seconds between two lines of a kind.
-    """
+    """Writes at most one line of each kind in SECONDS."""
 
     def __init__(
         self,
         log: logging.Logger,
-        seconds: float = SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
-        self._seconds = seconds
         self._clock = clock
         self._lock = threading.Lock()
         self._told: dict[Hashable, tuple[float, int]] = {}
@@ -71,7 +65,7 @@ class RareLog:
         now = self._clock()
         with self._lock:
             at, count = self._told.get(kind, (None, 0))
-            if at is not None and now - at < self._seconds:
+            if at is not None and now - at < SECONDS:
                 self._told[kind] = at, count + 1
                 return None
             self._told.pop(kind, None)
