@@ -24,7 +24,7 @@ from zeh_spark.network.bodies import check_length, received
 from zeh_spark.network.shares import Shares
 from zeh_spark.protocol import direct_reads, problems
 from zeh_spark.protocol.direct_reads import ChunksRequest, CursorsAtTime, Plan, PlanRequest
-from zeh_spark.publisher.answers import Taken, disconnected, with_heads
+from zeh_spark.publisher.answers import Taken, disconnected, json_answer, with_heads
 from zeh_spark.publisher.feed_calls import LARGE_BYTES, WORKERS, Asker, FeedCalls
 from zeh_spark.publisher.read_requests import MAX_N, MAX_WAIT, parse_time_query
 from zeh_spark.store.direct_plans import check_plan
@@ -117,11 +117,7 @@ class DirectApi:
                 gone.cancel()
             ask.cursors = plan.ends  # what `_last` means is decided once
             seen, plan = await self._in_turn(name, asker, partial(self._planned, name, feed, ask))
-        return Response(
-            msgspec.json.encode(plan),
-            media_type="application/json",
-            headers={"Cache-Control": "no-store"},
-        )
+        return json_answer(plan)
 
     async def _in_turn(self, name: str, asker: Asker, call: Callable[[], T]) -> T:
         """Run a part of a plan in a thread, when it is the client's turn to make plans."""
@@ -158,11 +154,7 @@ class DirectApi:
         query = request.scope["query_string"].decode("latin-1")
         find = partial(self._at_time, name, query)
         found = await self._calls.in_thread(name, find, Asker(client_of(request), LARGE_BYTES))
-        return Response(
-            msgspec.json.encode(found),
-            media_type="application/json",
-            headers={"Cache-Control": "no-store"},
-        )
+        return json_answer(found)
 
     def _at_time(self, name: str, query: str) -> CursorsAtTime:
         feed = self._calls.find(name)

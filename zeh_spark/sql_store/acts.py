@@ -37,15 +37,6 @@ def newest(connection: Connection, wanted: ActFilter, limit: int | None = None) 
     if wanted.before is not None:
         query = query.where(acts.c.id < wanted.before)
     return [
-        Act(
-            row.time,
-            row.actor,
-            row.via,
-            row.action,
-            row.feed,
-            row.subject,
-            json.loads(row.details),
-            row.id,
-        )
-        for row in connection.execute(query)
+        Act(**{**row, "details": json.loads(row["details"])})
+        for row in connection.execute(query).mappings()
     ]

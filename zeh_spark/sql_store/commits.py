@@ -263,17 +263,7 @@ def remove(connection: Connection, feed: int, upto: int) -> dict[str, Any] | Non
     position, and the numbers of chunks, events and bytes; None if there was nothing.
     """
     old = chunks.c.feed == feed, chunks.c.g <= upto
-    gone = delete(chunks).where(*old)
-    rows = connection.execute(
-        gone.returning(
-            chunks.c.g,
-            chunks.c.partition,
-            chunks.c.tag,
-            chunks.c.blob,
-            chunks.c.events,
-            chunks.c.size,
-        )
-    ).all()
+    rows = connection.execute(delete(chunks).where(*old).returning(chunks)).all()
     if not rows:
         return None
     events, size = sum(row.events for row in rows), sum(row.size for row in rows)

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from zeh_spark.protocol import problems, wire
 from zeh_spark.protocol.direct_reads import (
     MAX_LIMIT,
@@ -111,7 +113,7 @@ class Planner:
             found.append(here.planned(partition, cursors[partition]))
         for partition, found in ranges.items():  # a range that was full may end before the end
             if found[-1].to != cursors[partition]:
-                found[-1] = _up_to(found[-1], cursors[partition])
+                found[-1] = msgspec.structs.replace(found[-1], to=cursors[partition])
         return Plan(
             {str(each): cursor for each, cursor in sorted(cursors.items())},
             more,
@@ -252,15 +254,3 @@ def _numbered(cursors: Mapping[str, str]) -> dict[int, str]:
 
 def _given(value: object, default: int) -> int:
     return value if isinstance(value, int) else default
-
-
-def _up_to(planned: PlannedRange, to: str) -> PlannedRange:
-    return PlannedRange(
-        planned.partition,
-        planned.from_,
-        to,
-        planned.chunks,
-        planned.events,
-        planned.bytes,
-        planned.digest,
-    )
