@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
     "tests.postgresql",
+    "tests.fix_upgrades",
     "tests.fix_proxy",
     "tests.fix_publisher",
     "tests.fix_publish",

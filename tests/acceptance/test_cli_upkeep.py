@@ -7,9 +7,13 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.fix_cli import Run, published
+from tests.fix_upgrades import BEFORE
 from zeh_spark.publisher import open_store
 from zeh_spark.publisher.server import only_publisher
+from zeh_spark.sql_store.schema import VERSION
 from zeh_spark.store.clock import DAY_MS
 from zeh_spark.store.interface import now_ms
 
@@ -117,30 +121,40 @@ def test_a_clock_that_is_far_ahead_removes_nothing(
     assert "not trusted" not in run("clock").stdout
 
 
+@pytest.mark.usefixtures("invented")
 def test_only_migrate_upgrades_a_store(run: Run, tmp_path: Path) -> None:
     """A look leaves an older store alone; the upgrade waits until nobody serves it."""
     run("create", "orders", "--partitions", "1")
     run("load", "orders", "-", stdin="1\n2")
     with closing(sqlite3.connect(tmp_path / "feeds.db")) as database:
-        database.execute("DROP TABLE makers")
-        database.execute("ALTER TABLE retentions DROP COLUMN producers_ms")
-        database.execute("DROP TABLE acts")
-        database.execute("DROP TRIGGER check_version")
-        database.execute("DROP TABLE clocks")
-        database.execute("ALTER TABLE feeds DROP COLUMN events")
-        database.execute("ALTER TABLE feeds DROP COLUMN size")
-        database.execute("PRAGMA user_version = 7")
+        database.execute(f"PRAGMA user_version = {BEFORE}")
     looked = run("feeds")
     assert (1, True) == (looked.returncode, "upgrade it with zeh-spark migrate" in looked.stderr)
     would = run("migrate", "--dry-run").stdout
-    assert "would be upgraded from version 7 to 10.\n" in would
-    assert "  ALTER TABLE feeds ADD COLUMN size" in would
+    assert f"would be upgraded from version {BEFORE} to {VERSION}.\n" in would
+    assert "  ALTER TABLE feeds ADD COLUMN colour" in would
     with only_publisher(f"sqlite:///{tmp_path / 'feeds.db'}"):
         served = run("migrate")
     assert (1, True) == (served.returncode, "served by another process" in served.stderr)
-    assert "was upgraded from version 7 to 10.\n" in run("migrate").stdout
-    assert "is of version 10 already: nothing to do.\n" in run("migrate").stdout
+    assert f"was upgraded from version {BEFORE} to {VERSION}.\n" in run("migrate").stdout
+    assert f"is of version {VERSION} already: nothing to do.\n" in run("migrate").stdout
     assert re.search(r"orders +1 +2 ", run("feeds").stdout)
+
+
+@pytest.mark.usefixtures("invented")
+def test_a_backup_of_an_older_store_is_upgraded_when_it_is_restored(
+    run: Run, tmp_path: Path
+) -> None:
+    """The copy itself stays as it was."""
+    run("create", "orders", "--partitions", "1")
+    run("load", "orders", "-", stdin="1\n2")
+    run("backup", "copy.db")
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as database:
+        database.execute(f"PRAGMA user_version = {BEFORE}")
+    assert 0 == run("restore", "copy.db", "--yes").returncode
+    assert re.search(r"orders +1 +2 ", run("feeds").stdout)
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as database:
+        assert (BEFORE,) == database.execute("PRAGMA user_version").fetchone()
 
 
 def test_audit_says_how_much_it_compared_or_what_differs(

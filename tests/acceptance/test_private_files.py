@@ -178,12 +178,17 @@ def test_tokens_of_a_damaged_store_are_told_of(run: Run, tmp_path: Path) -> None
     assert events(tmp_path / "feeds.db") == 0
 
 
-def test_a_copy_of_a_later_version_changes_nothing(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "says"), [(99, "Upgrade zeh-spark"), (9, "no release of zeh-spark has written")]
+)
+def test_a_copy_of_an_unknown_version_changes_nothing(
+    run: Run, tmp_path: Path, version: int, says: str
+) -> None:
     run("create", "orders")
     run("backup", "copy.db")
     with closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
-        copy.execute("PRAGMA user_version = 99")
-    assert "Upgrade zeh-spark" in run("restore", "copy.db", "--yes").stderr
+        copy.execute(f"PRAGMA user_version = {version}")
+    assert says in run("restore", "copy.db", "--yes").stderr
     assert not list(tmp_path.glob("feeds.db.before-*"))
 
 

@@ -12,9 +12,12 @@ from sqlalchemy import Connection, text
 
 from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
-from tests.store_contract.writers import FEED, call, chunk, data, everything, publish, until, upload
+from tests.fix_upgrades import BEFORE
+from tests.store_contract.writers import FEED, call, chunk, data, publish, until, upload
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import migrate_store, open_store
+from zeh_spark.sql_store import upgrades
+from zeh_spark.sql_store.schema import VERSION
 from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.access import ADMIN, new_token
 from zeh_spark.store.acts import Actor, Via
@@ -23,82 +26,60 @@ from zeh_spark.store.interface import Retention, StoreBusyError
 __all__ = ["site", "store"]
 
 
-def test_tables_of_a_later_version_are_left_alone(site: PostgresqlSite, store: SqlStore) -> None:
-    """An old program does not harm what a newer one has written."""
-    store._write(lambda db: db.execute(text("UPDATE zeroeventhub.store SET version = 99")))
-    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 10"):
-        open_store(site.url)
+@pytest.fixture
+def before(site: PostgresqlSite, store: SqlStore) -> str:
+    """The URL of a store as the version before left it, with a chunk of two events."""
+    publish(store, chunk(0, b"1", b"2"))
+    _set_version(store, BEFORE)
+    return site.url
 
 
-_WITHOUT_VERSION_10 = (
-    "ALTER TABLE zeroeventhub.chunks ADD CONSTRAINT chunks_blob_fkey"
-    " FOREIGN KEY (blob) REFERENCES zeroeventhub.blobs",
-    "DROP TABLE zeroeventhub.makers",
-    "ALTER TABLE zeroeventhub.retentions DROP COLUMN producers_ms",
+def _set_version(store: SqlStore, version: int) -> None:
+    statement = text(f"UPDATE zeroeventhub.store SET version = {version}")
+    store._write(lambda db: db.execute(statement))
+
+
+@pytest.mark.parametrize("use", [open_store, migrate_store])
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [
+        (99, f"version 99, and this zeh-spark knows versions up to {VERSION}"),
+        (3, f"version 3, which no release .* first one is {upgrades.FIRST}.* Make a new store"),
+        (9, "version 9, which no release .*cannot be upgraded"),
+    ],
 )
-_WITHOUT_VERSION_9 = (
-    *_WITHOUT_VERSION_10,
-    "DROP TABLE zeroeventhub.acts",
-    "DROP FUNCTION zeroeventhub.acts_stay",
-)
+def test_tables_of_an_unknown_version_are_left_alone(
+    site: PostgresqlSite, store: SqlStore, use: Callable[[str], object], version: int, says: str
+) -> None:
+    """An old program does not harm what a newer one has written; a development state's is named."""
+    _set_version(store, version)
+    with pytest.raises(StoreError, match=says):
+        use(site.url)
+    assert version == store.stored_version()
 
 
-def _as_version_8(store: SqlStore) -> None:
-    """Without what version 9 and later ones have added."""
-    for each in (*_WITHOUT_VERSION_9, "UPDATE zeroeventhub.store SET version = 8"):
-        store._write(lambda db, each=each: db.execute(text(each)))
-
-
-def _as_version_9(store: SqlStore) -> None:
-    """With what version 10 has dropped."""
-    for each in (*_WITHOUT_VERSION_10, "UPDATE zeroeventhub.store SET version = 9"):
-        store._write(lambda db, each=each: db.execute(text(each)))
-
-
-def _as_version_3(store: SqlStore) -> None:
-    """Without what later versions have added."""
-    statements = [
-        *_WITHOUT_VERSION_9,
-        "DROP FUNCTION zeroeventhub.check_version CASCADE",
-        "DROP TABLE zeroeventhub.epochs, zeroeventhub.cursor_set_names, zeroeventhub.clocks",
-        "ALTER TABLE zeroeventhub.retentions DROP COLUMN names_ms",
-        "ALTER TABLE zeroeventhub.sequences DROP COLUMN first",
-        "ALTER TABLE zeroeventhub.feeds DROP COLUMN events, DROP COLUMN size",
-        "UPDATE zeroeventhub.store SET version = 3",
-    ]
-    for each in statements:
-        store._write(lambda db, each=each: db.execute(text(each)))
-
-
-def test_store_of_version_3_goes_on(site: PostgresqlSite, store: SqlStore) -> None:
-    """My feeds keep their events, their cursors and their ids, also if the store is upgraded five
-    times at once; and take epochs from then on.
+@pytest.mark.usefixtures("invented")
+def test_an_upgraded_store_goes_on(site: PostgresqlSite, store: SqlStore, before: str) -> None:
+    """Its events are there, and what is published comes after them, also if it is upgraded five
+    times at once. There is one act: I see who upgraded it.
     """
-    publish(store, chunk(0, b"1"))
-    store.set_retention(FEED, Retention(age_ms=5))
-    store.save_cursors(FEED, "mailer", 2, {0: "1.x"})
-    name, _ = store.identity(FEED).id, _as_version_3(store)
-    assert [] == in_threads(5, lambda _: migrate_store(site.url))
-    publish(store, chunk(0, b"2"))
-    begun = site.open().begin_epoch(FEED)
+    alice = Actor("alice@host", Via.CLI)
+    assert [] == in_threads(5, lambda _: migrate_store(before, by=alice))
     publish(store, chunk(0, b"3"))
-    assert Retention(age_ms=5) == site.open().retention(FEED)
-    store.save_cursors(FEED, "mailer", 2, {1: "2.x"}, "a")
-    assert {0: "1.x", 1: "2.x"} == store.load_cursors(FEED, "mailer", 2, "a")
-    found = [begun.at(each.time) for each in everything(store)]
-    assert ([b"1", b"2", b"3"], [name, name, begun.epochs[1].id]) == (data(store), found)
+    (act,) = [each for each in site.open().acts() if each.action == "migrate"]
+    assert ("cli", "alice@host", "migrate") == (act.via, act.actor, act.action)
+    assert {"before": BEFORE, "after": VERSION} == act.details
+    assert [b"1", b"2", b"3"] == data(store)
+    found = site._server.execute("SELECT colour FROM zeroeventhub.feeds", site._databases[-1])
+    assert 1 == len(found)
 
 
-@pytest.mark.parametrize("back", [None, _as_version_9, _as_version_3])
 def test_nothing_that_is_deleted_is_searched_for_in_a_whole_table(
-    site: PostgresqlSite, store: SqlStore, back: Callable[[SqlStore], None] | None
+    site: PostgresqlSite, store: SqlStore
 ) -> None:
     """PostgreSQL looks for rows that refer to a deleted one, through an index or through all rows:
     retention must not take longer with each chunk that a feed has.
     """
-    if back:
-        back(store)
-        migrate_store(site.url)
     unindexed = (
         "SELECT c.conname FROM pg_constraint c WHERE c.contype = 'f'"
         " AND c.connamespace = 'zeroeventhub'::regnamespace AND NOT EXISTS (SELECT FROM pg_index i"
@@ -107,18 +88,9 @@ def test_nothing_that_is_deleted_is_searched_for_in_a_whole_table(
     assert [] == site._server.execute(unindexed, site._databases[-1])
 
 
-@pytest.mark.parametrize("back", [_as_version_3, _as_version_8])
-def test_upgrade_leaves_one_act(
-    site: PostgresqlSite, store: SqlStore, back: Callable[[SqlStore], None]
-) -> None:
-    """I see who upgraded my store; and from then on acts stay, and older programs add none."""
-    back(store)
-    before = store.stored_version()
-    alice = Actor("alice@host", Via.CLI)
-    assert [] == in_threads(3, lambda _: migrate_store(site.url, by=alice))
-    (act,) = site.open().acts()
-    assert ("cli", "alice@host", "migrate") == (act.via, act.actor, act.action)
-    assert {"before": before, "after": 10} == act.details
+def test_acts_stay(site: PostgresqlSite, store: SqlStore) -> None:
+    """Also from my own mistakes; and other programs add none."""
+    store.begin_epoch(FEED, by=Actor("alice@host", Via.CLI))
     server, database = site._server, site._databases[-1]
     for statement in ("UPDATE zeroeventhub.acts SET time = 1", "DELETE FROM zeroeventhub.acts"):
         with pytest.raises(psycopg.Error, match="never changed or deleted"):
@@ -130,31 +102,31 @@ def test_upgrade_leaves_one_act(
         )  # fmt: skip
 
 
-def test_who_may_not_upgrade_a_store_is_told(site: PostgresqlSite, store: SqlStore) -> None:
+@pytest.mark.usefixtures("invented", "store")
+def test_who_may_not_upgrade_a_store_is_told(site: PostgresqlSite, before: str) -> None:
     """My publisher's role owns nothing there: I hear which role has to upgrade the store."""
-    _as_version_3(store)
     server, database = site._server, site._databases[-1]
     server.execute("DROP ROLE IF EXISTS upgrader")
     server.execute("CREATE ROLE upgrader LOGIN")
     server.execute("GRANT USAGE ON SCHEMA zeroeventhub TO upgrader", database)
     server.execute("GRANT ALL ON ALL TABLES IN SCHEMA zeroeventhub TO upgrader", database)
-    with pytest.raises(StoreError, match=r"version 3.*must be owner.*owns the schema"):
-        migrate_store(site.url.replace("//zeh@", "//upgrader@"))
-    migrate_store(site.url)
-    open_store(site.url).close()
+    with pytest.raises(StoreError, match=rf"version {BEFORE}.*must be owner.*owns the schema"):
+        migrate_store(before.replace("//zeh@", "//upgrader@"))
+    migrate_store(before)
+    open_store(before).close()
 
 
-def test_only_migrate_upgrades_a_store(site: PostgresqlSite, store: SqlStore) -> None:
+@pytest.mark.usefixtures("invented")
+def test_only_migrate_upgrades_a_store(site: PostgresqlSite, before: str) -> None:
     """Looking at a store changes nothing: publishers of the older version still serve it."""
-    publish(store, chunk(0, b"1", b"2"))
-    _as_version_3(store)
-    with pytest.raises(StoreError, match=r"version 3.* works with version 10.*zeh-spark migrate"):
-        open_store(site.url)
-    would = migrate_store(site.url, dry_run=True)
-    assert (3, 10) == (would.before, would.after)
-    with pytest.raises(StoreError, match="version 3"):
-        open_store(site.url)
-    migrate_store(site.url)
+    works = rf"version {BEFORE}.* works with version {VERSION}.*zeh-spark migrate"
+    with pytest.raises(StoreError, match=works):
+        open_store(before)
+    would = migrate_store(before, dry_run=True)
+    assert upgrades.Migration(BEFORE, VERSION, upgrades.POSTGRESQL[BEFORE]) == would
+    with pytest.raises(StoreError, match=f"version {BEFORE}"):
+        open_store(before)
+    assert would == migrate_store(before)
     assert 2 == site.open().feed(FEED).events
 
 
@@ -185,15 +157,11 @@ def test_store_that_is_upgraded_meanwhile_takes_no_writes(
     assert [b"1"] == data(store)
 
 
-def test_program_that_is_older_than_the_check_cannot_write(
-    site: PostgresqlSite, store: SqlStore
-) -> None:
-    """It does not know the totals of feeds, and would leave them wrong. It answers 503 meanwhile:
-    to it, SQLSTATEs of the class 55 pass.
-    """
+def test_program_that_names_no_version_cannot_write(site: PostgresqlSite, store: SqlStore) -> None:
+    """It might leave the totals of feeds wrong, or not know of a later rule."""
     publish(store, chunk(0, b"1"))
     server, database = site._server, site._databases[-1]
-    said = "the store is of version 10, and the program that writes"
+    said = f"the store is of version {VERSION}, and the program that writes"
     with pytest.raises(psycopg.Error, match=said) as refused:
         server.execute("UPDATE zeroeventhub.feeds SET head = head + 1", database)
     assert str(refused.value.sqlstate).startswith("55")

@@ -28,10 +28,7 @@ NOT_ALLOWED = "42501"
 """The SQLSTATE of a statement for which the role has no right."""
 
 OTHER_VERSION = "55Z08"
-"""The SQLSTATE of a write to a store of another version, which a trigger refuses.
-
-Programs that are older than this check take the class 55 for something that passes, and answer 503.
-"""
+"""The SQLSTATE of a write to a store of another version, which a trigger refuses."""
 
 
 def is_in_the_way(exc: DBAPIError) -> bool:

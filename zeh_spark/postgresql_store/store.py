@@ -68,9 +68,6 @@ _DEFAULTS = {
 }
 """Settings of each connection, unless the URL has others."""
 
-_CHECKED_FROM, _ACTS_FROM = 8, 9
-"""The first version that has the triggers, and the first one that has administrative acts."""
-
 _CHECKED = {
     "feeds": "INSERT OR UPDATE",
     "epochs": "INSERT",
@@ -89,7 +86,7 @@ _TABLES = (
     f"INSERT INTO {SCHEMA}.store VALUES ({VERSION})",
 )
 _CHECK_FUNCTION = (
-    f"CREATE OR REPLACE FUNCTION {SCHEMA}.check_version() RETURNS trigger LANGUAGE plpgsql AS "
+    f"CREATE FUNCTION {SCHEMA}.check_version() RETURNS trigger LANGUAGE plpgsql AS "
     f"$$ BEGIN IF (SELECT version::text FROM {SCHEMA}.store) IS DISTINCT FROM "
     f"current_setting('{SCHEMA}.version', true) THEN RAISE EXCEPTION USING "
     f"MESSAGE = 'the store is of version ' || (SELECT version FROM {SCHEMA}.store) || "
@@ -103,7 +100,7 @@ _CHECK = {
 }
 """What refuses writes of programs that work with another version (see `upgrades`).
 
-A trigger refuses those, too, that are older than this check. It holds the table `store` until the
+It holds the table `store` until the
 transaction ends, so that an upgrade waits for it.
 """
 
@@ -235,7 +232,7 @@ def migrate(url: str, *, dry_run: bool = False, by: Actor | None = None) -> Migr
             version = _version(connection)
             if version is None:
                 raise _no_store(made)
-            found = migration(version, upgrades.postgresql(SCHEMA))
+            found = migration(version, upgrades.POSTGRESQL)
             act = None
             if not dry_run and found.before != found.after:
                 act = _upgrade(connection, found, by)
@@ -321,15 +318,6 @@ def _upgrade(connection: Connection, found: Migration, by: Actor | None) -> Act:
         connection.exec_driver_sql(statement)
     metadata.create_all(connection)
     connection.execute(text(f"UPDATE {SCHEMA}.store SET version = {found.after}"))
-    made: tuple[str, ...] = ()
-    if found.before < _CHECKED_FROM:
-        made = (_CHECK_FUNCTION, *_CHECK.values())
-    elif found.before < _ACTS_FROM:
-        made = (_CHECK["acts"],)
-    if found.before < _ACTS_FROM:
-        made += _ACTS_STAY
-    for each in made:
-        connection.exec_driver_sql(each)
     time = DatabaseClock()
     time.look(connection)
     version = {"version": str(found.after)}

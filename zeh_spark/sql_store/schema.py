@@ -125,7 +125,7 @@ cursor_sets = Table(
     Column("partition", Integer, primary_key=True),
     Column("cursor", String, nullable=False),
 )
-# The consumers to which the names of cursor sets are bound. Versions before 6 left no row here.
+# The consumers to which the names of cursor sets are bound.
 cursor_set_names = Table(
     "cursor_set_names",
     metadata,

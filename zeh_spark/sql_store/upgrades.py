@@ -20,75 +20,22 @@ from zeh_spark.errors import StoreError
 from zeh_spark.sql_store import acts
 from zeh_spark.sql_store.schema import VERSION
 from zeh_spark.store.acts import Act, Action, Actor, new_act
-from zeh_spark.store.interface import NAMES_MS, StoreBusyError
+from zeh_spark.store.interface import StoreBusyError
 
 ANCHOR = "the-store-is-of-version"
 """Where the docs describe the errors about versions."""
 
-_TOTALS = (
-    "UPDATE {0}feeds SET"
-    " events = (SELECT coalesce(sum(c.events), 0) FROM {0}chunks c WHERE c.feed = {0}feeds.id),"
-    " size = (SELECT coalesce(sum(c.size), 0) FROM {0}chunks c WHERE c.feed = {0}feeds.id)"
-)
+FIRST = 10
+"""The version of the first release. Only states of the repository before it wrote lower ones."""
 
-SQLITE: Mapping[int, tuple[str, ...]] = {
-    1: (  # adds producers and uploads; drops what was staged and not committed
-        "DELETE FROM blobs WHERE id IN (SELECT blob FROM staged)",
-        "DROP TABLE staged",
-        "ALTER TABLE chunks ADD COLUMN producer VARCHAR(201)",
-        "ALTER TABLE chunks ADD COLUMN batch BIGINT",
-        "ALTER TABLE chunks ADD COLUMN sequence BIGINT",
-        "CREATE TABLE sequences (producer INTEGER NOT NULL REFERENCES producers (id),"
-        " partition INTEGER NOT NULL, next BIGINT NOT NULL, PRIMARY KEY (producer, partition))",
-    ),
-    2: (  # adds retention
-        "CREATE TABLE retentions (feed INTEGER NOT NULL PRIMARY KEY REFERENCES feeds (id),"
-        " age_ms BIGINT, bytes BIGINT, readers VARCHAR NOT NULL)",
-    ),
-    3: (),  # adds epochs
-    4: (  # adds how long names of batches are kept, and with which numbers producers began
-        f"ALTER TABLE retentions ADD COLUMN names_ms BIGINT DEFAULT {NAMES_MS}",
-        "ALTER TABLE sequences ADD COLUMN first BIGINT NOT NULL DEFAULT 0",
-    ),
-    5: (),  # adds the consumers to which cursor sets are bound
-    6: (),  # adds tokens
-    7: (  # adds the totals of feeds, and the clock
-        "ALTER TABLE feeds ADD COLUMN events BIGINT NOT NULL DEFAULT 0",
-        "ALTER TABLE feeds ADD COLUMN size BIGINT NOT NULL DEFAULT 0",
-        _TOTALS.format(""),
-    ),
-    8: (),  # adds administrative acts
-    # adds the clients that began names, and when idle producers expire; drops the foreign key of
-    # chunks, which SQLite never looked at: there it stays
-    9: ("ALTER TABLE retentions ADD COLUMN producers_ms BIGINT",),
-}
-"""The statements that upgrade a store of a version to the next version.
+SQLITE: Mapping[int, tuple[str, ...]] = {}
+"""The statements that upgrade a store of a version to the next one, for each version from FIRST on.
 
 Tables that are missing are made after them.
 """
 
-
-def postgresql(schema: str) -> Mapping[int, tuple[str, ...]]:
-    """Return the same for PostgreSQL, with tables in a schema."""
-    return {
-        3: (),
-        4: (
-            f"ALTER TABLE {schema}.retentions ADD COLUMN names_ms bigint DEFAULT {NAMES_MS}",
-            f"ALTER TABLE {schema}.sequences ADD COLUMN first bigint NOT NULL DEFAULT 0",
-        ),
-        5: (),
-        6: (),
-        7: (
-            f"ALTER TABLE {schema}.feeds ADD COLUMN events bigint NOT NULL DEFAULT 0,"
-            f" ADD COLUMN size bigint NOT NULL DEFAULT 0",
-            _TOTALS.format(f"{schema}."),
-        ),
-        8: (),
-        9: (
-            f"ALTER TABLE {schema}.retentions ADD COLUMN producers_ms bigint",
-            f"ALTER TABLE {schema}.chunks DROP CONSTRAINT chunks_blob_fkey",
-        ),
-    }
+POSTGRESQL: Mapping[int, tuple[str, ...]] = {}
+"""The same for PostgreSQL, whose tables are in the schema `zeroeventhub`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +53,10 @@ class Migration:
     statements: tuple[str, ...]
 
 
-def migration(version: int, upgrades: Mapping[int, tuple[str, ...]]) -> Migration:
+def migration(version: int, steps: Mapping[int, tuple[str, ...]]) -> Migration:
     """Return how a store of a version is upgraded. Raises StoreError if it cannot be."""
-    if version > VERSION:
-        raise later_version(version)
-    if version < min(upgrades):
-        raise StoreError(
-            f"the store is of version {version}, and this zeh-spark upgrades stores of versions "
-            f"from {min(upgrades)}. Upgrade it with an older zeh-spark first",
-            anchor=ANCHOR,
-        )
-    statements = [each for step in range(version, VERSION) for each in upgrades[step]]
+    check_known(version)
+    statements = [each for step in range(version, VERSION) for each in steps[step]]
     return Migration(version, VERSION, tuple(statements))
 
 
@@ -129,8 +69,7 @@ def note_migration(connection: Connection, done: Migration, by: Actor | None, no
 
 def check_version(version: int) -> None:
     """Raise StoreError unless a store is of the version that this program works with."""
-    if version > VERSION:
-        raise later_version(version)
+    check_known(version)
     if version < VERSION:
         raise StoreError(
             f"the store is of version {version}, and this zeh-spark works with version {VERSION}. "
@@ -140,13 +79,21 @@ def check_version(version: int) -> None:
         )
 
 
-def later_version(version: int) -> StoreError:
-    """Return the error for a store that a later zeh-spark has made or upgraded."""
-    return StoreError(
-        f"the store is of version {version}, and this zeh-spark knows versions up to {VERSION}. "
-        f"Upgrade zeh-spark",
-        anchor=ANCHOR,
-    )
+def check_known(version: int) -> None:
+    """Raise StoreError unless a store's version is one that this program knows."""
+    if version > VERSION:
+        raise StoreError(
+            f"the store is of version {version}, and this zeh-spark knows versions up to "
+            f"{VERSION}. Upgrade zeh-spark",
+            anchor=ANCHOR,
+        )
+    if version < FIRST:
+        raise StoreError(
+            f"the store is of version {version}, which no release of zeh-spark has written: the "
+            f"first one is {FIRST}. It cannot be upgraded. Make a new store with zeh-spark create, "
+            f"and publish its events again",
+            anchor=ANCHOR,
+        )
 
 
 def upgraded_meanwhile() -> StoreBusyError:

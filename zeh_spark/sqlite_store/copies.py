@@ -23,9 +23,8 @@ from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
 from zeh_spark.sql_store import acts, tokens
-from zeh_spark.sql_store.schema import VERSION
 from zeh_spark.sql_store.store import SqlStore
-from zeh_spark.sql_store.upgrades import later_version
+from zeh_spark.sql_store.upgrades import check_known
 from zeh_spark.sqlite_store.store import (
     APPLICATION_ID,
     check_names,
@@ -163,8 +162,7 @@ def _check_copy(copy: Path) -> None:
         raise StoreError(f"{copy} cannot be read: {exc}. Name a copy of a store") from exc
     if owner != APPLICATION_ID:
         raise StoreError(f"{copy} is no store of feeds. Name a copy that zeh-spark backup has made")
-    if version > VERSION:
-        raise later_version(version)
+    check_known(version)
     if found != "ok":
         raise StoreError(f"{copy} is damaged ({found}). Take another copy")
 

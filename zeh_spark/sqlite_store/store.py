@@ -25,16 +25,11 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from zeh_spark.errors import StoreError
+from zeh_spark.sql_store import upgrades
 from zeh_spark.sql_store.dialect import Database
 from zeh_spark.sql_store.schema import VERSION, metadata
 from zeh_spark.sql_store.store import SqlStore
-from zeh_spark.sql_store.upgrades import (
-    SQLITE,
-    Migration,
-    check_version,
-    migration,
-    note_migration,
-)
+from zeh_spark.sql_store.upgrades import Migration, check_version, migration, note_migration
 from zeh_spark.sqlite_store.writer import LOG_BYTES, ReaderBarrier, Writer
 from zeh_spark.store.acts import Actor, log_act
 from zeh_spark.store.batches import RECEIPTS
@@ -42,16 +37,6 @@ from zeh_spark.store.interface import Clock, StoreBusyError, now_ms
 
 APPLICATION_ID = 0x5A454831
 """The number in the file's header that marks it as a store of zeh_spark: "ZEH1"."""
-
-_CHECK = (
-    "CREATE TRIGGER IF NOT EXISTS check_version BEFORE UPDATE OF head ON feeds"
-    " WHEN NEW.head > OLD.head AND NEW.events = OLD.events BEGIN"
-    " SELECT RAISE(ABORT, 'the store was upgraded, and this program is of an older version'); END"
-)
-"""What refuses commits of programs of versions before 8 that have the store open meanwhile.
-
-They do not know the totals of feeds. Later ones compare versions (see `upgrades`).
-"""
 
 _ACTS_STAY = tuple(
     f"CREATE TRIGGER IF NOT EXISTS acts_stay_{what.lower()} BEFORE {what} ON acts BEGIN"
@@ -188,7 +173,7 @@ def migrate(file: str, *, dry_run: bool = False, by: Actor | None = None) -> Mig
         with engine.begin() as connection:
             if (version := _version(connection)) is None:
                 raise StoreError(f"{path} is empty: there is no store to upgrade")
-            found, act = migration(version, SQLITE), None
+            found, act = migration(version, upgrades.SQLITE), None
             if not dry_run and found.before != found.after:
                 for statement in found.statements:
                     connection.exec_driver_sql(statement)
@@ -234,7 +219,7 @@ def _version(connection: Connection) -> int | None:
 def _make_tables(connection: Connection) -> None:
     """Make the tables that are missing, and note that the store has this program's version."""
     metadata.create_all(connection)
-    for trigger in (_CHECK, *_ACTS_STAY):
+    for trigger in _ACTS_STAY:
         connection.exec_driver_sql(trigger)
     connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
