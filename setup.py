@@ -155,7 +155,9 @@ setup(
     package_dir={"": "."},
     packages=find_packages(include=["zeh_spark", "zeh_spark.*"]),
     py_modules=["pyspark_zeroeventhub"],
-    package_data={"zeh_spark": ["py.typed", "publisher/openapi.yaml", "console/templates/*"]},
+    package_data={
+        "zeh_spark": ["py.typed", "*.xml", "publisher/openapi.yaml", "console/templates/*"]
+    },
     install_requires=REQUIRES,
     extras_require={
         "publisher": PUBLISHER,

@@ -7,6 +7,7 @@ here is needed on Databricks, where sessions exist already and know Delta.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from importlib import metadata
 from importlib.util import find_spec
@@ -23,6 +24,7 @@ _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _EXTENSIONS = "spark.sql.extensions"
 _PACKAGES = "spark.jars.packages"
+_IVY_SETTINGS = "spark.jars.ivySettings"
 
 _SPARKS_OF_DELTA = {
     "4.0": ("4.0",),
@@ -49,7 +51,8 @@ def configure(
             for clusters, and make each small batch wait for hundreds of empty tasks.
         delta: whether to set up Delta Lake; by default, if delta-spark is installed. Its jars
             (90 MB) are fetched from Maven Central when the first session starts, and kept in
-            ~/.ivy2.5.2. Nothing is fetched if `spark.jars` names them or PySpark has them.
+            ~/.ivy2.5.2. Nothing is fetched if `spark.jars` names them or PySpark has them. With
+            `spark.jars.ivySettings` they come from where that file says.
 
     Returns:
         The same builder. Call `getOrCreate()` on it.
@@ -81,6 +84,8 @@ def _with_delta(builder: SparkSession.Builder) -> None:
     packages = _given(builder, _PACKAGES)
     if not _has_jars(_given(builder, "spark.jars")) and not any(map(_is_delta, packages)):
         builder.config(_PACKAGES, ",".join([_coordinates(), *packages]))
+        if _has_maven() and not _finds_jars_otherwise():
+            _default(builder, _IVY_SETTINGS, Path(__file__).with_name("ivysettings.xml").as_uri())
 
 
 def _coordinates() -> str:
@@ -132,10 +137,33 @@ def _coordinates() -> str:
 
 def _has_jars(jars: list[str]) -> bool:
     """Return whether the session finds Delta's jars without fetching them."""
+    of_spark = map(str, _spark_home().glob("jars/delta-*.jar"))
+    return any(map(_is_delta, [*jars, *of_spark]))
+
+
+def _has_maven() -> bool:
+    """Return whether this machine has a folder of Maven's, where POMs may lie without jars.
+
+    Java takes the home folder from the system's list of users, and may not follow $HOME.
+    """
+    of_java = [Path(each.pw_dir) for each in pwd.getpwall() if each.pw_uid == os.getuid()]
+    return any((home / ".m2" / "repository").is_dir() for home in [Path.home(), *of_java])
+
+
+def _finds_jars_otherwise() -> bool:
+    """Return whether Spark's defaults or environment say where to look for jars."""
+    folder = Path(os.environ.get("SPARK_CONF_DIR") or _spark_home() / "conf")
+    defaults = folder / "spark-defaults.conf"
+    text = defaults.read_text(encoding="utf-8", errors="replace") if defaults.is_file() else ""
+    return "DEFAULT_ARTIFACT_REPOSITORY" in os.environ or bool(
+        re.search(rf"^\s*{re.escape(_IVY_SETTINGS)}\b", text, re.MULTILINE)
+    )
+
+
+def _spark_home() -> Path:
     import pyspark
 
-    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
-    return any(map(_is_delta, [*jars, *(str(each) for each in home.glob("jars/delta-*.jar"))]))
+    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
 
 
 def _is_delta(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,37 @@ def test_jars_that_are_named_are_not_fetched_again(given):
 
     assert given[1] == found[given[0]]
     assert {given[0]} == {name for name in found if name.startswith("spark.jars")}
+
+
+@pytest.fixture
+def maven(tmp_path, monkeypatch):
+    """A home folder with Maven's; Spark's settings are in it, too."""
+    monkeypatch.delenv("DEFAULT_ARTIFACT_REPOSITORY", raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".m2" / "repository").mkdir(parents=True)
+    return tmp_path
+
+
+def test_jars_are_found_beside_what_maven_has(maven):
+    """Spark would fail on a POM without its jar: it gets settings of ours. Without Maven, none."""
+    ours = Path(zeh_spark.__file__).with_name("ivysettings.xml")
+
+    assert ours.as_uri() == settings()["spark.jars.ivySettings"]
+
+
+@pytest.mark.parametrize("place", ["builder", "defaults", "environment"])
+def test_where_jars_are_looked_for_is_the_users_choice(place, maven, monkeypatch):
+    """A company has a mirror of Maven Central."""
+    given = [("spark.jars.ivySettings", "/etc/ivy.xml")] if place == "builder" else []
+    if place == "defaults":
+        (maven / "spark-defaults.conf").write_text("spark.jars.ivySettings  /etc/ivy.xml\n")
+    if place == "environment":
+        monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", "https://maven.example")
+
+    found = settings(*given)
+
+    assert dict(given).get("spark.jars.ivySettings") == found.get("spark.jars.ivySettings")
 
 
 def test_jars_among_pysparks_own_are_not_fetched(tmp_path, monkeypatch):
