@@ -16,7 +16,7 @@ RELEASE := $(CURDIR)/.venv-release/bin/python
 # Old versions of libraries have no wheels for new Pythons.
 OLDEST_PYTHON ?= $(firstword $(foreach each,python3.10 python3.11,$(shell $(each) -c 'print("$(each)")' 2>/dev/null)) $(BASE_PYTHON))
 # Four processes keep two cores busy: tests wait for sockets and for processes that they start.
-# Two of them have a Spark session, and run all tests that share one (tests/conftest.py).
+# Two of them have a Spark session, and run all tests that share one (tests/lanes.py).
 TEST := -m pytest -n 4 --dist loadgroup
 
 export PYSPARK_PYTHON := $(PYTHON)
@@ -38,7 +38,7 @@ test: .venv/.jars .venv-reference/.installed  ## all tests but the slow ones and
 	$(PYTHON) $(TEST) -m "not slow and not campaign" --durations=20 $(ARGS)
 
 test-slow: .venv/.jars .venv-reference/.installed  ## what takes more than 5 s: a cluster, notebooks, killed drivers
-	$(PYTHON) -m pytest -n 3 --dist loadfile -m "slow and not campaign" --durations=20 $(ARGS)
+	$(PYTHON) -m pytest -n 3 --dist loadgroup -m "slow and not campaign" --durations=20 $(ARGS)
 
 test-all: .venv/.jars .venv-reference/.installed .venv-azurite/.installed  ## all tests with campaigns and coverage, other Sparks, oldest libraries
 	HYPOTHESIS_PROFILE=campaign $(PYTHON) $(TEST) --cov --cov-report=term $(ARGS)

@@ -11,6 +11,7 @@ import shutil
 import signal
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -78,21 +79,23 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests, and give those of the shared Spark session to two processes: two JVMs, of which
-    one has the tests of Delta tables.
-    """
+    """Mark tests with what they start, and with the group that runs in one process."""
+    from tests import lanes  # not before pytest has loaded its plugins
+
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
         for mark, fixtures in STARTS.items():
             if used & fixtures or mark in _parameters(item):
                 item.add_marker(mark)
-        if "connect_server" in used:
-            item.add_marker(pytest.mark.xdist_group("connect"))
-        elif "spark" in used:
-            group = "delta" if "delta" in item.path.name else "spark"
+        if group := lanes.group_of(item):
             item.add_marker(pytest.mark.xdist_group(group))
-        elif "browser" in used:
-            item.add_marker(pytest.mark.xdist_group("browser"))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Have `--dist loadgroup` begin with the tests that need Spark."""
+    from tests import lanes
+
+    return lanes.Lanes(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 def _parameters(item: pytest.Item) -> list[str]:

@@ -112,7 +112,7 @@ class Costs:
             mark for mark in ("spark", "postgresql", "browser") if item.get_closest_marker(mark)
         ]
         report.costs = {
-            "group": groups[0] if groups else (marks[0] if marks else "other"),
+            "group": groups[0].split()[0] if groups else (marks[0] if marks else "other"),
             "process": os.environ.get("PYTEST_XDIST_WORKER", "main"),
             "cpu": cpu,
             "fixtures": self.fixtures,
