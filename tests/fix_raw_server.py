@@ -45,6 +45,13 @@ class Request:
     headers: dict[str, str]
     body: bytes
     connection: int
+    raw: bytes
+    """All of it, as it was sent."""
+
+    @property
+    def head(self) -> int:
+        """Bytes before its body."""
+        return len(self.raw) - len(self.body)
 
     @property
     def path(self) -> str:
@@ -143,8 +150,81 @@ def reset(body: bytes = b"", missing: int = 1) -> Answer:
     return Answer((begin + body,), "reset")
 
 
-class RawServer:
-    """Answers on 127.0.0.1, at a port of its own. Keeps every request, in order of arrival."""
+class Listener:
+    """Takes connections on 127.0.0.1, at a port of its own, and serves each in a thread."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.connections = 0
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self.start()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Begin, or begin again at the same port."""
+        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=256)
+        self.port = int(self._listener.getsockname()[1])
+        self._spawn(self._accept, self._listener)
+
+    def stop(self) -> None:
+        """Refuse connections, and break those that are open."""
+        # shutdown wakes the threads in accept() and recv(), which close() does not
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.stop()
+        for thread in self._threads:
+            thread.join(_PATIENCE)
+
+    def serve(self, client: socket.socket, number: int) -> None:
+        """Do what it is there for; `number` counts connections from 0."""
+        raise NotImplementedError
+
+    def _spawn(self, run: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=run, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            self._spawn(self._serve, client, self.connections)
+            self.connections += 1
+
+    def _serve(self, client: socket.socket, number: int) -> None:
+        # What a client or the test's end breaks off is no failure of the server.
+        with contextlib.suppress(OSError), self._kept(client):
+            self.serve(client, number)
+
+    @contextlib.contextmanager
+    def _kept(self, connection: socket.socket) -> Iterator[None]:
+        """Have `stop` break a connection; close it at the end."""
+        with self._lock:
+            self._open.add(connection)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+            connection.close()
+
+
+class RawServer(Listener):
+    """Answers requests, and keeps each, in order of arrival."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
@@ -155,16 +235,8 @@ class RawServer:
         self.respond: Callable[[Request], Answer] = self._next_scripted
         self._scripted: list[Answer] = []
         self._tls = tls
-        self._lock = threading.Lock()
-        self._open: set[socket.socket] = set()
         self._forgotten: list[str] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
-
-    @property
-    def port(self) -> int:
-        return int(self._listener.getsockname()[1])
+        super().__init__()
 
     @property
     def url(self) -> str:
@@ -175,17 +247,19 @@ class RawServer:
         self._scripted = list(answers)
 
     def close(self) -> None:
-        # shutdown wakes the thread in accept(), which close() does not
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        with self._lock:
-            for connection in self._open:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(_PATIENCE)
+        super().close()
         assert not self._forgotten, self._forgotten
+
+    def serve(self, client: socket.socket, number: int) -> None:
+        if self._tls:
+            client = self._tls.wrap_socket(client, server_side=True)
+        with self._kept(client), client.makefile("rb") as reader:
+            try:
+                while request := _read_request(reader, number):
+                    if not _send(client, self._answer(request)):
+                        break
+            except ForgottenEventError as exc:
+                self._forgotten.append(str(exc))
 
     def _answer(self, request: Request) -> Answer:
         if self.discovery and request.method == "GET" and "n" not in request.query:
@@ -202,51 +276,25 @@ class RawServer:
                 return refused(500, "the test scripted no answer")
             return self._scripted[0] if len(self._scripted) == 1 else self._scripted.pop(0)
 
-    def _accept(self) -> None:
-        number = 0
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            thread = threading.Thread(target=self._serve, args=(connection, number), daemon=True)
-            self._threads.append(thread)
-            thread.start()
-            number += 1
-
-    def _serve(self, connection: socket.socket, number: int) -> None:
-        # What a client or the test's end breaks off is no failure of the server.
-        with contextlib.suppress(ConnectionError, ssl.SSLError, OSError):
-            if self._tls:
-                connection = self._tls.wrap_socket(connection, server_side=True)
-            with self._lock:
-                self._open.add(connection)
-            try:
-                with connection.makefile("rb") as reader:
-                    while request := _read_request(reader, number):
-                        if not _send(connection, self._answer(request)):
-                            break
-            except ForgottenEventError as exc:
-                self._forgotten.append(str(exc))
-        with self._lock:
-            self._open.discard(connection)
-        connection.close()
-
 
 def _read_request(reader, number: int) -> Request | None:
-    line = reader.readline().decode("latin-1")
-    if not line:
-        return None
-    method, target, _ = line.split(" ")
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        line = reader.readline()
+        if not line:
+            return None
+        head += line
+    first, *fields = head.decode("latin-1").split("\r\n")[:-2]
+    method, target, _ = first.split(" ")
     headers = {}
-    while (field := reader.readline().decode("latin-1").strip()) != "":
+    for field in fields:
         name, _, value = field.partition(":")
         headers[name.lower()] = value.strip()
     length = int(headers.get("content-length", 0))
     body = reader.read(length)
     if len(body) < length:  # the client gave up
         return None
-    return Request(method, target, headers, body, number)
+    return Request(method, target, headers, body, number, head + body)
 
 
 def _send(connection: socket.socket, answer: Answer) -> bool:

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from tests.fix_gateway import Gateway, Given, Passing, passed
+from tests.fix_middlemen import NOTHING, Gateway, passed
 from tests.fix_publisher import store_url
+from tests.fix_raw_server import Answer, Request
 from tests.fix_spark import without_code
 from tests.patience import PATIENCE
 from zeh_spark.publisher import open_store
@@ -93,7 +94,7 @@ class Watched(Gateway):
         self.once(pattern, before=wait)
         return come, go
 
-    def asked(self, pattern: str) -> list[Passing]:
+    def asked(self, pattern: str) -> list[Request]:
         """The requests that fit."""
         return [each for each in self.requests if re.search(pattern, _line(each))]
 
@@ -105,14 +106,14 @@ class Watched(Gateway):
         found = self.asked(rf"PUT .*/batches/0/uploads/.*[.]{task}[.]\d+[.]\d+$")
         return {_line(each).split(".")[-2] for each in found}
 
-    def _by_rules(self, _: Gateway, request: Passing) -> Given:
+    def _by_rules(self, _: Gateway, request: Request) -> Answer:
         rule = self._rule(_line(request))
         try:
             rule.before()
             given = passed(self, request)
             rule.after()
         except (LostError, OSError, http.client.HTTPException):
-            return Given()
+            return NOTHING
         return given
 
     def _rule(self, line: str) -> Rule:
@@ -124,7 +125,7 @@ class Watched(Gateway):
         return Rule(re.compile(""), lambda: None, lambda: None)
 
 
-def _line(request: Passing) -> str:
+def _line(request: Request) -> str:
     return f"{request.method} {request.target.partition('?')[0]}"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import pytest
 
 from tests.fix_audit import Vandal, audited, difference, events, seven_chunks, whole
-from tests.fix_proxy import Proxy
+from tests.fix_middlemen import Proxy
 from tests.fix_publisher import Publisher
 from tests.fix_raw_server import Answer, RawServer, Request, ok
 from tests.store_contract.writers import call, chunk, commit, declared, large, until, upload

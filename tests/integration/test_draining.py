@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 import requests
 
 from tests import postgresql
-from tests.fix_balancer import Balancer
+from tests.fix_middlemen import Proxy
 from tests.fix_publisher import served
 from tests.store_contract.writers import until
 from zeh_spark.network.draining import CLOSE_SECONDS, POLL_SECONDS
@@ -174,6 +175,55 @@ def test_it_stops_while_it_prunes(tmp_path: Path) -> None:
 # One after the other
 
 
+class Balancer(Proxy):
+    """Passes each new connection to the next publisher in rotation.
+
+    It asks each publisher twenty times a second. One that does not answer, or that closes its
+    connections after the answer, is out of rotation, and its connections go on to their ends.
+    """
+
+    def __init__(self) -> None:
+        self.lost: list[str] = []
+        """Connections for which no publisher was there."""
+        self._ended = threading.Event()
+        self._in_rotation: dict[int, bool] = {}
+        self._turns = itertools.count()
+        super().__init__()
+        self._spawn(self._look)
+
+    def add(self, port: int) -> None:
+        self._in_rotation[port] = False
+
+    def remove(self, port: int) -> None:
+        del self._in_rotation[port]
+
+    def sends_to(self, port: int) -> bool:
+        return self._in_rotation[port]
+
+    def close(self) -> None:
+        self._ended.set()
+        super().close()
+
+    def connect(self) -> socket.socket:
+        ready = [port for port, is_ready in self._in_rotation.items() if is_ready]
+        port = ready[next(self._turns) % len(ready)] if ready else 0
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except OSError as exc:
+            self.lost.append(f"{port}: {exc}")
+            raise
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.05):
+            for port in list(self._in_rotation):
+                ready = False
+                with suppress(requests.RequestException):
+                    found = requests.get(f"http://127.0.0.1:{port}/openapi.json", timeout=5)
+                    ready = found.headers.get("Connection") != "close"
+                if port in self._in_rotation:
+                    self._in_rotation[port] = ready
+
+
 class Load:
     """A reader and a producer at one address. Whatever goes wrong is in `errors`."""
 
@@ -245,7 +295,7 @@ def test_publishers_are_replaced_one_after_the_other_without_an_error(
         store.create("orders", 1)
     with closing(Balancer()) as balancer, ExitStack() as stack:
         old = [stack.enter_context(replaceable(url, balancer)) for _ in range(2)]
-        with Load(balancer.url) as load:
+        with Load(balancer.address) as load:
             until(lambda: len(load.got) > 20, seconds=60)
             for port, process in old:
                 stack.enter_context(replaceable(url, balancer))

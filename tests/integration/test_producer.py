@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from tests.fix_gateway import Gateway
+from tests.fix_middlemen import Gateway
 from tests.fix_producer import published, refusal
 from tests.fix_publish import Caller, Who, events_of
 from tests.fix_publisher import Publisher

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.fix_audit import whole
-from tests.fix_gateway import Gateway, answer_lost, lost, passed
+from tests.fix_middlemen import Gateway, answer_lost, lost, passed
 from tests.fix_producer import published
 from tests.fix_publish import events_of
 from tests.fix_publisher import Publisher

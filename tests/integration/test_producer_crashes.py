@@ -17,11 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fix_gateway import (
+from tests.fix_middlemen import (
     Fate,
     Gateway,
-    Given,
-    Passing,
     answer_cut,
     answer_lost,
     copied,
@@ -34,6 +32,7 @@ from tests.fix_gateway import (
 )
 from tests.fix_publish import events_of
 from tests.fix_publisher import HERE, Publisher, served
+from tests.fix_raw_server import Answer, Request
 from tests.integration.test_publish_crashes import check_numbers, free_port
 from zeh_spark.errors import OutcomeUnknownError, UnavailableError
 from zeh_spark.publish import OpenBatch, Producer
@@ -68,7 +67,7 @@ def faults_of(commits: list[Fate], others: list[Fate]) -> Fate:
     """What becomes of one commit after the other, and of other requests; then all pass."""
     left = {True: commits[::-1], False: others[::-1]}
 
-    def fate(gateway: Gateway, request: Passing) -> Given:
+    def fate(gateway: Gateway, request: Request) -> Answer:
         mine = left[request.method == "POST"]
         return (mine.pop() if mine else passed)(gateway, request)
 
@@ -129,7 +128,7 @@ class Killing:
         self.left = 0
         self.fate: Fate = passed
 
-    def __call__(self, gateway: Gateway, request: Passing) -> Given:
+    def __call__(self, gateway: Gateway, request: Request) -> Answer:
         self.left -= 1
         if self.left or not self.program:
             return passed(gateway, request)

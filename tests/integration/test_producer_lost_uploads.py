@@ -12,10 +12,11 @@ import psutil
 import pytest
 
 from tests import postgresql
-from tests.fix_gateway import Fate, Gateway, Given, Passing, answer_lost, lost, passed
+from tests.fix_middlemen import Fate, Gateway, answer_lost, lost, passed
 from tests.fix_producer import published, refusal
 from tests.fix_publish import events_of
 from tests.fix_publisher import Publisher
+from tests.fix_raw_server import Answer, Request
 from zeh_spark.client import batch_attempt
 from zeh_spark.errors import PublishError
 from zeh_spark.publish import Producer
@@ -41,7 +42,7 @@ def losing(store: Store, producer: Producer, name: str | None, *fates: Fate) -> 
     left = list(fates)
     whose = f"{producer.name}#{name}" if name else producer.name
 
-    def fate(gateway: Gateway, request: Passing) -> Given:
+    def fate(gateway: Gateway, request: Request) -> Answer:
         if request.method != "POST" or not left:
             return passed(gateway, request)
         store.release("orders", whose, 0, producer.run)
@@ -91,7 +92,7 @@ def test_uploads_that_are_sent_again_may_get_no_answer(
     """The network fails after the crash, as before it: I wait, and then go on (EX-02)."""
     losses = losing(publisher.store, far, None, lost, passed)
 
-    def fate(gateway: Gateway, request: Passing) -> Given:
+    def fate(gateway: Gateway, request: Request) -> Answer:
         tries = [each for each in gateway.requests if each.target == request.target]
         again = request.method == "PUT" and commits(gateway) == 2 and len(tries) == 1
         return (lost if again else losses)(gateway, request)
@@ -156,7 +157,7 @@ def test_crash_of_the_database_between_uploads_and_commit(
 ) -> None:
     """What a real PostgreSQL has acknowledged and not written is not missing in my feed (PU-04)."""
 
-    def crash_once(gateway: Gateway, request: Passing) -> Given:
+    def crash_once(gateway: Gateway, request: Request) -> Answer:
         if request.method == "POST" and commits(gateway) == 1:
             own_server.kill()
             own_server.start()

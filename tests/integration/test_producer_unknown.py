@@ -16,10 +16,11 @@ from functools import partial
 
 import pytest
 
-from tests.fix_gateway import Fate, Gateway, Given, Passing, answer_lost, held, passed
+from tests.fix_middlemen import Fate, Gateway, answer_lost, held, passed
 from tests.fix_producer import published, refusal
 from tests.fix_publish import events_of
 from tests.fix_publisher import Publisher
+from tests.fix_raw_server import Answer, Request
 from zeh_spark.errors import (
     OutcomeUnknownError,
     UnavailableError,
@@ -58,7 +59,7 @@ def unknown(producer: Producer, events: list[str], name: str | None = None) -> O
 def by_method(**fates: Fate) -> Fate:
     """A fate for each method, POST for commits and PUT for uploads; the rest passes."""
 
-    def fate(gateway: Gateway, request: Passing) -> Given:
+    def fate(gateway: Gateway, request: Request) -> Answer:
         return fates.get(request.method, passed)(gateway, request)
 
     return fate
@@ -68,7 +69,7 @@ def once(first: Fate, then: Callable[[], object]) -> Fate:
     """The first request has this fate, and then this happens."""
     left = [first]
 
-    def fate(gateway: Gateway, request: Passing) -> Given:
+    def fate(gateway: Gateway, request: Request) -> Answer:
         if not left:
             return passed(gateway, request)
         given = left.pop()(gateway, request)
@@ -84,9 +85,9 @@ def test_not_published_is_said_only_when_it_never_will_be(
     publisher: Publisher, gateway: Gateway, far: Producer, events: int, name: str | None
 ) -> None:
     """A commit that comes after I was told no changes nothing, nor do late copies of uploads."""
-    copies: list[Passing] = []
+    copies: list[Request] = []
 
-    def remembered(gateway: Gateway, request: Passing) -> Given:
+    def remembered(gateway: Gateway, request: Request) -> Answer:
         copies.append(request)
         return passed(gateway, request)
 
@@ -154,7 +155,7 @@ def test_interrupted_commit_can_be_found_out(
 
     noticed = threading.Event()
 
-    def interrupted(gateway: Gateway, request: Passing) -> Given:
+    def interrupted(gateway: Gateway, request: Request) -> Answer:
         given = fate(gateway, request)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         assert noticed.wait(60)  # the client waits for its answer meanwhile
@@ -250,13 +251,13 @@ def test_the_command_finds_out_what_it_was_interrupted_in(
     command = [sys.executable, "-m", "zeh_spark.cli", "publish", f"{gateway.address}/orders"]
     found_out = threading.Event()
 
-    def interrupted(gateway: Gateway, request: Passing) -> Given:
+    def interrupted(gateway: Gateway, request: Request) -> Answer:
         given = fate(gateway, request)
         process.send_signal(signal.SIGINT)
         assert found_out.wait(60)  # the command waits for its answer meanwhile
         return given
 
-    def other(gateway: Gateway, request: Passing) -> Given:
+    def other(gateway: Gateway, request: Request) -> Answer:
         if any(each.method == "POST" for each in gateway.requests):
             found_out.set()
         return passed(gateway, request)

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fix_gateway import (
+from tests.fix_middlemen import (
     Fate,
     Gateway,
+    Proxy,
     answer_cut,
     answer_lost,
     copied,
@@ -27,7 +28,6 @@ from tests.fix_gateway import (
     twice,
     twice_at_once,
 )
-from tests.fix_proxy import Proxy
 from tests.fix_publish import Caller, Reply, Who, events_of, publish_batch, rows
 from tests.fix_publisher import Publisher
 from zeh_spark.client.publish_client import BatchCall, PublishClient, TaskDone
@@ -128,7 +128,7 @@ def test_publisher_that_stays_away_is_an_error_with_a_name(
     proxy.stop()
     with pytest.raises(UnavailableError, match=r"Is the publisher running\?"):
         client_of(proxy.address, "300ms").commit(BATCH, 2, [])
-    proxy.start()
+    proxy.restart()
     client_of(proxy.address).commit(BATCH, 2, [])
     assert 0 == publisher.store.producer("orders", "p").last
 
@@ -156,14 +156,14 @@ def test_connections_that_break_for_a_while_do_no_harm(
     proxy = start_proxy(int(publisher.base.rpartition(":")[2]))
     client = client_of(proxy.address)
     client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(1)))
-    proxy.start()
+    proxy.restart()
     proxy.cut_after(size, reset=True)
     done = [TaskDone(0, 0, 1, rows(1)[0].content)]
     tries = threading.Thread(target=client.commit, args=(BATCH, 2, done))
     tries.start()
     while proxy.connections < 4:
         pass
-    proxy.start()
+    proxy.restart()
     tries.join(30)
     assert ([b"1"], False) == (events_of(publisher.store), tries.is_alive())
 
