@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.fix_upgrades import BEFORE
+from tests.store_contract.writers import chunk, data, publish
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import migrate_store, open_store
 from zeh_spark.sql_store import upgrades
 from zeh_spark.sql_store.schema import VERSION
 from zeh_spark.store.acts import Actor, Via
 from zeh_spark.store.interface import StoreBusyError
-from zeh_spark.testing.writers import chunk, data, publish
 
 
 @pytest.fixture
