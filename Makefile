@@ -13,6 +13,8 @@ DELTA_OF_SPARK_4.1 := 4.2.0
 PATCH_OF_SPARK_4.1 := 4.1.1# Delta 4.2 needs a class that 4.1.2 has no more
 MINOR_VERSION = $(shell sed -n 's/^__version__ = "\([0-9]*\.[0-9]*\).*/\1/p' zeh_spark/__init__.py)
 RELEASE := $(CURDIR)/.venv-release/bin/python
+# One file for all Pythons from the given one on: pip follows its markers.
+COMPILE := .venv-release/bin/uv pip compile --quiet --universal --upgrade --no-annotate --custom-compile-command 'make constraints'
 # Old versions of libraries have no wheels for new Pythons.
 OLDEST_PYTHON ?= $(firstword $(foreach each,python3.10 python3.11,$(shell $(each) -c 'print("$(each)")' 2>/dev/null)) $(BASE_PYTHON))
 # Four processes keep two cores busy: tests wait for sockets and for processes that they start.
@@ -24,7 +26,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint bench bench-cluster docs docs-publish pictures notebooks matrix release dist sbom smoke python java test-oldest $(OTHER_SPARKS:%=test-spark-%)
+.PHONY: help demo test test-slow test-all lint bench bench-cluster docs docs-publish pictures notebooks matrix constraints release dist sbom smoke python java test-oldest $(OTHER_SPARKS:%=test-spark-%)
 .DELETE_ON_ERROR:
 
 help:  ## what there is
@@ -79,6 +81,10 @@ pictures: .venv/.jars .venv-pictures/.installed  ## make the pictures of program
 notebooks: .venv/.installed | java  ## run the notebooks, and keep their outputs in them
 	$(PYTHON) notebooks/run.py $(ARGS)
 
+constraints: .venv-release/.installed  ## renew the versions of libraries that .venv, .venv-docs and .venv-reference get
+	$(COMPILE) --python-version 3.10 --extra publisher --extra dev --extra docs -o tests/constraints.txt setup.py
+	printf 'zeroeventhub==0.2.3\nuvicorn\n' | $(COMPILE) --python-version 3.11 -o tests/constraints-reference.txt -
+
 release: | java  ## build, check and try what would be published: dist, sbom, then smoke; ARGS=4.1 tries that Spark alone
 	$(MAKE) dist ARGS=
 	$(MAKE) sbom ARGS=
@@ -122,10 +128,9 @@ java:
 	{ echo "Java 17 or later is missing, which Spark 4 needs (found: $${version:-none}; JAVA_HOME=$$JAVA_HOME)." \
 	"Debian, Ubuntu: apt-get install openjdk-17-jre-headless" >&2; exit 1; }
 
-.venv/.installed: setup.py pyproject.toml | python
+.venv/.installed: setup.py pyproject.toml tests/constraints.txt | python
 	$(BASE_PYTHON) -m venv .venv
-	$(PYTHON) $(PIP) --upgrade pip
-	$(PYTHON) $(PIP) --editable '.[publisher,dev]'
+	$(PYTHON) $(PIP) --constraint tests/constraints.txt --editable '.[publisher,dev]'
 	touch $@
 
 .venv/.jars: .venv/.installed | java
@@ -138,23 +143,22 @@ java:
 	.venv-pictures/bin/python $(PIP) termtosvg-ng==1.4.1
 	touch $@
 
-.venv-docs/.installed: setup.py | python
+.venv-docs/.installed: setup.py tests/constraints.txt | python
 	$(BASE_PYTHON) -m venv .venv-docs
-	.venv-docs/bin/python $(PIP) --editable '.[publisher,docs]'
+	.venv-docs/bin/python $(PIP) --constraint tests/constraints.txt --editable '.[publisher,docs]'
 	touch $@
 
 .venv-release/.installed: | python
 	$(BASE_PYTHON) -m venv .venv-release
-	$(RELEASE) $(PIP) 'build>=1.2' 'twine>=6.1' 'cyclonedx-bom>=7' 'check-jsonschema>=0.31'
+	$(RELEASE) $(PIP) 'build>=1.2' 'twine>=6.1' 'cyclonedx-bom>=7' 'check-jsonschema>=0.31' 'uv>=0.9'
 	touch $@
 
 # The reference implementation, as a peer in tests. Its pins do not fit ours, and it needs Python 3.11.
-.venv-reference/.installed: | python
+.venv-reference/.installed: tests/constraints-reference.txt | python
 	@mkdir -p .venv-reference
 	if $(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
 	$(BASE_PYTHON) -m venv .venv-reference && \
-	.venv-reference/bin/python $(PIP) --upgrade pip && \
-	.venv-reference/bin/python $(PIP) zeroeventhub==0.2.3 uvicorn; fi
+	.venv-reference/bin/python $(PIP) --requirement tests/constraints-reference.txt; fi
 	touch $@
 
 .venv-spark-%/.installed: setup.py | python

@@ -142,5 +142,14 @@ def test_an_install_on_databricks_replaces_nothing_that_is_there(about):
     assert {need.name for need in ours} == {*ON_DATABRICKS}
 
 
+def test_what_is_installed_here_has_a_version(about):
+    """CI installs the same twice: `make constraints` was run after a library came."""
+    lines = (ROOT / "tests" / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {Requirement(line).name for line in lines if not line.startswith("#")}
+    needs = {Requirement(need).name for need in about.get_all("Requires-Dist", [])}
+
+    assert {need.lower() for need in needs} <= pinned
+
+
 def _is_for(need: Requirement, extra: str) -> bool:
     return need.marker is None or need.marker.evaluate({"extra": extra})
