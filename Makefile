@@ -29,8 +29,9 @@ export SPARK_LOCAL_IP := 127.0.0.1
 .PHONY: help demo test test-slow test-all lint bench bench-cluster docs docs-publish pictures notebooks matrix constraints release dist sbom smoke python java test-oldest $(OTHER_SPARKS:%=test-spark-%)
 .DELETE_ON_ERROR:
 
-help:  ## what there is
-	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
+help:
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16 | \
+	awk 'NR == 1 {print "To begin with:"} NR == 5 {print "\nAll others:"} 1'
 
 demo: .venv/.installed | java  ## a year of real flights through a feed into a table, with a crash half way
 	PYSPARK_SUBMIT_ARGS="--driver-java-options -Dlog4j2.configurationFile=file:$(CURDIR)/conf/log4j2.properties pyspark-shell" \
@@ -38,6 +39,17 @@ demo: .venv/.installed | java  ## a year of real flights through a feed into a t
 
 test: .venv/.jars .venv-reference/.installed  ## all tests but the slow ones and the campaigns
 	$(PYTHON) $(TEST) -m "not slow and not campaign" --durations=20 $(ARGS)
+
+lint: .venv/.installed  ## style, types and import layers
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	$(PYTHON) -m pytest --quiet -p no:randomly tests/unit/test_layers.py
+
+docs: .venv-docs/.installed  ## build the documentation into site/
+	.venv-docs/bin/python docs/generate.py
+	.venv-docs/bin/python -m tests.requirement_ids
+	.venv-docs/bin/mkdocs build --strict
 
 test-slow: .venv/.jars .venv-reference/.installed  ## what takes more than 5 s: a cluster, notebooks, killed drivers
 	$(PYTHON) -m pytest -n 3 --dist loadgroup -m "slow and not campaign" --durations=20 $(ARGS)
@@ -54,22 +66,11 @@ test-oldest: .venv-oldest/.installed .venv-reference/.installed | java  ## unit 
 	$$PYSPARK_PYTHON -m tests.class_archive && \
 	$$PYSPARK_PYTHON $(TEST) -W default -m "not slow and not campaign" tests/unit tests/integration $(ARGS)
 
-lint: .venv/.installed  ## style, types and import layers
-	$(PYTHON) -m ruff check .
-	$(PYTHON) -m ruff format --check .
-	$(PYTHON) -m mypy
-	$(PYTHON) -m pytest --quiet -p no:randomly tests/unit/test_layers.py
-
 bench: .venv/.installed .venv-reference/.installed | java  ## measure; PEERS=kafka adds Spark's Kafka source
 	$(PYTHON) -m benchmarks $(if $(PEERS),--peers $(PEERS))
 
 bench-cluster: .venv/.installed | java  ## measure a standalone cluster of one worker and of two, part by part
 	$(PYTHON) -m benchmarks cluster $(ARGS)
-
-docs: .venv-docs/.installed  ## build the documentation into site/
-	.venv-docs/bin/python docs/generate.py
-	.venv-docs/bin/python -m tests.requirement_ids
-	.venv-docs/bin/mkdocs build --strict
 
 docs-publish: .venv-docs/.installed  ## commit this version's documentation to the branch gh-pages; ARGS=--push pushes it
 	export PATH="$(CURDIR)/.venv-docs/bin:$$PATH"; \
