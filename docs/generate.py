@@ -1,4 +1,4 @@
-"""Write the generated parts of the reference pages: tables of options, and the command line.
+"""Write the generated parts of pages: tables of options, the command line, the map of packages.
 
 `python docs/generate.py` writes them; `make docs` runs it, and `tests/docs/test_tables.py` fails if
 the committed pages are stale.
@@ -9,6 +9,7 @@ around it is written by hand and stays as it is.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from zeh_spark.options.declaring import Declared, declared
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.source.options import SourceOptions
 
-REFERENCE = Path(__file__).parent / "reference"
+ROOT = Path(__file__).parents[1]
 _COLUMNS = ("default", "query", "meaning")
 _FACTS = re.compile(r"(?:^|  )\[([^\]]+)\]")
 _LABELS = {"default": "Default", "env var": "Environment variable"}
@@ -70,6 +71,15 @@ def _commands(group: click.Group, context: click.Context) -> Iterator[str]:
         yield _command(command, context)
         if isinstance(command, click.Group):
             yield from _commands(command, click.Context(command, context, command.name))
+
+
+def packages() -> str:
+    """Return the table of the packages: the first sentences of their docstrings."""
+    rows = []
+    for path in sorted(ROOT.glob("zeh_spark/*/__init__.py")):
+        about = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        rows.append((f"`{path.parent.name}`", about.partition("\n\n")[0].replace("\n", " ")))
+    return _table(("package", "holds"), rows)
 
 
 def _command(command: click.Command, parent: click.Context) -> str:
@@ -135,9 +145,13 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
-    "source-options.md": {"source options": source_options},
-    "sink-options.md": {"sink options": sink_options, "connection options": connection_options},
-    "command-line.md": {"commands": commands},
+    "docs/reference/source-options.md": {"source options": source_options},
+    "docs/reference/sink-options.md": {
+        "sink options": sink_options,
+        "connection options": connection_options,
+    },
+    "docs/reference/command-line.md": {"commands": commands},
+    ".github/CONTRIBUTING.md": {"packages": packages},
 }
 
 
@@ -145,7 +159,7 @@ def generated(page: str, text: str) -> str:
     """Return the text of a page with its generated parts as the code has them now.
 
     Args:
-        page: name of the page, like `source-options.md`.
+        page: path of the page in the repository.
         text: the page as it is.
 
     Raises:
@@ -164,7 +178,7 @@ def generated(page: str, text: str) -> str:
 def main() -> None:
     """Write the pages."""
     for page in PARTS:
-        path = REFERENCE / page
+        path = ROOT / page
         path.write_text(generated(page, path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
