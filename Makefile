@@ -48,7 +48,6 @@ lint: .venv/.installed  ## style, types and import layers
 
 docs: .venv-docs/.installed  ## build the documentation into site/
 	.venv-docs/bin/python docs/generate.py
-	.venv-docs/bin/python -m tests.requirement_ids
 	.venv-docs/bin/mkdocs build --strict
 
 test-slow: .venv/.jars .venv-reference/.installed  ## what takes more than 5 s: a cluster, notebooks, killed drivers
