@@ -40,11 +40,13 @@ demo: .venv/.installed | java  ## a year of real flights through a feed into a t
 test: .venv/.jars .venv-reference/.installed  ## all tests but the slow ones and the campaigns
 	$(PYTHON) $(TEST) -m "not slow and not campaign" --durations=20 $(ARGS)
 
-lint: .venv/.installed  ## style, types and import layers
+lint: .venv/.installed  ## style, types, import layers and generated pages
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
-	$(PYTHON) -m pytest --quiet -p no:randomly tests/unit/test_layers.py
+	$(PYTHON) -m pytest --quiet -p no:randomly tests/unit/test_layers.py tests/unit/test_requirement_ids.py \
+	tests/docs/test_tables.py
+	$(PYTHON) -m tests.measures
 
 docs: .venv-docs/.installed  ## build the documentation into site/
 	.venv-docs/bin/python docs/generate.py
