@@ -150,6 +150,11 @@ class Token:
         """Return whether it has what a request needs."""
         return any(each.gives(need) for each in self.grants)
 
+    @property
+    def is_admin(self) -> bool:
+        """Whether it has all rights on all feeds."""
+        return all(self.may(Need(right, "*")) for right in Right)
+
 
 ADMIN = tuple(Grant(right, "*") for right in Right)
 """All rights on all feeds."""

@@ -48,7 +48,7 @@ class AnswerCache:
         most: Most bytes that are kept; 0 keeps nothing.
     """
 
-    def __init__(self, most: int = CACHE_BYTES) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
         self._size = 0
         self._lock = threading.Lock()

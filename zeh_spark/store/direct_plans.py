@@ -30,13 +30,12 @@ from zeh_spark.protocol.direct_reads import (
 from zeh_spark.store.commit_plan import tag
 from zeh_spark.store.direct_reads import (
     check_not_ahead,
-    checked_positions,
     chunks_of,
     header_records,
 )
 from zeh_spark.store.interface import Chunk, Store
 from zeh_spark.store.problems import Problem, other_history
-from zeh_spark.store.reading import check_kept, covered, parse_cursor, scanned
+from zeh_spark.store.reading import check_kept, covered, parse_cursor, positions, scanned
 
 RANGE_BYTES = 16 << 20
 """Bytes of lines of a range, about, if the reader does not say."""
@@ -151,7 +150,9 @@ class Planner:
         )
 
     def _checked(self, cursors: Mapping[int, str]) -> dict[int, tuple[int, str]]:
-        return checked_positions(self._store, self._feed, cursors, self._request.n)
+        for partition, cursor in cursors.items():
+            check_not_ahead(self._feed, partition, cursor)
+        return positions(self._store, self._feed, cursors, self._request.n)
 
     def _check_ends(self) -> None:
         for partition, (end, cursor) in self._ends.items():

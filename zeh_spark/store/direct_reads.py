@@ -37,7 +37,6 @@ from zeh_spark.store.reading import (
     in_order,
     known_history,
     parse_cursor,
-    positions,
     positions_in,
     scanned,
 )
@@ -122,18 +121,6 @@ def check_ranges(request: ChunksRequest, most: int) -> None:
             wrong = f"a range is from {each.from_!r} to {each.to!r}; allowed are cursors of plans"
     if wrong:
         raise Problem(problems.BAD_RANGES, wrong)
-
-
-def checked_positions(
-    store: Store, feed: FeedState, cursors: Mapping[int, str], n: int
-) -> dict[int, tuple[int, str]]:
-    """Return g and cursor of each partition (see `feed.positions`).
-
-    Raises Problem if a cursor is refused: `cursor-ahead` if this copy of the feed may only lag.
-    """
-    for partition, cursor in cursors.items():
-        check_not_ahead(feed, partition, cursor)
-    return positions(store, feed, cursors, n)
 
 
 def check_not_ahead(feed: FeedState, partition: int, cursor: str) -> None:

@@ -11,19 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from zeh_spark.telemetry.request_ids import ids_in
 
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
 _KEY = "zeh_spark.exchange"
-
-
-class HasScope(Protocol):
-    """A request of Starlette."""
-
-    @property
-    def scope(self) -> Any:
-        """The ASGI scope."""
 
 
 @dataclass(slots=True)
@@ -88,7 +83,7 @@ def begin(scope: Any) -> Exchange:
     return found
 
 
-def exchange_of(request: HasScope) -> Exchange:
+def exchange_of(request: Request) -> Exchange:
     """Return the exchange of a request; one that nobody looks at if the request is not observed."""
     found: Exchange | None = request.scope.get(_KEY)
     return found or Exchange()

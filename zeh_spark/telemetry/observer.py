@@ -7,8 +7,7 @@ nothing. Runs in the publisher's event loop.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from zeh_spark.telemetry import access_log
 from zeh_spark.telemetry.exchange import Exchange, begin
@@ -16,10 +15,8 @@ from zeh_spark.telemetry.metrics import Metrics
 from zeh_spark.telemetry.outages import Outages
 from zeh_spark.telemetry.request_ids import HEADER
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _WITHOUT_BODY = ("GET", "HEAD")
 
@@ -32,13 +29,13 @@ class Observer:
         writes: Whether each request gets a line in the log.
     """
 
-    def __init__(self, app: App, metrics: Metrics, outages: Outages, *, writes: bool) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, outages: Outages, *, writes: bool) -> None:
         self._writes = writes
         self._app = app
         self._metrics = metrics
         self._outages = outages
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the app answer (see ASGI)."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
