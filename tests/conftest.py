@@ -50,9 +50,13 @@ pytest_plugins = [
     "tests.fix_databricks",
 ]
 
-# No deadline: a shared machine pauses. `make test-all` tries 20 times as many examples.
+# No deadline: a shared machine pauses. `make test-all` tries 50 times as many examples.
 settings.register_profile(
-    "usual", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "usual",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=40,
 )
 settings.register_profile("campaign", settings.get_profile("usual"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))

@@ -89,7 +89,7 @@ def test_a_feed_without_a_target_ends_at_a_quiet_moment(read, quiet_every):
     assert 20 <= len(numbers) <= 40
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.integers(0, 60),
     st.lists(st.integers(0, 12), max_size=30),

@@ -226,7 +226,7 @@ FRAMINGS = {
 }
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.sampled_from(sorted(FRAMINGS)), st.integers(1, 12), st.integers(1, 5))
 def test_every_event_comes_once_wherever_the_answer_is_cut(raw_server, data, framing, count, each):
     """Law: cut the first body at any byte, in any framing, and serve the rest from the cursor that

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.store_contract.site import Opened, Site, StoppedClock
+from tests.store_contract.site import Opened, Site, StoppedClock, histories
 from tests.store_contract.writers import FEED, chunk, everything, publish
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, feed_of, parse
@@ -148,7 +148,7 @@ def test_time_tells_any_epochs_apart(
     steps = st.sampled_from(["commit", "epoch", "copy", "1", "-1"])
     names = (f"feed{number}" for number in count())
 
-    @settings(max_examples=max(10, settings().max_examples // new_site.slowness))
+    @settings(max_examples=histories(new_site))
     @given(st.lists(steps, max_size=12))
     def holds(steps: list[str]) -> None:
         store.create(name := next(names), 2)

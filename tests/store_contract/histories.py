@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 )
 
 from tests.store_contract.drivers import Execution, TaskLayout
-from tests.store_contract.site import Site, StoppedClock
+from tests.store_contract.site import Site, StoppedClock, histories
 from tests.store_contract.world import World
 from tests.store_contract.writers import FEED
 from zeh_spark.store.batches import Overrides
@@ -195,10 +195,8 @@ class Histories(RuleBasedStateMachine):
 def test_any_history_keeps_what_it_acknowledges(new_site: type[Site]) -> None:
     """Whatever happens, I lose nothing and get nothing twice without an error."""
     machine = type("Histories", (Histories,), {"new_site": new_site})
-    examples = max(10, settings().max_examples // new_site.slowness)
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=examples, stateful_step_count=40)
-    )
+    tried = settings(max_examples=histories(new_site), stateful_step_count=40)
+    run_state_machine_as_test(machine, settings=tried)
 
 
 def test_gap_accepted_for_a_lost_checkpoint_is_not_accepted_for_the_next(world: World) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.store_contract.direct_reads import fetched_groups
-from tests.store_contract.site import Opened, Site
+from tests.store_contract.site import Opened, Site, histories
 from tests.store_contract.writers import (
     FEED,
     call,
@@ -160,10 +160,8 @@ class Readings(RuleBasedStateMachine):
 def test_readers_get_all_that_they_are_not_told_is_gone(new_site: type[Site]) -> None:
     """Whatever my pages are and whatever is removed, I never miss an event without an error."""
     machine = type("Readings", (Readings,), {"new_site": new_site})
-    examples = max(10, settings().max_examples // new_site.slowness)
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=examples, stateful_step_count=30)
-    )
+    tried = settings(max_examples=histories(new_site), stateful_step_count=30)
+    run_state_machine_as_test(machine, settings=tried)
 
 
 def test_retention_under_load_loses_nothing_that_is_kept(opened: Opened, store: Store) -> None:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from hypothesis import settings
+
 from zeh_spark.publisher import Store
 from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.store.interface import Clock, now_ms
@@ -20,7 +22,7 @@ class Site(Protocol):
     """A place where a store keeps its data. It is empty at first.
 
     Attributes:
-        slowness: By how much to divide the number of random histories; 2 for a store in memory.
+        slowness: By how much to divide the number of random histories.
         receipts: How many receipts of a producer its stores keep, as given.
 
     Args:
@@ -62,6 +64,11 @@ class Site(Protocol):
 
     def close(self) -> None:
         """Close all stores that were opened, and leave nothing in the directory."""
+
+
+def histories(site: type[Site]) -> int:
+    """Return how many random histories to try: a few in `make test`, and many in a campaign."""
+    return max(3, settings().max_examples // site.slowness)
 
 
 class StoppedClock:
