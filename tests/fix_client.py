@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 
-from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest
+from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.client.retry import Retry
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
 
 
-class Restless(FeedClient):
-    """Does not sleep between tries."""
-
-    def retry(self):
-        return Retry(super().retry().timeout, sleep=lambda seconds: None)
+def restless(timeout):
+    return Retry(timeout, sleep=lambda seconds: None)
 
 
-def client(server, kind=Restless, max_interval=1 << 62, **given):
+def client(server, retry=restless, max_interval=1 << 62, **given):
+    """A client with these retries, or with its own if there are none."""
     url = given.pop("url", None) or server.url
-    options = {"url": url, "retryTimeout": "20s", **given}
-    return kind(parse(ClientOptions, options), max_interval=max_interval)
+    options = parse(ClientOptions, {"url": url, "retryTimeout": "20s", **given})
+    made = FeedClient(options, max_interval=max_interval)
+    if retry:
+        made.transport.retry = lambda: retry(options.retry_timeout)
+    return made
 
 
 def ask(cursor="c0", **more):
@@ -42,10 +43,8 @@ def read(page):
 
 def read_whole(page):
     """The numbers of a page's events, and its end."""
-    *intervals, end = page
-    assert isinstance(end, PageEnd)
-    lines = [line for each in intervals for line in each.lines.splitlines()]
-    return [int(json.loads(line)["data"]) for line in lines], end
+    lines = [line for each in page for line in each.lines.splitlines()]
+    return [int(json.loads(line)["data"]) for line in lines], page.end
 
 
 BODY = event(1) + checkpoint("c1") + event(2) + checkpoint("c2")

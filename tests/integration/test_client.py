@@ -26,8 +26,8 @@ from tests.fix_raw_server import (
     until_close,
 )
 from zeh_spark.client import direct_client
-from zeh_spark.client.discovery import index
-from zeh_spark.client.feed_client import FeedClient, PageEnd, Statistics
+from zeh_spark.client.discovery import discover, index
+from zeh_spark.client.feed_client import PageEnd, Statistics
 from zeh_spark.client.following import follow
 from zeh_spark.client.publish_client import PublishClient
 from zeh_spark.client.transport import Transport
@@ -312,10 +312,10 @@ def readers(server):
             follow(server.url, "_first", {}, whole=True, endless=False, partition_count=1)
         ),
         "probe": lambda: read(client(server, retryTimeout="0").page(ask())),
-        "plan": lambda: direct_client.plan(transport, plan, transport.retry()),
+        "plan": lambda: direct_client.plan(transport, plan),
         "producers": lambda: PublishClient(parse(ClientOptions, options)).producer("p"),
-        "feeds": lambda: index(transport, transport.retry()),
-        "discovery": lambda: FeedClient(parse(ClientOptions, options)).discover(),
+        "feeds": lambda: index(transport),
+        "discovery": lambda: discover(Transport(parse(ClientOptions, options))),
     }
 
 

@@ -14,7 +14,7 @@ from tests.fix_raw_server import (
     refused,
     reset,
 )
-from zeh_spark.client.discovery import Discovered
+from zeh_spark.client.discovery import Discovered, discover
 from zeh_spark.errors import (
     AccessError,
     OptionError,
@@ -31,13 +31,13 @@ def test_the_partition_count_is_learned_from_the_problem_document(raw_server):
     """A publisher that tells its partition count spares me the option (D10)."""
     raw_server.script(refused(400, '{"detail":"n is missing","partitionCount":7}'))
 
-    assert Discovered(7) == client(raw_server).discover()
+    assert Discovered(7) == discover(client(raw_server).transport)
     assert "/feed/v1" == raw_server.requests[0].target
 
 
 def test_our_publisher_tells_its_partition_count(publisher):
     """Both halves of the package agree."""
-    assert 2 == client(None, url=publisher.url).discover().partition_count
+    assert 2 == discover(client(None, url=publisher.url).transport).partition_count
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,14 @@ def test_a_publisher_that_does_not_tell_leaves_it_to_the_option(raw_server, answ
     raw_server.script(answer)
 
     with pytest.raises(OptionError, match="'partitionCount'"):
-        client(raw_server).discover()
+        discover(client(raw_server).transport)
 
 
 def test_asking_for_the_partition_count_is_tried_again(raw_server):
     """A query can be started while its publisher restarts."""
     raw_server.script(refused(503), reset(), refused(400, '{"partitionCount":7}'))
 
-    assert 7 == client(raw_server).discover().partition_count
+    assert 7 == discover(client(raw_server).transport).partition_count
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, AccessError), (404, PublisherError)])
@@ -73,7 +73,7 @@ def test_what_is_wrong_with_the_address_shows_here_first(raw_server, status, kin
     raw_server.script(refused(status, "no"))
 
     with pytest.raises(kind, match=f"{status}: no"):
-        client(raw_server).discover()
+        discover(client(raw_server).transport)
 
 
 # Which feed it is
@@ -96,7 +96,7 @@ def test_a_publisher_tells_which_feed_it_serves(raw_server, count):
     """Its id and its epochs, also if I gave the number of partitions."""
     raw_server.script(TOLD)
 
-    assert Discovered(7, IDENTITY) == client(raw_server).discover(count)
+    assert Discovered(7, IDENTITY) == discover(client(raw_server).transport, count)
 
 
 SAYS_NOTHING = {
@@ -120,7 +120,7 @@ def test_a_feed_whose_publisher_tells_no_identity_is_named_by_its_url(raw_server
     """Whatever other publishers answer to a request that they do not expect; no option changes."""
     raw_server.script(answer)
 
-    found = client(raw_server, retryTimeout=patience).discover(2)
+    found = discover(client(raw_server, retryTimeout=patience).transport, 2)
 
     assert Discovered(2) == found
     assert untold("orders") == found.named("orders")
@@ -141,11 +141,11 @@ def test_a_publisher_that_is_down_for_a_moment_does_not_look_like_another_feed(r
     """It is asked again, and told by name if it stays away."""
     raw_server.script(failure, failure, failure, TOLD)
 
-    assert IDENTITY == client(raw_server).discover(7).identity
+    assert IDENTITY == discover(client(raw_server).transport, 7).identity
 
     raw_server.script(failure)
     with pytest.raises(UnavailableError):
-        client(raw_server, retryTimeout="0s").discover(7)
+        discover(client(raw_server, retryTimeout="0s").transport, 7)
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,10 @@ def test_a_web_servers_error_in_front_of_our_publisher_passes(raw_server, error)
     before.
     """
     raw_server.script(error, error, TOLD)
-    assert IDENTITY == client(raw_server).discover(7).identity
+    assert IDENTITY == discover(client(raw_server).transport, 7).identity
 
     raw_server.script(*[error] * 9, TOLD)
-    assert IDENTITY == client(raw_server).discover(7, told=True).identity
+    assert IDENTITY == discover(client(raw_server).transport, 7, has_identity=True).identity
 
 
 def test_an_answer_without_a_length_tells_the_identity(raw_server):
@@ -174,7 +174,7 @@ def test_an_answer_without_a_length_tells_the_identity(raw_server):
     document = TOLD.pieces[0].partition(b"\r\n\r\n")[2]
     raw_server.script(Answer((head(400) + document,), "close"))
 
-    assert IDENTITY == client(raw_server).discover(7).identity
+    assert IDENTITY == discover(client(raw_server).transport, 7).identity
 
 
 def test_a_feed_that_is_not_there_is_said_at_once(raw_server):
@@ -182,7 +182,7 @@ def test_a_feed_that_is_not_there_is_said_at_once(raw_server):
     raw_server.script(problem(404, "unknown-feed"))
 
     with pytest.raises(PublisherError, match="404 unknown-feed"):
-        client(raw_server).discover(7)
+        discover(client(raw_server).transport, 7)
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -191,7 +191,7 @@ def test_a_refused_token_is_no_feed_without_identity(raw_server, status):
     raw_server.script(refused(status, "no"))
 
     with pytest.raises(AccessError, match=f"{status}: no"):
-        client(raw_server).discover(7)
+        discover(client(raw_server).transport, 7)
 
 
 def test_an_identity_that_cannot_be_read_is_an_error(raw_server):
@@ -199,7 +199,7 @@ def test_an_identity_that_cannot_be_read_is_an_error(raw_server):
     raw_server.script(problem(partitionCount=7, feed={"id": "new-style", "epochs": []}))
 
     with pytest.raises(PublisherError, match=r"'new-style'.*Upgrade zeh-spark"):
-        client(raw_server).discover(7)
+        discover(client(raw_server).transport, 7)
 
 
 V2 = (
@@ -213,7 +213,7 @@ def test_the_successor_of_the_protocol_is_refused_by_name(raw_server):
     raw_server.script(ok(V2, content_type="text/plain"))
 
     with pytest.raises(PublisherError, match=r"speaks FeedAPI 2 here.*listed: 2\)") as caught:
-        client(raw_server).discover()
+        discover(client(raw_server).transport)
 
     assert caught.value.anchor == "the-publisher-speaks-feedapi-2"
 
@@ -234,7 +234,7 @@ def test_both_versions_at_one_address_are_read(raw_server):
         else ok(b'{"partition":0,"data":1}\n{"partition":0,"cursor":"c1"}\n')
     )
 
-    assert 7 == client(raw_server).discover(7).partition_count
+    assert 7 == discover(client(raw_server).transport, 7).partition_count
     assert read(client(raw_server).page(ask()))
 
 

@@ -12,8 +12,9 @@ import pytest
 from tests.fix_dead_letters import Two, direct
 from tests.fix_raw_server import RawServer, ok
 from zeh_spark.cli import dead_letter_replay
-from zeh_spark.client.feed_client import FeedClient
+from zeh_spark.client.discovery import discover
 from zeh_spark.client.following import follow
+from zeh_spark.client.transport import Transport
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
 from zeh_spark.protocol.dead_letters import letters
@@ -109,7 +110,7 @@ def test_dead_letters_of_a_feed_that_tells_no_id_keep_the_name_of_older_versions
 def test_dead_letters_are_printed_with_the_feed_that_they_come_from(two: Two) -> None:
     """As its publisher tells it; what an address is made of is not needed."""
     two.publish(0, ["1", BAD])
-    found = FeedClient(parse(ClientOptions, {"url": direct(two.dead, "dead")})).discover().identity
+    found = discover(Transport(parse(ClientOptions, {"url": direct(two.dead, "dead")}))).identity
 
     assert found
     assert found.id == json.loads(repaired_dead_letter(two))["headers"]["zeh-feed"]

@@ -28,7 +28,7 @@ def fetched(raw_server):
         raw_server.script(ok(body, **TYPE))
         options = parse(ClientOptions, {"url": raw_server.url, "retryTimeout": "1s"})
         transport = Transport(options)
-        groups = direct_client.fetch(transport, n, [plan], transport.retry())
+        groups = direct_client.fetch(transport, n, [plan])
         return [frame for each in groups for frame in each.frames]
 
     return fetch

@@ -62,7 +62,7 @@ class Origin:
     def fetched(self, ranges=None, timeout="1s"):
         options = parse(ClientOptions, {"url": self.server.url, "retryTimeout": timeout})
         transport = Transport(options)
-        groups = direct_client.fetch(transport, 2, ranges or self.plan.ranges, transport.retry())
+        groups = direct_client.fetch(transport, 2, ranges or self.plan.ranges)
         return [lines_of(frame) for group in groups for frame in group.frames]
 
 
@@ -289,7 +289,7 @@ def test_a_plan_with_a_gap_is_refused(origin, part):
     origin.server.respond = lambda request: ok(body, content_type="application/json")
     transport = Transport(parse(ClientOptions, {"url": origin.server.url, "retryTimeout": "1s"}))
     with pytest.raises(PublisherError, match="answered a request for a plan with something else"):
-        direct_client.plan(transport, origin.request, transport.retry())
+        direct_client.plan(transport, origin.request)
 
 
 @pytest.mark.parametrize("cut_off", [1, 20, 200])
@@ -300,7 +300,7 @@ def test_a_plan_that_breaks_off_is_asked_for_again(origin, cut_off):
     broken = Answer((head(content_length=len(body)) + body[:-cut_off],), "close")
     origin.server.script(broken, whole)
     transport = Transport(parse(ClientOptions, {"url": origin.server.url, "retryTimeout": "5s"}))
-    assert origin.plan == direct_client.plan(transport, origin.request, transport.retry())
+    assert origin.plan == direct_client.plan(transport, origin.request)
 
 
 def test_the_token_is_sent_and_never_shown(origin):
@@ -311,6 +311,6 @@ def test_the_token_is_sent_and_never_shown(origin):
     origin.server.respond = lambda request: refused(403, "no secret-abcdef here")
     transport = Transport(options)
     with pytest.raises(PublisherError) as caught:
-        list(direct_client.fetch(transport, 2, origin.plan.ranges, transport.retry()))
+        list(direct_client.fetch(transport, 2, origin.plan.ranges))
     assert "Bearer secret-abcdef" == origin.server.requests[0].headers["authorization"]
     assert "secret-abcdef" not in str(caught.value)

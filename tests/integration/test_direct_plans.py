@@ -73,7 +73,7 @@ def test_a_publisher_without_plans_is_named_at_once(raw_server, status):
     transport = Transport(parse(ClientOptions, {"url": raw_server.url, "retryTimeout": "1h"}))
 
     with pytest.raises(PublisherError, match="fetch=driver") as caught:
-        direct_client.plan(transport, PlanRequest(1, {"0": "_first"}), transport.retry())
+        direct_client.plan(transport, PlanRequest(1, {"0": "_first"}))
 
     assert (status, 1) == (caught.value.status, len(raw_server.requests))
 
@@ -188,4 +188,4 @@ def test_a_plan_of_nothing_that_says_more_is_refused(raw_server):
     request = PlanRequest(1, {"0": "1.0a1b2c3d"})
 
     with pytest.raises(PublisherError, match="says that there is more, but plans nothing"):
-        direct_client.plan(transport, request, transport.retry())
+        direct_client.plan(transport, request)

@@ -102,7 +102,7 @@ def test_a_task_of_more_ranges_than_are_allowed_asks_for_fewer_at_a_time(relay):
         ]
         with running_publisher(store) as relay.base:
             transport = Transport(parse(ClientOptions, {"url": relay.url}))
-            found = list(direct_client.fetch(transport, count, ranges, transport.retry()))
+            found = list(direct_client.fetch(transport, count, ranges))
     asked = [len(each.ranges) for each in relay.asked]
     assert [0, 1, 2] == [each.partition for each in found]
     assert count == sum(asked)
@@ -114,5 +114,5 @@ def test_the_refusal_reaches_the_user(feed, monkeypatch):
     monkeypatch.setattr(direct_client, "_RANGES", RANGES + 1)
     transport = Transport(parse(ClientOptions, {"url": f"{feed[0]}/orders"}))
     with pytest.raises(PublisherError, match=r"allowed are 1 to 10000.*another request") as caught:
-        list(direct_client.fetch(transport, 1, [feed[1]] * (RANGES + 1), transport.retry()))
+        list(direct_client.fetch(transport, 1, [feed[1]] * (RANGES + 1)))
     assert 400 == caught.value.status

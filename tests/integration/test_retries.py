@@ -26,7 +26,7 @@ from tests.fix_stream import DECODER, Run
 from tests.patience import eventually
 from tests.ports import free_port
 from zeh_spark.audit.reading import FeedReader
-from zeh_spark.client.feed_client import FeedClient, Statistics
+from zeh_spark.client.feed_client import Statistics
 from zeh_spark.client.following import follow
 from zeh_spark.client.pauses import PAUSES, Pauses
 from zeh_spark.client.retry import Retry, backoff
@@ -65,16 +65,15 @@ def test_retry_after_is_heeded(raw_server, kind):
     raw_server.script(refused(429, retry_after=value), ok(BODY))
     pauses = []
 
-    class Listening(FeedClient):
-        def retry(self):
-            return Retry(7200, sleep=stop_at_once)
+    def listening(_timeout):
+        return Retry(7200, sleep=stop_at_once)
 
     def stop_at_once(pause):
         pauses.append(pause)
         return True
 
     with pytest.raises(UnavailableError, match="429"):
-        read(client(raw_server, Listening, token=kind).page(ask()))
+        read(client(raw_server, listening, token=kind).page(ask()))
 
     (pause,) = pauses
     assert 3500 < pause <= 3600
@@ -94,7 +93,7 @@ def test_trying_again_has_an_end(raw_server, status):
     raw_server.script(refused(status, "maintenance until noon"))
 
     with pytest.raises(UnavailableError, match=f"answered {status}: maintenance until noon"):
-        read(client(raw_server, FeedClient, retryTimeout="300ms").page(ask()))
+        read(client(raw_server, retry=None, retryTimeout="300ms").page(ask()))
 
     assert 2 <= len(raw_server.requests) <= 4
 
@@ -110,7 +109,7 @@ def test_a_pause_that_is_longer_than_the_patience_is_not_waited_for(raw_server):
 def test_a_429_pauses_all_requests_to_that_server(raw_server):
     """Another partition, of another query in this process, sends nothing before the time."""
     raw_server.script(refused(429, retry_after=1), ok(BODY))
-    first, second = (client(raw_server, FeedClient) for _ in range(2))
+    first, second = (client(raw_server, retry=None) for _ in range(2))
     arrived = []
     answer = raw_server.respond
 
@@ -172,9 +171,8 @@ def test_progress_renews_the_patience(raw_server):
     """A line that breaks all the time, but brings something each time, is good enough."""
     now = [0.0]
 
-    class Timed(FeedClient):
-        def retry(self):
-            return Retry(10, clock=lambda: now[0], sleep=lambda pause: now.append(pause))
+    def timed(_timeout):
+        return Retry(10, clock=lambda: now[0], sleep=lambda pause: now.append(pause))
 
     def respond(request):
         now[0] += 6
@@ -184,7 +182,7 @@ def test_progress_renews_the_patience(raw_server):
 
     raw_server.respond = respond
 
-    assert [1, 2, 3, 4, 5] == read(client(raw_server, Timed).page(ask()))
+    assert [1, 2, 3, 4, 5] == read(client(raw_server, timed).page(ask()))
 
 
 STANDS = checkpoint("c0")
@@ -210,9 +208,8 @@ def test_a_cursor_that_stands_is_no_progress(raw_server, answers):
     raw_server.respond = lambda request: answers[request.query["cursor0"]]
     now, pauses = [0.0], []
 
-    class Timed(FeedClient):
-        def retry(self):
-            return Retry(60, clock=lambda: now[0], sleep=sleep, random=lambda: 1.0)
+    def timed(_timeout):
+        return Retry(60, clock=lambda: now[0], sleep=sleep, random=lambda: 1.0)
 
     def sleep(pause):
         assert len(pauses) < 20
@@ -220,7 +217,7 @@ def test_a_cursor_that_stands_is_no_progress(raw_server, answers):
         now[0] += pause
 
     with pytest.raises((UnavailableError, PublisherError)):
-        read(client(raw_server, Timed).page(ask()))
+        read(client(raw_server, timed).page(ask()))
 
     grow = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10, 10, 10]
     assert grow == pytest.approx(pauses[-len(grow) :])
@@ -279,7 +276,7 @@ def test_an_answer_of_nothing_but_unknown_lines_is_shown(raw_server):
     raw_server.script(ok(b'{"error":"backend timeout"}'))
 
     with pytest.raises(PublisherError, match=r"neither events nor checkpoints: .*backend timeout"):
-        read(client(raw_server, FeedClient, retryTimeout="0s").page(ask()))
+        read(client(raw_server, retry=None, retryTimeout="0s").page(ask()))
 
 
 def test_a_silent_publisher_is_tried_again(raw_server):
@@ -297,7 +294,7 @@ def test_a_closed_port_is_named():
     url = f"http://127.0.0.1:{free_port()}/feed"
 
     with pytest.raises(UnavailableError, match=r"/feed does not answer.*refused.*retryTimeout"):
-        read(client(None, FeedClient, url=url, retryTimeout="0s").page(ask()))
+        read(client(None, retry=None, url=url, retryTimeout="0s").page(ask()))
 
 
 # What is final
@@ -357,7 +354,7 @@ def test_the_content_type_of_events_does_not_matter(raw_server, kind):
     headers = {"content_length": len(body), **({"content_type": kind} if kind else {})}
     raw_server.script(Answer((head(200, **headers) + body,)))
 
-    (interval, _) = client(raw_server).page(ask())
+    (interval,) = client(raw_server).page(ask())
 
     found = wire.parse_event(bytes(interval.lines).rstrip(), 0)
     assert found and "ä€" == json.loads(bytes(found.data))

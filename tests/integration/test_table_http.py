@@ -21,7 +21,7 @@ from tests.fix_client import client, read
 from tests.fix_publisher import served_tables
 from tests.fix_reference import ReferencePage
 from tests.fix_shop import Shop
-from zeh_spark.client.feed_client import FeedClient, PageRequest
+from zeh_spark.client.feed_client import PageRequest
 from zeh_spark.errors import PublisherError, PublishError
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import MemoryStore, create_app
@@ -216,7 +216,7 @@ def test_bad_row_ends_readers_at_once_and_is_logged_once(
     shop.sell(1)
     shop.execute("ALTER TABLE outbox ADD COLUMN body text DEFAULT '{'")
     with running_publisher({"orders": shop.feed(data="body")}) as base:
-        reader = client(None, FeedClient, url=f"{base}/orders", retryTimeout="1h")
+        reader = client(None, retry=None, url=f"{base}/orders", retryTimeout="1h")
         for _ in range(3):
             with pytest.raises(PublisherError, match=r"500 bad-row: .* with id 1") as told:
                 read(reader.page(PageRequest(0, "_first", 1, 10)))

@@ -22,8 +22,9 @@ from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.audit.judge import Judge, NotOursError, belongs
 from zeh_spark.audit.ledger import Ledger, ListedProducer
 from zeh_spark.audit.reading import FeedReader, not_ours
-from zeh_spark.client.feed_client import FeedClient
+from zeh_spark.client.discovery import discover
 from zeh_spark.client.publish_client import PublishClient
+from zeh_spark.client.transport import Transport
 from zeh_spark.errors import (
     CursorGoneError,
     OptionError,
@@ -79,7 +80,7 @@ class Audit:
         options = parse(ClientOptions, {**(connect or {}), "url": url})
         self._url = str(options.url)
         try:
-            partitions = FeedClient(at_once).discover().partition_count
+            partitions = discover(Transport(at_once)).partition_count
         except OptionError as exc:
             raise not_ours(self._url, "it does not give its partition count") from exc
         self._reader = FeedReader(options, partitions)

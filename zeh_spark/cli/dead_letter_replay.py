@@ -25,8 +25,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from zeh_spark.client.feed_client import FeedClient
+from zeh_spark.client.discovery import discover
 from zeh_spark.client.publish_client import BatchCall, PublishClient
+from zeh_spark.client.transport import Transport
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
@@ -165,8 +166,8 @@ def identity_of(url: str, **options: str) -> FeedIdentity:
 
     A feed whose publisher tells no id is named by the URL, as `zeh-spark dead-letters` prints it.
     """
-    client = FeedClient(parse(ClientOptions, {"url": url, **options}))
-    return client.discover().named(client.transport.url.identity)
+    transport = Transport(parse(ClientOptions, {"url": url, **options}))
+    return discover(transport).named(transport.url.identity)
 
 
 def replay(

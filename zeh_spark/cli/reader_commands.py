@@ -60,7 +60,7 @@ def feeds(
 def _list_remote(url: str, connect: dict[str, str]) -> None:
     """Print the feeds that a publisher lists."""
     transport = Transport(parse(ClientOptions, {"url": url, **connect, **PATIENCE}))
-    found = index(transport, transport.retry())
+    found = index(transport)
     rows = [
         (each["name"], f"{each['partitions']}", "yes" if each["takesBatches"] else "no")
         for each in found["feeds"]

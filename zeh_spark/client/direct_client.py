@@ -53,21 +53,21 @@ _NOT_OFFERED = {404, 405, 501}
 _TIME_REFUSED = {problems.BAD_TIME.name, problems.NO_COMMIT_TIMES.name}
 
 
-def plan(transport: Transport, request: PlanRequest, retry: Retry) -> Plan:
+def plan(transport: Transport, request: PlanRequest) -> Plan:
     """Ask for a plan.
 
     The plan's ranges lead from the cursors to its ends.
     """
-    return retry.call(lambda: _planned(transport, request))
+    return transport.retry().call(lambda: _planned(transport, request))
 
 
-def cursors_at(transport: Transport, n: int, time: int, retry: Retry) -> list[str]:
+def cursors_at(transport: Transport, n: int, time: int) -> list[str]:
     """Ask where each partition begins for a reader of all events that were committed since a time.
 
     `n` is the number of partitions that the reader works with; `time` is in ms since 1970. Raises
     OptionError if the publisher or the feed cannot tell it, or the time is ahead.
     """
-    return retry.call(lambda: _at_time(transport, n, time))
+    return transport.retry().call(lambda: _at_time(transport, n, time))
 
 
 def _at_time(transport: Transport, n: int, time: int) -> list[str]:
@@ -162,15 +162,13 @@ class FetchedGroup:
     frames: Sequence[bytes]
 
 
-def fetch(
-    transport: Transport, n: int, ranges: Sequence[PlannedRange], retry: Retry
-) -> Iterator[FetchedGroup]:
+def fetch(transport: Transport, n: int, ranges: Sequence[PlannedRange]) -> Iterator[FetchedGroup]:
     """Fetch the chunks of planned ranges.
 
     The chunks of each range come in order of g, each once. Raises PublisherError if they are not
     what was planned, and UnavailableError after `retryTimeout` without progress.
     """
-    return _Fetch(transport, n, list(ranges), retry).groups()
+    return _Fetch(transport, n, list(ranges), transport.retry()).groups()
 
 
 @dataclass(slots=True)
@@ -215,7 +213,7 @@ class _Fetch:
         first = self.at
         left = self.ranges[first:upto]
         wanted = [WantedRange(each.partition, each.from_, each.to) for each in left]
-        wanted[0] = replace_from(wanted[0], self.cursor)
+        wanted[0] = msgspec.structs.replace(wanted[0], from_=self.cursor)
         sent = msgspec.json.encode(ChunksRequest(self.n, wanted))
         with _asked(self.transport, "/chunks", sent) as response:
             self._check_type(response)
@@ -321,11 +319,6 @@ def _finish(response: requests.Response, pieces: Iterator[bytes]) -> None:
     if response.raw.chunked:
         with suppress(TransientError):  # all that was planned has come
             next(pieces, None)
-
-
-def replace_from(wanted: WantedRange, cursor: str) -> WantedRange:
-    """Return a range that begins at another cursor."""
-    return WantedRange(wanted.partition, cursor, wanted.to)
 
 
 def position(cursor: str) -> int:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from zeh_spark.client.responses import TransientError, body_text, problem_document
-from zeh_spark.client.retry import Retry
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import AccessError, OptionError, PublisherError, ZeroEventHubError
 from zeh_spark.options.values import MAX_PARTITIONS
@@ -56,25 +55,25 @@ class Discovered:
 
 def discover(
     transport: Transport,
-    retry: Retry,
     partition_count: int | None = None,
     *,
-    told: bool | None = None,
+    has_identity: bool = False,
 ) -> Discovered:
     """Ask for a feed's number of partitions and its identity.
 
     If the number of partitions is known (the option, a checkpoint), a feed may have no identity. An
     answer 200, 400 or 422 without one shows that; any other answer has to come three times. If the
-    feed has `told` an identity before, only 200, 400 and 422 are answers about its identity. Raises
+    feed is known to have an identity, only 200, 400 and 422 are answers about it. Raises
     OptionError if the number of partitions is neither known nor told.
     """
+    retry = transport.retry()
     while True:
         try:
             document = _asked(transport, partition_count is not None)
             break
         except TransientError as failure:
-            foreign = partition_count is not None and told is not True and _is_foreign(failure)
-            if foreign and (told is False or retry.attempts + 1 >= _TRIES):
+            foreign = partition_count is not None and not has_identity and _is_foreign(failure)
+            if foreign and retry.attempts + 1 >= _TRIES:
                 document = {}
                 break
             try:
@@ -88,23 +87,22 @@ def discover(
     return Discovered(count, _identity(document, transport), _offers_direct_reads(document))
 
 
-def index(transport: Transport, retry: Retry) -> dict[str, Any]:
+def index(transport: Transport) -> dict[str, Any]:
     """Return what a publisher of zeh_spark answers at its root: itself, and the feeds to be read.
 
     The transport is that of the publisher's address, without a feed.
     """
-    while True:
-        try:
-            with transport.request("GET") as response:
-                document = problem_document(body_text(response, _INDEX_BYTES))
-            break
-        except TransientError as failure:
-            retry.wait(failure)
-        except PublisherError as exc:
-            if exc.status not in _NO_INDEX:
-                raise
-            document = {}
-            break
+
+    def read() -> dict[str, Any]:
+        with transport.request("GET") as response:
+            return problem_document(body_text(response, _INDEX_BYTES))
+
+    try:
+        document = transport.retry().call(read)
+    except PublisherError as exc:
+        if exc.status not in _NO_INDEX:
+            raise
+        document = {}
     feeds = document.get("feeds")
     members = {"name": str, "partitions": int, "takesBatches": bool}
     if (

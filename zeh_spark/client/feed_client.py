@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import quote, urlencode
 
 from zeh_spark.client.credentials import masked
-from zeh_spark.client.discovery import Discovered, discover, other_protocol
+from zeh_spark.client.discovery import other_protocol
 from zeh_spark.client.responses import TransientError, problem_document
-from zeh_spark.client.retry import Retry
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import CursorGoneError, PublisherError
 from zeh_spark.options.client_options import ClientOptions
@@ -99,7 +98,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class PageEnd:
-    """The end of a page, which is the last item of `FeedClient.page`.
+    """The end of a page.
 
     Attributes:
         cursor: the last checkpoint of the page, or `start` if none came.
@@ -120,10 +119,6 @@ class PageEnd:
         return self.cursor != self.start
 
 
-PageItems = Generator["wire.Interval | PageEnd", None, None]
-"""The intervals of a page in their order, then one `PageEnd`."""
-
-
 class _NoProgressError(Exception):
     """A whole answer brought events but no checkpoint after them."""
 
@@ -142,14 +137,6 @@ class FeedClient:
         self.transport = Transport(options)
         self.max_interval = max_interval
 
-    def retry(self) -> Retry:
-        """Return the retries of one difficulty, which may last for `retryTimeout`."""
-        return self.transport.retry()
-
-    def stop(self) -> None:
-        """Stop retrying, because nobody waits for answers any more."""
-        self.transport.stop()
-
     def page(
         self,
         request: PageRequest,
@@ -157,45 +144,60 @@ class FeedClient:
         *,
         any_end: bool = False,
         statistics: Statistics | None = None,
-    ) -> PageItems:
+    ) -> Page:
         """Read one page of a partition, and continue after interruptions from the last checkpoint.
 
         `hold` is called before each read, with the number of bytes that wait for a checkpoint, and
-        may block. With `any_end` a page is whole even if no checkpoint closes its last events. It
-        yields the page's intervals, then its `PageEnd`.
+        may block. With `any_end` a page is whole even if no checkpoint closes its last events. It is
+        read when it is iterated over.
         """
-        return _PageReader(self, request, hold, any_end, statistics or Statistics()).items()
-
-    def discover(
-        self, partition_count: int | None = None, *, told: bool | None = None
-    ) -> Discovered:
-        """Return the feed's number of partitions and its identity (see `discovery.discover`)."""
-        return discover(self.transport, self.retry(), partition_count, told=told)
+        return Page(self, request, hold, any_end, statistics or Statistics())
 
 
-@dataclass(slots=True)
-class _PageReader:
-    """Reads one page.
+class Page:
+    """The intervals of one page, in their order. It is read while it is iterated over, once.
 
-    `cursor` is the last checkpoint that arrived. `events`, `complete` and `tail` are those of the
-    last answer. `distrusted` tells whether that one had neither a body nor framing.
+    `cursor` is the last checkpoint that arrived. `end` is there when all intervals have come.
+    `_distrusted` tells whether the last answer had neither a body nor framing.
+
+    Raises:
+        PublisherError: the answer is final.
+        UnavailableError: there was no progress for `retryTimeout`.
     """
 
-    client: FeedClient
-    request: PageRequest
-    hold: Callable[[int], object]
-    any_end: bool
-    statistics: Statistics
-    cursor: str = ""
-    events: int = 0
-    complete: bool = False
-    tail: bytes = b""
-    distrusted: bool = False
+    def __init__(
+        self,
+        client: FeedClient,
+        request: PageRequest,
+        hold: Callable[[int], object],
+        any_end: bool,
+        statistics: Statistics,
+    ) -> None:
+        self.cursor = request.cursor
+        self.end: PageEnd
+        self._client = client
+        self._request = request
+        self._hold = hold
+        self._any_end = any_end
+        self._statistics = statistics
+        self._events = 0
+        self._complete = False
+        self._tail = b""
+        self._distrusted = False
+        self._intervals = self._read()
 
-    def items(self) -> PageItems:
-        self.cursor = self.request.cursor
-        retry = self.client.retry()
-        request = self.request
+    def __iter__(self) -> Generator[wire.Interval, None, None]:
+        return self._intervals
+
+    def __enter__(self) -> Page:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._intervals.close()
+
+    def _read(self) -> Generator[wire.Interval, None, None]:
+        retry = self._client.transport.retry()
+        request = self._request
         failed: set[str] = set()  # asked with when a request failed: to come there is no progress
         while True:
             asked = self.cursor
@@ -204,14 +206,14 @@ class _PageReader:
                     if interval.cursor not in failed:
                         retry.progress()
                     yield interval
-                yield PageEnd(
-                    self.request.cursor, self.cursor, self.events, self.complete, self.tail
+                self.end = PageEnd(
+                    self._request.cursor, self.cursor, self._events, self._complete, self._tail
                 )
                 return
             except TransientError as failure:
-                self.statistics.add(retries=1)
-                self.distrusted = False
-                self.hold(0)  # the bytes that came without their checkpoint are dropped
+                self._statistics.add(retries=1)
+                self._distrusted = False
+                self._hold(0)  # the bytes that came without their checkpoint are dropped
                 failed.add(asked)
                 retry.wait(failure)
                 request = replace(request, wait=0)
@@ -219,7 +221,7 @@ class _PageReader:
                 request = replace(request, wait=0)
             except _NoProgressError:
                 hint = request.page_size_hint * 2
-                if hint <= max(MAX_HINT, self.request.page_size_hint * _MAX_HINT_FACTOR):
+                if hint <= max(MAX_HINT, self._request.page_size_hint * _MAX_HINT_FACTOR):
                     # the checkpoint may come after more events than the page has
                     request = replace(request, page_size_hint=hint, wait=0)
                 else:  # at the head of the feed the checkpoint comes with the next events
@@ -234,38 +236,38 @@ class _PageReader:
 
     def _answer(self, request: PageRequest) -> Iterator[wire.Interval]:
         scanner = PageScanner(request.partition)
-        self.events, self.complete = 0, False
+        self._events, self._complete = 0, False
         started = time.monotonic()
-        body = self.client.transport.body(request.query())
+        body = self._client.transport.body(request.query())
         received = 0
         try:
             for data in body:
                 received += len(data)
                 yield from self._checked(scanner.feed(data), request)
                 self._check_size(scanner)
-                self.hold(scanner.held_bytes)
+                self._hold(scanner.held_bytes)
             yield from self._checked(_closed(scanner), request)
         finally:
             body.close()
-            self.events += scanner.tail_events
-            self.tail = scanner.tail
-            self.statistics.add(
+            self._events += scanner.tail_events
+            self._tail = scanner.tail
+            self._statistics.add(
                 pages=1, ignored_lines=scanner.ignored, seconds=time.monotonic() - started
             )
-        self.complete = body.proven
+        self._complete = body.proven
         self._check_empty(received)
-        if scanner.ignored and not self.events and not scanner.checkpoints:
+        if scanner.ignored and not self._events and not scanner.checkpoints:
             self._check_protocol(scanner)
             raise TransientError(self._nothing_known(scanner))
-        if self.events and self.cursor == request.cursor and not self.any_end:
+        if self._events and self.cursor == request.cursor and not self._any_end:
             raise _NoProgressError
 
     def _checked(
         self, intervals: list[wire.Interval], request: PageRequest
     ) -> Iterator[wire.Interval]:
         for interval in intervals:
-            self.events += interval.events
-            if interval.events and interval.cursor == request.cursor and not self.any_end:
+            self._events += interval.events
+            if interval.events and interval.cursor == request.cursor and not self._any_end:
                 raise _NoProgressError  # the next request would bring the same events, for ever
             special = interval.cursor == wire.FIRST and request.cursor != wire.LAST
             if interval.cursor != self.cursor and (special or interval.cursor == request.cursor):
@@ -279,17 +281,17 @@ class _PageReader:
         A connection that breaks after the headers of such an answer looks the same as a server of
         HTTP/1.0 that has nothing to send. The server answers the same again; the fault hardly does.
         """
-        doubtful = not received and not self.complete
-        again, self.distrusted = self.distrusted, doubtful
+        doubtful = not received and not self._complete
+        again, self._distrusted = self._distrusted, doubtful
         if doubtful and not again:
-            self.statistics.add(retries=1)
+            self._statistics.add(retries=1)
             raise _DistrustedError
 
     def _check_size(self, scanner: PageScanner) -> None:
-        if scanner.held_bytes > self.client.max_interval:
+        if scanner.held_bytes > self._client.max_interval:
             raise PublisherError(
                 f"partition {scanner.partition}, cursor {self.cursor!r}: {scanner.held_bytes} "
-                f"bytes came without a checkpoint, more than the {self.client.max_interval} that "
+                f"bytes came without a checkpoint, more than the {self._client.max_interval} that "
                 f"are held (4 × maxBytesPerTrigger of a stream, 512 MiB in a batch). Set a smaller "
                 f"'pageSizeHint', a larger 'maxBytesPerTrigger', or ask the publisher's owner for "
                 f"checkpoints at shorter distances",
@@ -301,14 +303,14 @@ class _PageReader:
     def _check_protocol(self, scanner: PageScanner) -> None:
         """Raise PublisherError if the answer is of another protocol, which no retry changes."""
         document = problem_document(bytes(scanner.unknown).decode(errors="replace"))
-        if self.complete and (other := other_protocol(document, self.client.transport)):
+        if self._complete and (other := other_protocol(document, self._client.transport)):
             raise other
 
     def _nothing_known(self, scanner: PageScanner) -> PublisherError:
         said = masked(wire.excerpt(scanner.unknown))
         return PublisherError(
             f"partition {scanner.partition}, cursor {self.cursor!r}: the publisher of "
-            f"{self.client.transport.url} answered with nothing but lines that are neither events "
+            f"{self._client.transport.url} answered with nothing but lines that are neither events "
             f"nor checkpoints: {said}. Check that this is the address of a feed",
             partition=scanner.partition,
             cursor=self.cursor,
@@ -319,10 +321,10 @@ class _PageReader:
     def _leads_back(self, cursor: str) -> PublisherError:
         what = "the special cursor" if cursor == wire.FIRST else "the cursor it was asked for,"
         return PublisherError(
-            f"partition {self.request.partition}, cursor {self.cursor!r}: the publisher sent "
+            f"partition {self._request.partition}, cursor {self.cursor!r}: the publisher sent "
             f"{what} {cursor!r} as a later checkpoint. To continue from it would deliver events "
             f"again: tell the publisher's owner",
-            partition=self.request.partition,
+            partition=self._request.partition,
             cursor=self.cursor,
             anchor="events-but-no-checkpoint-that-moves-on",
         )
@@ -331,10 +333,10 @@ class _PageReader:
         return PublisherError(
             f"partition {request.partition}: after cursor {self.cursor!r} the publisher sends "
             f"events but no checkpoint that moves on (it was asked for {request.page_size_hint} "
-            f"events, the last answer had {self.events}), and without one they cannot be delivered "
-            f"exactly once. Tell the publisher's owner; if the checkpoint only comes later, raise "
-            f"'retryTimeout', or if it lies more than {request.page_size_hint} events on, "
-            f"'pageSizeHint'",
+            f"events, the last answer had {self._events}), and without one they cannot be "
+            f"delivered exactly once. Tell the publisher's owner; if the checkpoint only comes "
+            f"later, raise 'retryTimeout', or if it lies more than {request.page_size_hint} events "
+            f"on, 'pageSizeHint'",
             partition=request.partition,
             cursor=self.cursor,
             anchor="events-but-no-checkpoint-that-moves-on",

@@ -15,7 +15,9 @@ from dataclasses import replace
 import msgspec
 from msgspec import UNSET, Raw
 
-from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest
+from zeh_spark.client.discovery import discover
+from zeh_spark.client.feed_client import FeedClient, PageRequest
+from zeh_spark.client.transport import Transport
 from zeh_spark.errors import MalformedLineError, OptionError, PublisherError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
@@ -52,13 +54,12 @@ def follow(
     JSON without a newline. Raises OptionError if there is no such partition, or a cursor is given
     for several.
     """
-    at_once = FeedClient(parse(ClientOptions, {**connect, "url": url, "retryTimeout": "0"}))
-    asked = at_once.discover(
-        partition_count
-    )  # without retries, so that a wrong address is refused at once
+    # Without retries, so that a wrong address is refused at once.
+    at_once = Transport(parse(ClientOptions, {**connect, "url": url, "retryTimeout": "0"}))
+    asked = discover(at_once, partition_count)
     count = asked.partition_count
     partitions = _read_partitions(count, partition, start)
-    feed = asked.named(at_once.transport.url.identity) if whole else None
+    feed = asked.named(at_once.url.identity) if whole else None
     client = FeedClient(parse(ClientOptions, {**connect, "url": url}))
     arrived: queue.Queue[list[bytes] | BaseException | None] = queue.Queue(64)
     for each in partitions:
@@ -120,8 +121,8 @@ def _read(
 
 def _again(client: FeedClient, request: PageRequest, feed: FeedIdentity) -> FeedIdentity:
     """Return the identity that the publisher tells now. Raises PublisherError for another feed."""
-    url = client.transport.url
-    now = client.discover(request.partition_count, told=True).named(url.identity)
+    transport, url = client.transport, client.transport.url
+    now = discover(transport, request.partition_count, has_identity=True).named(url.identity)
     if feed.id not in now.feeds:
         raise PublisherError(
             f"the publisher of {url} served the feed {feed.id!r}, and now it serves {now.id!r}. "
@@ -140,25 +141,23 @@ def _lines(client: FeedClient, request: PageRequest, *, joined: bool) -> Iterato
     """
     cursor, skipping = request.cursor, 0
     while True:
-        begun, events, moved = time.monotonic(), 0, False
+        begun, events = time.monotonic(), 0
         held: list[bytes] = []
         size = 0
-        for item in client.page(replace(request, cursor=cursor)):
-            cursor = item.cursor
-            if isinstance(item, PageEnd):
-                moved = item.moved
-                break
-            events += item.events
-            held.append(item.lines)
-            size += len(item.lines)
+        page = client.page(replace(request, cursor=cursor))
+        for interval in page:
+            events += interval.events
+            held.append(interval.lines)
+            size += len(interval.lines)
             if not joined or size > _HELD_BYTES:
                 yield b"".join(held)
                 held, size = [], 0
         if size:
             yield b"".join(held)
+        cursor = page.cursor
         skipping = 0 if events else skipping + 1
         if not events and not request.wait:
-            if not moved:
+            if not page.end.moved:
                 return
             if skipping == _MOST_WITHOUT_EVENTS:
                 raise PublisherError(

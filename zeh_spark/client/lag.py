@@ -96,7 +96,7 @@ def lag_at(transport: Transport, cursors: Sequence[str]) -> tuple[Plan, Lag | No
     Raises PublisherError if plans are not offered.
     """
     at = numbered(cursors)
-    plan = direct_client.plan(transport, PlanRequest(len(cursors), at, ends=at), transport.retry())
+    plan = direct_client.plan(transport, PlanRequest(len(cursors), at, ends=at))
     return plan, lag_of(plan, len(cursors))
 
 

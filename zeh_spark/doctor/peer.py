@@ -45,9 +45,8 @@ def checks(options: ClientOptions) -> Iterator[Check]:
 
 
 def _partitions(options: ClientOptions) -> Check:
-    transport = Transport(options)
     try:
-        count = discover(transport, transport.retry()).partition_count
+        count = discover(Transport(options)).partition_count
     except OptionError:
         return Check(
             "partitions",

@@ -8,10 +8,10 @@ not know it yet. It then answers that nothing is known. Runs in threads of the d
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import replace
 
-from zeh_spark.client.feed_client import MAX_HINT, FeedClient, PageEnd, PageItems, PageRequest
+from zeh_spark.client.feed_client import MAX_HINT, FeedClient, Page, PageRequest
 from zeh_spark.client.responses import TransientError
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.polling.end_detection import MOST_CANDIDATES, Ending, Tail, events_before
@@ -33,56 +33,42 @@ class EndProbes:
 
     def target(self) -> str | None:
         """Return the last checkpoint of the answer to `_last`; None if it has none."""
-        cursor = wire.LAST
-        for item in self._page(wire.LAST):
-            cursor = item.cursor
-        return None if cursor == wire.LAST else cursor
+        page = self._page(wire.LAST)
+        for _ in page:
+            pass
+        return None if page.cursor == wire.LAST else page.cursor
 
     def first_line(self, cursor: str) -> bytes | None:
         """Return the first event after a cursor, as its line; None if there is none."""
-        with closing(self._page(cursor, 1)) as page:
-            for item in page:
-                lines = item.tail if isinstance(item, PageEnd) else item.lines
-                if lines:
-                    return lines.partition(b"\n")[0]
-        return None
+        with self._page(cursor, 1) as page:
+            lines = next((each.lines for each in page if each.lines), None) or page.end.tail
+        return lines.partition(b"\n")[0] or None
 
     def is_empty_after(self, cursor: str) -> bool:
         """Return whether nothing is after a cursor, or the cursor is gone.
 
         False if the publisher refuses the cursor.
         """
-        try:
+        with _Refusal() as refusal:
             return self.first_line(cursor) is None
-        except PublisherError as exc:
-            if exc.status not in UNKNOWN:
-                raise
-            return exc.status == GONE
+        return refusal.status == GONE
 
     def is_gone(self, cursor: str) -> bool:
         """Return whether the publisher removed what is after a cursor (410)."""
-        try:
+        with _Refusal() as refusal:
             self.first_line(cursor)
-        except PublisherError as exc:
-            if exc.status not in UNKNOWN:
-                raise
-            return exc.status == GONE
-        return False
+        return refusal.status == GONE
 
     def place(self, tail: Tail, target: str | None) -> Tail | None:
         """Return the target's place if it comes after at most the tail's events."""
         events = 0
-        try:
-            with closing(self._page(tail.cursor, tail.events)) as page:
-                for item in page:
-                    events += item.events if isinstance(item, wire.Interval) else 0
-                    if events > tail.events or isinstance(item, PageEnd):
-                        break
-                    if item.cursor == target:
-                        return Tail(tail.cursor, events)
-        except PublisherError as exc:
-            if exc.status not in UNKNOWN:
-                raise
+        with _Refusal(), self._page(tail.cursor, tail.events) as page:
+            for interval in page:
+                events += interval.events
+                if events > tail.events:
+                    break
+                if interval.cursor == target:
+                    return Tail(tail.cursor, events)
         return None
 
     def leads_to(self, start: str, cursor: str) -> tuple[bool, str]:
@@ -92,17 +78,13 @@ class EndProbes:
         """
         hint = self._request.page_size_hint
         while True:
-            at, came, events = start, False, 0
-            try:
-                for item in self._page(start, hint):
-                    at, events = item.cursor, item.events
-                    came |= isinstance(item, wire.Interval) and at == cursor
-            except PublisherError as exc:
-                if exc.status not in UNKNOWN:
-                    raise
-                return False, at
-            if not (events and at == start) or hint > MAX_HINT:
-                return came, at
+            page = self._page(start, hint)
+            with _Refusal() as refusal:
+                came = cursor in [each.cursor for each in page]
+            if refusal.status:
+                return False, page.cursor
+            if not (page.end.events and page.cursor == start) or hint > MAX_HINT:
+                return came, page.cursor
             hint *= 4
 
     def leads_on(self, ending: Ending, cursor: str) -> bool:
@@ -127,32 +109,46 @@ class EndProbes:
         This is case (c) for pages that were read before.
         """
         assert ending.quiet_at is not None
-        start, events, candidates = ending.quiet_at, 0, 0
-        while events < ending.events_since:
-            before = start
-            with closing(self._page(start)) as page:
-                for item in page:
-                    if isinstance(item, PageEnd):
-                        break
-                    for number in events_before(item.lines, line, MOST_CANDIDATES):
-                        if events + number > ending.events_since or candidates >= MOST_CANDIDATES:
-                            return False
-                        if number and self.place(Tail(before, number), ending.target):
-                            return True
-                        candidates += bool(number)
-                    events += item.events
-                    before = item.cursor
-                    if before == ending.target and events <= ending.events_since:
-                        return True
-            if before == start:
-                return False
-            start = before
+        before, events, asked = ending.quiet_at, 0, 0
+        for interval in self._read_on(before) if ending.events_since else ():
+            for number in filter(None, events_before(interval.lines, line, MOST_CANDIDATES)):
+                if events + number > ending.events_since or asked == MOST_CANDIDATES:
+                    return False
+                if self.place(Tail(before, number), ending.target):
+                    return True
+                asked += 1
+            before, events = interval.cursor, events + interval.events
+            if events > ending.events_since or before == ending.target:
+                return events <= ending.events_since
         return False
 
-    def _page(self, cursor: str, hint: int | None = None) -> PageItems:
+    def _read_on(self, cursor: str) -> Iterator[wire.Interval]:
+        """Yield what follows a cursor, page by page, until a page leads no further."""
+        for _ in range(_MOST_PAGES):
+            with self._page(cursor) as page:
+                yield from page
+            if page.cursor == cursor:
+                return
+            cursor = page.cursor
+
+    def _page(self, cursor: str, hint: int | None = None) -> Page:
         hint = self._request.page_size_hint if hint is None else hint
         request = replace(self._request, cursor=cursor, page_size_hint=hint)
         return self._client.page(request, any_end=True)
+
+
+class _Refusal:
+    """Ends its block without an error if the publisher does not know a cursor: with `status`."""
+
+    status: int | None = None
+
+    def __enter__(self) -> _Refusal:
+        return self
+
+    def __exit__(self, _kind: object, error: object, _trace: object) -> bool:
+        if isinstance(error, PublisherError) and error.status in UNKNOWN:
+            self.status = error.status
+        return self.status is not None
 
 
 def first_checkpoint(client: FeedClient, request: PageRequest) -> str:
@@ -163,10 +159,9 @@ def first_checkpoint(client: FeedClient, request: PageRequest) -> str:
     """
 
     def ask() -> str:
-        with closing(client.page(request)) as page:
-            for item in page:
-                if isinstance(item, wire.Interval):
-                    return item.cursor
+        with client.page(request) as page:
+            for interval in page:
+                return interval.cursor
         raise TransientError(
             UnavailableError(
                 f"partition {request.partition}: the publisher of {client.transport.url} answers "
@@ -178,4 +173,4 @@ def first_checkpoint(client: FeedClient, request: PageRequest) -> str:
             )
         )
 
-    return client.retry().call(ask)
+    return client.transport.retry().call(ask)

@@ -12,14 +12,12 @@ Runs in threads of the driver and in tasks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator
+from dataclasses import replace
 from enum import Enum
 
-from zeh_spark.client.feed_client import FeedClient, PageEnd, PageItems, PageRequest, Statistics
+from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest, Statistics
 from zeh_spark.client.responses import TransientError
-from zeh_spark.client.retry import Retry
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.polling.cursor_loops import CursorRounds
 from zeh_spark.polling.end_detection import SETTLED, Ending
@@ -87,65 +85,81 @@ class EndUnknownError(Exception):
         )
 
 
-def read_to_end(
-    client: FeedClient,
-    request: PageRequest,
-    ending: Ending,
-    *,
-    exact: bool = False,
-    hold: Callable[[int], object] = lambda size: None,
-    statistics: Statistics | None = None,
-) -> PageItems:
-    """Read a partition from `request.cursor` to its end.
-
-    After an error, another read may continue with `ending`. If it is `exact`, the target has to
-    come, and nothing after it is yielded. Probes are not counted in `statistics`. It yields the
-    intervals in their order, and a `PageEnd` after each page but the last one, where it may pause
-    if nothing new comes. Raises EndUnknownError if the end cannot be proven, as `Doubt` says, and
-    PublisherError if the publisher's cursors form a loop.
-    """
-    reading = _FiniteRead(client, request, ending, client.retry(), exact)
-    return reading.items(hold, statistics)
-
-
-@dataclass(slots=True)
-class _FiniteRead:
-    """The state of one finite read.
+class FiniteRead:
+    """Reads a partition from `request.cursor` to its end.
 
     `request` is the next page, or the one that is being read. `gone_since` is when a target that
-    the user named was found to be gone, in seconds of the clock of `retry`.
+    the user named was found to be gone, in seconds of the clock of `retry`. After `next_page`,
+    `end` is the end of that page; None if the whole read has ended.
+
+    Args:
+        client: asks the publisher.
+        request: the first page.
+        ending: decides where the end is. After an error, another read may continue with it.
+        exact: whether the target has to come. Then nothing after it is yielded.
+        hold: as in `FeedClient.page`.
+        statistics: as in `FeedClient.page`; probes are not counted.
+
+    Raises:
+        EndUnknownError: the end cannot be proven, as `Doubt` says.
+        PublisherError: the answer to a page is final, or the publisher's cursors form a loop.
+        UnavailableError: there was no progress within a page for `retryTimeout`.
     """
 
-    client: FeedClient
-    request: PageRequest
-    ending: Ending
-    retry: Retry
-    exact: bool
-    gone_since: float | None = None
+    def __init__(
+        self,
+        client: FeedClient,
+        request: PageRequest,
+        ending: Ending,
+        *,
+        exact: bool = False,
+        hold: Callable[[int], object] = lambda size: None,
+        statistics: Statistics | None = None,
+    ) -> None:
+        self.client = client
+        self.request = request
+        self.ending = ending
+        self.retry = client.transport.retry()
+        self.exact = exact
+        self.end: PageEnd | None = None
+        self.gone_since: float | None = None
+        self._page_size_hint = request.page_size_hint
+        self._rounds = CursorRounds(request.partition, request.cursor)
+        self._hold = hold
+        self._statistics = statistics
 
-    def items(self, hold: Callable[[int], object], statistics: Statistics | None) -> PageItems:
-        usual, ending = self.request, self.ending
-        rounds = CursorRounds(usual.partition, usual.cursor)
-        while not self._ends_before_page():
-            with closing(self.client.page(self.request, hold, statistics=statistics)) as page:
-                cursor = self.request.cursor
-                for item in page:
-                    if isinstance(item, PageEnd):
-                        self._page_ended(item)
-                        if ending.ended:
-                            break
-                    else:
-                        ending.sees(item)
-                        if self.exact and not ending.met and self._passes_target():
-                            break  # ask again for this interval, up to the target inside it
-                        rounds.follow(item.cursor, item.events)
-                    yield item
-                    cursor = item.cursor
-                    if ending.ended:
-                        break
-            self.request = replace(usual, cursor=cursor)
-        if self.exact and not ending.met:
-            raise EndUnknownError(Doubt.MISSED, self.request, ending)
+    def __iter__(self) -> Generator[wire.Interval, None, None]:
+        """Yield all intervals in their order. It may pause if nothing new comes."""
+        yield from self.next_page()
+        while self.end is not None:
+            yield from self.next_page()
+
+    def next_page(self) -> Generator[wire.Interval, None, None]:
+        """Yield the intervals of the next page."""
+        self.end = None
+        while self.end is None and not self._ends_before_page():
+            yield from self._read_page()
+        if self.end is None and self.exact and not self.ending.met:
+            raise EndUnknownError(Doubt.MISSED, self.request, self.ending)
+
+    def _read_page(self) -> Generator[wire.Interval, None, None]:
+        ending, cursor = self.ending, self.request.cursor
+        with self.client.page(self.request, self._hold, statistics=self._statistics) as page:
+            for interval in page:
+                ending.sees(interval)
+                if self.exact and not ending.met and self._passes_target():
+                    break  # ask again for this interval, up to the target inside it
+                self._rounds.follow(interval.cursor, interval.events)
+                yield interval
+                cursor = interval.cursor
+                if ending.ended:
+                    break
+            else:
+                self._page_ended(page.end)
+                if not ending.ended:
+                    self.end, cursor = page.end, page.end.cursor
+        hint = self._page_size_hint
+        self.request = replace(self.request, cursor=cursor, page_size_hint=hint)
 
     def _ends_before_page(self) -> bool:
         """Return whether the read has ended; if not, prepare the request for the next page."""

@@ -26,7 +26,7 @@ def chosen(
     since 1970. Raises OptionError if the publisher cannot tell where the feed was at that time.
     """
     if since is not None:
-        return direct_client.cursors_at(client.transport, len(cursors), since, client.retry())
+        return direct_client.cursors_at(client.transport, len(cursors), since)
 
     def resolve(partition: int, cursor: str) -> str:
         if cursor != wire.LAST:

@@ -24,8 +24,8 @@ from msgspec import UNSET
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from zeh_spark.client import direct_client
-from zeh_spark.client.discovery import Discovered
-from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest
+from zeh_spark.client.discovery import Discovered, discover
+from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.client.lag import numbered
 from zeh_spark.client.transport import Transport
 from zeh_spark.decoding.lines import Decoder
@@ -33,7 +33,7 @@ from zeh_spark.errors import OptionError, PublisherError, at_spark_border
 from zeh_spark.options.given import parse
 from zeh_spark.polling.end_detection import Ending
 from zeh_spark.polling.end_probes import EndProbes, first_checkpoint
-from zeh_spark.polling.finite_read import EndUnknownError, read_to_end
+from zeh_spark.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.direct_reads import PlanRequest, checked_ranges
 from zeh_spark.protocol.feed_identity import FeedIdentity
@@ -81,7 +81,7 @@ class BatchReader(DataSourceReader):
             raise self._decoder
         options = self._options
         client = self._client()
-        found = client.discover(options.partition_count)
+        found = discover(client.transport, options.partition_count)
         count = found.partition_count
         options.check_partitions(count)
         if reads_directly(options, lambda: found.direct):
@@ -97,8 +97,7 @@ class BatchReader(DataSourceReader):
         options = self._options
         if options.starting_timestamp is None:
             return options
-        since, retry = options.starting_timestamp, client.retry()
-        cursors = direct_client.cursors_at(client.transport, count, since, retry)
+        cursors = direct_client.cursors_at(client.transport, count, options.starting_timestamp)
         return replace(options, starting_cursors=dict(enumerate(cursors)))
 
     def _planned(
@@ -116,8 +115,8 @@ class BatchReader(DataSourceReader):
             list(ends.values()) if isinstance(ends, dict) else None,
         )
         # After the plan, so that the epochs of all its events are known.
-        told = True if found.identity else None
-        now = client.discover(count, told=told).named(options.feed)
+        has_identity = found.identity is not None
+        now = discover(client.transport, count, has_identity=has_identity).named(options.feed)
         offsets.check_identity(found.named(options.feed).id, now, options.url)
         feed = options.stamping(now)
         return partitions_of(batch, client.transport, options, feed) if batch else []
@@ -165,7 +164,8 @@ class BatchReader(DataSourceReader):
 
         Events at the end may then have got the id of the epoch before it.
         """
-        now = client.discover(request.partition_count, told=True).named(self._options.feed)
+        count = request.partition_count
+        now = discover(client.transport, count, has_identity=True).named(self._options.feed)
         if now != feed:
             raise PublisherError(
                 f"partition {request.partition}: while this query read it, a new epoch began, or "
@@ -196,7 +196,7 @@ def last_cursors(url: str, **options: str) -> str:
     """
     parsed = parse(SourceOptions, {"url": url, **options})
     client = FeedClient(parsed)
-    count = client.discover(parsed.partition_count).partition_count
+    count = discover(client.transport, parsed.partition_count).partition_count
     cursors = {}
     for partition in range(count):
         request = PageRequest(
@@ -211,12 +211,9 @@ def last_cursors(url: str, **options: str) -> str:
 
 def _beginning(client: FeedClient, request: PageRequest) -> str | None:
     """Return the cursor before a partition's first event; None once there is one."""
-    cursor = request.cursor
-    for item in client.page(request, any_end=True):
-        if item.events:
-            return None
-        cursor = item.cursor
-    return cursor
+    with client.page(request, any_end=True) as page:
+        has_events = any(each.events for each in page) or page.end.events > 0
+    return None if has_events else page.cursor
 
 
 def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interval]:
@@ -227,9 +224,7 @@ def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interv
     """
     ending = Ending(partition.target, most_without_events=_MOST_WITHOUT_EVENTS)
     try:
-        for item in read_to_end(client, partition.request, ending, exact=partition.exact):
-            if not isinstance(item, PageEnd):
-                yield item
+        yield from FiniteRead(client, partition.request, ending, exact=partition.exact)
     except EndUnknownError as exc:
         raise exc.as_error() from exc.__cause__
 
@@ -268,7 +263,7 @@ def planned_to_the_end(
             upto=upto or UNSET,
         )
         try:
-            plan = direct_client.plan(transport, request, transport.retry())
+            plan = direct_client.plan(transport, request)
         except PublisherError as exc:
             raise about_a_cursor(exc) from exc
         batch.add(plan, checked_ranges(plan, request))

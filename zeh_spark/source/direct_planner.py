@@ -296,7 +296,7 @@ class DirectPlanner:
     def _timed(self, request: PlanRequest) -> Plan:
         began = time.monotonic()
         try:
-            return direct_client.plan(self._transport, request, self._transport.retry())
+            return direct_client.plan(self._transport, request)
         except PublisherError as exc:
             raise about_a_cursor(exc) from exc
         finally:

@@ -16,10 +16,10 @@ from zeh_spark.client.lag import numbered
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import CursorGoneError, PublisherError, ReplayError
 from zeh_spark.protocol.direct_reads import PlanRequest, checked_ranges
-from zeh_spark.protocol.phrases import counted
 from zeh_spark.source.direct_planner import PlannedBatch, about_a_cursor, lost_partitions
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
+from zeh_spark.source.replay import mismatch
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def planned_again(
     while True:
         request = PlanRequest(len(ends), numbered(batch.ends), ends=numbered(ends))
         try:
-            plan = direct_client.plan(transport, request, transport.retry())
+            plan = direct_client.plan(transport, request)
         except CursorGoneError as exc:
             lost = lost_partitions(exc)
             if not accepts or not lost:
@@ -74,7 +74,9 @@ def planned_again(
     for partition, (now, then) in enumerate(zip(batch.positions(), end, strict=True)):
         if (now.events, now.digest) != (then.events, then.digest):
             if not accepts:
-                raise _other_events(partition, start[partition], then, now)
+                found = f"the feed gives {now.events} now"
+                found = found if now.events != then.events else "it gives others"
+                raise _other(partition, start[partition], then, found, now.events)
             log.warning(
                 "partition %d: replay=accept: the batch from %r to %r had %d events, now it has %d",
                 partition,
@@ -86,26 +88,19 @@ def planned_again(
     return batch
 
 
-def _other_events(partition: int, start: Position, then: Position, now: Position) -> ReplayError:
-    found = f"the feed gives {now.events} now" if now.events != then.events else "it gives others"
-    return _other(partition, start, then, found, now.events)
-
-
 def _other(
-    partition: int, start: Position, then: Position, found: str, got: object = None
+    partition: int, start: Position, then: Position, found: str, got: int | None = None
 ) -> ReplayError:
-    return ReplayError(
-        f"partition {partition}: Spark has to repeat a batch of {counted(then.events, 'event')} "
-        f"from cursor {start.cursor!r} to {then.cursor!r}, but {found}. Check whether the sink "
-        f"has committed that batch. If it has not, restart once with replay=accept, which takes "
-        f"what the feed gives now; if it has, start with a new checkpointLocation from the end "
-        f"cursors. To prevent this, keep events for longer, name this reader with 'cursorSet' and "
-        f"have retention wait for it, or set 'stagingLocation', which keeps batches until they "
-        f"are done",
-        partition=partition,
-        cursor=start.cursor,
-        expected=then.events,
+    return mismatch(
+        partition,
+        start.cursor,
+        then,
+        found,
         got=got,
+        prevention=(
+            "keep events for longer, name this reader with 'cursorSet' and have retention wait for "
+            "it, or "
+        ),
     )
 
 

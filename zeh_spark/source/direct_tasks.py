@@ -81,7 +81,7 @@ def read(partition: DirectPartition, decoder: Decoder) -> Iterator[pa.RecordBatc
     transport = _shared(partition.options)
     decode = ChunkDecoder(decoder, partition.options.requested_headers, partition.feed)
     ranges = partition.ranges
-    for group in direct_client.fetch(transport, partition.n, ranges, transport.retry()):
+    for group in direct_client.fetch(transport, partition.n, ranges):
         yield from decode.batches(group)
 
 

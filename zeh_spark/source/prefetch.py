@@ -19,18 +19,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from zeh_spark.client.feed_client import (
     FeedClient,
+    Page,
     PageEnd,
-    PageItems,
     PageRequest,
     Statistics,
 )
 from zeh_spark.errors import CursorGoneError
 from zeh_spark.polling.end_detection import Ending
 from zeh_spark.polling.end_probes import EndProbes
-from zeh_spark.polling.finite_read import EndUnknownError, read_to_end
+from zeh_spark.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.protocol import wire
 from zeh_spark.source import planning
 from zeh_spark.source.options import SourceOptions
@@ -70,7 +71,7 @@ class Track:
     held: int = 0
     ended: bool = False
     ending: Ending | None = None
-    reading: PageItems | None = None
+    reading: FiniteRead | None = None
 
 
 class Fetcher:
@@ -326,21 +327,6 @@ class Fetcher:
 
     def _read(self, track: Track, wait: int) -> PageEnd | None:
         """Read a page; None if the partition has ended, or the fetcher was closed."""
-        items = self._items(track, wait)
-        for item in items:
-            if isinstance(item, PageEnd):
-                return item
-            with self._changed:
-                while self._full and not self._closed and not self._error:
-                    self._changed.wait()
-                self._add(track, item)
-            if self._closed:
-                items.close()
-                break
-        return None
-
-    def _items(self, track: Track, wait: int) -> PageItems:
-        """Return what is left of a finite read, or the next page of an endless one."""
         request = PageRequest(
             track.partition,
             track.cursor,
@@ -349,19 +335,31 @@ class Fetcher:
             self._options.requested_headers,
             wait,
         )
+        hold = partial(self._hold, track)
+        reading: Page | FiniteRead
+        if self._finite:
+            reading = track.reading = track.reading or self._finite_read(track, request, hold)
+            intervals = reading.next_page()
+        else:
+            reading = self._client.page(request, hold, statistics=self.statistics)
+            intervals = iter(reading)
+        for interval in intervals:
+            with self._changed:
+                while self._full and not self._closed and not self._error:
+                    self._changed.wait()
+                self._add(track, interval)
+            if self._closed:
+                intervals.close()
+                return None
+        return reading.end
 
-        def hold(size: int) -> None:
-            self._hold(track, size)
-
-        if not self._finite:
-            return self._client.page(request, hold, statistics=self.statistics)
-        if track.ending is None:
-            track.ending = Ending(EndProbes(self._client, request).target(), settles=True)
-        if track.reading is None:
-            track.reading = read_to_end(
-                self._client, request, track.ending, hold=hold, statistics=self.statistics
-            )
-        return track.reading
+    def _finite_read(
+        self, track: Track, request: PageRequest, hold: Callable[[int], object]
+    ) -> FiniteRead:
+        ending = track.ending = track.ending or Ending(
+            EndProbes(self._client, request).target(), settles=True
+        )
+        return FiniteRead(self._client, request, ending, hold=hold, statistics=self.statistics)
 
     def _add(self, track: Track, interval: wire.Interval) -> None:
         """Add an interval. Of neighbouring ones without events only the newest is kept.

@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
-from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest
+from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.errors import CursorGoneError, ReplayError
 from zeh_spark.polling.end_detection import Ending
-from zeh_spark.polling.finite_read import EndUnknownError, read_to_end
+from zeh_spark.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.protocol import hashes, wire
 from zeh_spark.protocol.phrases import counted
 from zeh_spark.source.offsets import Offset, Position
@@ -74,8 +74,6 @@ def read_again(
         )
         if options.replay == "accept":
             return _accepted(client, request, end[partition], digest)
-        if digest is None:
-            return _counted(client, request, end[partition])
         return _verified(client, request, end[partition], digest)
 
     try:
@@ -98,48 +96,56 @@ def _pasteable(positions: Sequence[Position]) -> str:
 
 
 def _verified(
-    client: FeedClient, request: PageRequest, end: Position, digest: Digest
+    client: FeedClient, request: PageRequest, end: Position, digest: Digest | None
 ) -> list[bytes]:
+    """Return the lines, of which only the number is compared if there is no digest of them."""
     try:
-        lines = _first_events(client, request, end.events)
+        if digest is None:
+            _check_known(client, request, end)
+            lines = _up_to(client, request, end)
+        else:
+            lines = _first_events(client, request, end.events)
     except CursorGoneError as exc:
-        raise _mismatch(
-            request, end, f"the publisher no longer has them ({exc.__cause__ or exc})"
-        ) from exc
+        found = f"the publisher no longer has them ({exc.__cause__ or exc})"
+        raise mismatch(request.partition, request.cursor, end, found) from exc
     count = lines.count(b"\n")
     if count != end.events:
-        raise _mismatch(request, end, f"the feed gives {count} now", got=count)
-    if (found := digest([lines])) != end.digest:
-        raise _mismatch(request, end, _OTHERS, got=found)
+        found = f"the feed gives {count} now"
+        raise mismatch(request.partition, request.cursor, end, found, got=count)
+    if digest and (got := digest([lines])) != end.digest:
+        raise mismatch(request.partition, request.cursor, end, _OTHERS, got=got)
     return [lines]
 
 
-def _counted(client: FeedClient, request: PageRequest, end: Position) -> list[bytes]:
-    """Return the lines up to the end cursor, if they are as many as there were."""
-    try:
-        _check_known(client, request, end)
-        lines = _up_to(client, request, end)
-    except CursorGoneError as exc:
-        raise _mismatch(
-            request, end, f"the publisher no longer has them ({exc.__cause__ or exc})"
-        ) from exc
-    count = lines.count(b"\n")
-    if count != end.events:
-        raise _mismatch(request, end, f"the feed gives {count} now", got=count)
-    return [lines]
+def mismatch(
+    partition: int,
+    cursor: str,
+    end: Position,
+    found: str,
+    *,
+    got: int | str | None = None,
+    prevention: str = "",
+) -> ReplayError:
+    """Return the error for a batch that cannot be repeated as it was.
 
-
-def _mismatch(request: PageRequest, end: Position, found: str, got: object = None) -> ReplayError:
+    Args:
+        partition: the feed partition.
+        cursor: where the batch began.
+        end: where it ended, with its events.
+        found: what the publisher gives instead.
+        got: the number of events, or their digest, that it gives.
+        prevention: what prevents this, beside a stage.
+    """
     return ReplayError(
-        f"partition {request.partition}: Spark has to repeat a batch of "
-        f"{counted(end.events, 'event')} from cursor {request.cursor!r} to {end.cursor!r}, but "
-        f"{found}. Check whether the sink has committed that batch. If it has not, restart once "
-        f"with replay=accept, which takes what the feed gives now; if it has, start with a new "
-        f"checkpointLocation from the end cursors. To prevent this, set 'stagingLocation', which "
-        f"keeps batches until they are done",
-        partition=request.partition,
-        cursor=request.cursor,
-        expected=end.events if isinstance(got, int) else end.digest,
+        f"partition {partition}: Spark has to repeat a batch of {counted(end.events, 'event')} "
+        f"from cursor {cursor!r} to {end.cursor!r}, but {found}. Check whether the sink has "
+        f"committed that batch. If it has not, restart once with replay=accept, which takes what "
+        f"the feed gives now; if it has, start with a new checkpointLocation from the end "
+        f"cursors. To prevent this, {prevention}set 'stagingLocation', which keeps batches until "
+        f"they are done",
+        partition=partition,
+        cursor=cursor,
+        expected=end.digest if isinstance(got, str) else end.events,
         got=got,
     )
 
@@ -187,11 +193,10 @@ def _up_to(client: FeedClient, request: PageRequest, end: Position) -> bytes:
     size = 0
     found: list[bytes] = []
     try:
-        with closing(read_to_end(client, request, ending, exact=True)) as items:
-            for item in items:
-                if not isinstance(item, PageEnd):
-                    found.append(item.lines)
-                    size += len(item.lines)
+        with closing(iter(FiniteRead(client, request, ending, exact=True))) as intervals:
+            for interval in intervals:
+                found.append(interval.lines)
+                size += len(interval.lines)
                 if size > _MOST_GROWTH * end.bytes + _MORE_BYTES and not ending.ended:
                     raise _unclear(request, end)
     except EndUnknownError:
@@ -217,15 +222,13 @@ def _first_events(client: FeedClient, request: PageRequest, count: int) -> bytes
     hint = request.page_size_hint
     while have < count and without_events < _MAX_WITHOUT_EVENTS:
         before = have
-        with closing(client.page(replace(request, page_size_hint=hint), any_end=True)) as page:
-            for item in page:
-                if isinstance(item, PageEnd):
-                    end = item
-                    break
-                blocks.append(item.lines)
-                have += item.events
+        with client.page(replace(request, page_size_hint=hint), any_end=True) as page:
+            for interval in page:
+                blocks.append(interval.lines)
+                have += interval.events
                 if have >= count:
                     return _head(blocks, count)
+        end = page.end
         if have + end.tail.count(b"\n") >= count:
             blocks.append(end.tail)
             break

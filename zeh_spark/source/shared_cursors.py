@@ -54,7 +54,7 @@ def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
     for cursors, feed in committed(checkpointLocation, parsed.feed):
         seen, count = seen + 1, len(cursors)
         if identity is None:
-            found = discover(transport, transport.retry(), count, told=bool(feed) or None)
+            found = discover(transport, count, has_identity=bool(feed))
             identity = found.named(parsed.feed)
         check_identity(feed, identity, parsed.url)
         for partition, cursor in enumerate(cursors):

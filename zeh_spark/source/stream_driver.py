@@ -20,6 +20,7 @@ from pyspark.sql.datasource import InputPartition
 
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 from zeh_spark.client import lag
+from zeh_spark.client.discovery import discover
 from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.errors import CursorGoneError, PublisherError
 from zeh_spark.polling import starts
@@ -190,8 +191,9 @@ class StreamDriver:
 
     def _is_offered(self) -> bool:
         if self._offered is None:
-            told = True if self._identity and self._identity.told else None
-            self._offered = self._client.discover(self._partition_count, told=told).direct
+            known = self._identity is not None and self._identity.told
+            transport, count = self._client.transport, self._partition_count
+            self._offered = discover(transport, count, has_identity=known).direct
         return self._offered
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -237,7 +239,7 @@ class StreamDriver:
     def stop(self) -> None:
         """End the threads and the connections of the run."""
         self._close_batches()
-        self._client.stop()
+        self._client.transport.stop()
 
     def _close_batches(self) -> None:
         if self._batches:
@@ -267,7 +269,7 @@ class StreamDriver:
         if known == name and count is not None:
             self._identity = untold(name)
             return self._identity
-        found = self._client.discover(count, told=True if known else None)
+        found = discover(self._client.transport, count, has_identity=bool(known))
         identity = found.named(name)
         offsets.check_identity(known, identity, self.options.url)
         if count is None:
