@@ -32,13 +32,17 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, cast
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,21 +95,46 @@ class OptionAdvice:
         return replace(self, text=self.text + more)
 
 
+class _Facts(TypedDict, total=False):
+    """The facts of all errors. Which of them an error may have, its class says."""
+
+    partition: int | None
+    cursor: str | None
+    option: str | None
+    suggestion: str | None
+    status: int | None
+    body: str | None
+    problem: str | None
+    facts: Mapping[str, Any]
+    row: int | None
+    reason: str | None
+    batch: int | None
+    run: str | None
+    table: str | None
+    expected: object
+    got: object
+
+
 class ZeroEventHubError(Exception):
     """Base of all errors of this package.
 
     Args:
         message: what is wrong, and what to do about it. If it quotes another error of ours, the
             code of that one is left out, so that a message has one code.
-        partition: the feed's partition in which it happened, if that is known.
-        cursor: the cursor after which it happened, if that is known.
         advice: what to do if the caller has options. It is added to the message. `what` is the
             message without it, for programs that have no such options, or others.
         anchor: the heading of the page of errors that describes this error, if it has a heading of
             its own. Without it the error has that of its class.
+        facts: the attributes of the error's class that are known.
+
+    Attributes:
+        partition: the feed's partition in which it happened, if that is known.
+        cursor: the cursor after which it happened, if that is known.
     """
 
     anchor = "types-of-errors"
+    partition: int | None = None
+    cursor: str | None = None
     _code_of_class = "ZEH_ERROR"
 
     def __init_subclass__(cls) -> None:
@@ -117,21 +146,20 @@ class ZeroEventHubError(Exception):
         self,
         message: str,
         *,
-        partition: int | None = None,
-        cursor: str | None = None,
         advice: OptionAdvice | None = None,
         anchor: str | None = None,
+        **facts: Unpack[_Facts],
     ) -> None:
         message = printable(_CODE.sub("", message))
         super().__init__(f"{message}; {advice}" if advice else message)
         self.what = message
         self.advice = advice
-        self.partition = partition
-        self.cursor = cursor
         if anchor is not None:
             self.anchor = anchor
+        for name, fact in facts.items():
+            setattr(self, name, fact)
         if sys.version_info >= (3, 11):  # where Python prints notes; `help` is there on all
-            self.add_note(f"See {self.help}")
+            self.add_note(self.see)
 
     def __str__(self) -> str:
         return f"[{self.code}] {super().__str__()}"
@@ -147,6 +175,13 @@ class ZeroEventHubError(Exception):
         """The address of the description of this error: its causes, and what to do."""
         return f"{ERRORS_PAGE}#{self.anchor}"
 
+    @property
+    def see(self) -> str:
+        """A line that names the description, and the request in the publisher's log."""
+        request = getattr(self, "request_id", None)
+        logged = f" (request id in the publisher's log: {request})" if request else ""
+        return f"See {self.help}{logged}"
+
 
 class OptionError(ZeroEventHubError, ValueError):
     """An option is missing, unknown, of the wrong type, or contradicts another one.
@@ -156,16 +191,7 @@ class OptionError(ZeroEventHubError, ValueError):
     """
 
     anchor = "an-unknown-option-or-a-wrong-value"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        option: str | None = None,
-        anchor: str | None = None,
-    ) -> None:
-        super().__init__(message, anchor=anchor)
-        self.option = option
+    option: str | None = None
 
 
 class UnknownOptionError(OptionError):
@@ -175,16 +201,7 @@ class UnknownOptionError(OptionError):
         suggestion: the name of the option that was probably meant; None if none is similar.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        option: str | None = None,
-        suggestion: str | None = None,
-        anchor: str | None = None,
-    ) -> None:
-        super().__init__(message, option=option, anchor=anchor)
-        self.suggestion = suggestion
+    suggestion: str | None = None
 
 
 class PublisherError(ZeroEventHubError):
@@ -193,29 +210,17 @@ class PublisherError(ZeroEventHubError):
     Attributes:
         status: the HTTP status; None if the body of the answer is at fault.
         body: the beginning of the answer's text; None if there is none.
-        request_id: what the publisher's log calls the request; None if the answer does not tell it.
     """
 
     anchor = "reading-a-feed"
+    status: int | None = None
+    body: str | None = None
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        partition: int | None = None,
-        cursor: str | None = None,
-        status: int | None = None,
-        body: str | None = None,
-        advice: OptionAdvice | None = None,
-        anchor: str | None = None,
-    ) -> None:
-        super().__init__(message, partition=partition, cursor=cursor, advice=advice, anchor=anchor)
-        self.status = status
-        self.body = body
-        named = _REQUEST_ID.search(body or "")
-        self.request_id = named[1] if named else None
-        if self.request_id and sys.version_info >= (3, 11):
-            self.__notes__[-1] += f" (request id in the publisher's log: {self.request_id})"
+    @property
+    def request_id(self) -> str | None:
+        """What the publisher's log calls the request; None if the answer does not tell it."""
+        named = _REQUEST_ID.search(self.body or "")
+        return named[1] if named else None
 
 
 class MalformedLineError(PublisherError):
@@ -231,15 +236,18 @@ class AccessError(PublisherError):
 
 
 class CursorGoneError(PublisherError):
-    """The publisher removed events after the cursor before they were read (410).
-
-    Attributes:
-        oldest: the cursor at which what is left begins, after what was read; None if the publisher
-            does not tell it.
-    """
+    """The publisher removed events after the cursor before they were read (410)."""
 
     anchor = "cursor-gone"
-    oldest: str | None = None
+
+    @property
+    def oldest(self) -> str | None:
+        """The cursor after which what is left begins; None if the publisher does not tell it."""
+        try:
+            told = json.loads(self.body or "")["oldest"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+        return told if isinstance(told, str) else None
 
 
 class PublishError(PublisherError):
@@ -253,21 +261,8 @@ class PublishError(PublisherError):
     """
 
     anchor = "when-a-batch-is-refused"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int | None = None,
-        body: str | None = None,
-        problem: str | None = None,
-        facts: dict[str, object] | None = None,
-        advice: OptionAdvice | None = None,
-        anchor: str | None = None,
-    ) -> None:
-        super().__init__(message, status=status, body=body, advice=advice, anchor=anchor)
-        self.problem = problem
-        self.facts = facts or {}
+    problem: str | None = None
+    facts: Mapping[str, Any] = {}
 
 
 class RowError(ZeroEventHubError, ValueError):
@@ -279,18 +274,8 @@ class RowError(ZeroEventHubError, ValueError):
     """
 
     anchor = "a-row-cannot-be-published"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        row: int | None = None,
-        reason: str | None = None,
-        anchor: str | None = None,
-    ) -> None:
-        super().__init__(message, anchor=anchor)
-        self.row = row
-        self.reason = reason
+    row: int | None = None
+    reason: str | None = None
 
 
 class UnavailableError(ZeroEventHubError):
@@ -310,19 +295,8 @@ class OutcomeUnknownError(ZeroEventHubError):
     """
 
     anchor = "outcomeunknownerror"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        batch: int | None = None,
-        run: str | None = None,
-        advice: OptionAdvice | None = None,
-        anchor: str | None = None,
-    ) -> None:
-        super().__init__(message, advice=advice, anchor=anchor)
-        self.batch = batch
-        self.run = run
+    batch: int | None = None
+    run: str | None = None
 
 
 class CheckpointError(ZeroEventHubError):
@@ -334,18 +308,8 @@ class CheckpointError(ZeroEventHubError):
     """
 
     anchor = "checkpoints"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        expected: object = None,
-        got: object = None,
-        anchor: str | None = None,
-    ) -> None:
-        super().__init__(message, anchor=anchor)
-        self.expected = expected
-        self.got = got
+    expected: object = None
+    got: object = None
 
 
 class ReplayError(ZeroEventHubError):
@@ -357,20 +321,8 @@ class ReplayError(ZeroEventHubError):
     """
 
     anchor = "spark-has-to-repeat-a-batch"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        partition: int | None = None,
-        cursor: str | None = None,
-        expected: object = None,
-        got: object = None,
-        anchor: str | None = None,
-    ) -> None:
-        super().__init__(message, partition=partition, cursor=cursor, anchor=anchor)
-        self.expected = expected
-        self.got = got
+    expected: object = None
+    got: object = None
 
 
 class StagingError(ZeroEventHubError):
@@ -389,20 +341,9 @@ class LakehouseError(ZeroEventHubError):
     """
 
     anchor = "delta-tables-that-keep-a-feed"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        table: str | None = None,
-        expected: object = None,
-        got: object = None,
-        anchor: str | None = None,
-    ) -> None:
-        super().__init__(message, anchor=anchor)
-        self.table = table
-        self.expected = expected
-        self.got = got
+    table: str | None = None
+    expected: object = None
+    got: object = None
 
 
 class ProcessingError(ZeroEventHubError):

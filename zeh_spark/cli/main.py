@@ -126,11 +126,11 @@ class _Commands(click.Group):
         except click.UsageError as exc:  # wrong words, which click has found
             raise output.wrong_usage(exc) from exc
         except OptionError as exc:
-            said = _with_help(spelling.option_error(exc), exc)
+            said = f"{spelling.option_error(exc)}\n{exc.see}"
             raise output.wrong_usage(click.UsageError(said), exc) from exc
         except ZeroEventHubError as exc:
-            said = f"[{exc.code}] {spelling.message(exc)}"
-            raise output.Failure(_with_help(said, exc), exit_code(exc), exc) from exc
+            said = f"[{exc.code}] {spelling.message(exc)}\n{exc.see}"
+            raise output.Failure(said, exit_code(exc), exc) from exc
 
 
 def exit_code(exc: ZeroEventHubError) -> int:
@@ -140,13 +140,6 @@ def exit_code(exc: ZeroEventHubError) -> int:
     if isinstance(exc, OutcomeUnknownError):
         return output.UNKNOWN
     return output.DOWN if isinstance(exc, UnavailableError) else output.FAILED
-
-
-def _with_help(message: str, exc: ZeroEventHubError) -> str:
-    """Return a message, and below it the address of its docs and the id of the request."""
-    request = getattr(exc, "request_id", None)
-    logged = f" (request id in the publisher's log: {request})" if request else ""
-    return f"{message}\nSee {exc.help}{logged}"
 
 
 def _missing(exc: ModuleNotFoundError) -> str:

@@ -297,8 +297,7 @@ class _Fetch:
 
     def _gone(self, exc: CursorGoneError) -> CursorGoneError:
         planned = self.ranges[self.at]
-        oldest = problem_document(exc.body or "").get("oldest")
-        found = CursorGoneError(
+        return CursorGoneError(
             f"partition {planned.partition}, cursor {self.cursor!r}: {exc}. The events were there "
             f"when the batch was planned, and were removed before it was read. Keep events for "
             f"longer, or name this reader with 'cursorSet' and have retention wait for it; smaller "
@@ -310,8 +309,6 @@ class _Fetch:
             body=exc.body,
             anchor=exc.anchor,
         )
-        found.oldest = oldest if isinstance(oldest, str) else None
-        return found
 
 
 def _finish(response: requests.Response, pieces: Iterator[bytes]) -> None:

@@ -18,7 +18,7 @@ from zeh_spark.client.credentials import masked
 from zeh_spark.client.discovery import other_protocol
 from zeh_spark.client.responses import TransientError, problem_document
 from zeh_spark.client.transport import Transport
-from zeh_spark.errors import CursorGoneError, PublisherError
+from zeh_spark.errors import PublisherError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.page_scanner import PageScanner
@@ -358,7 +358,7 @@ def located(exc: PublisherError, partition: int, cursor: str) -> PublisherError:
             f"restored, at the newest cursors that both histories have, which "
             f"zeh_spark.shared_cursors(checkpointLocation, url) gives for 'startingCursors'"
         )
-    located = type(exc)(
+    return type(exc)(
         message,
         partition=partition,
         cursor=cursor,
@@ -366,10 +366,6 @@ def located(exc: PublisherError, partition: int, cursor: str) -> PublisherError:
         body=exc.body,
         anchor=exc.anchor,
     )
-    if isinstance(located, CursorGoneError):
-        oldest = problem_document(exc.body or "").get("oldest")
-        located.oldest = oldest if isinstance(oldest, str) else None
-    return located
 
 
 def _closed(scanner: PageScanner) -> list[wire.Interval]:

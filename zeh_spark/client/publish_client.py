@@ -186,6 +186,7 @@ class PublishClient:
 
     def look_up(self, batch: BatchCall) -> BatchStatus:
         """Return what is known of a batch. Raises PublishError if its receipt is gone."""
+        facts: Mapping[str, Any]
         try:
             query = urlencode({"incarnation": batch.incarnation})
             facts = self._answer("GET", batch.path, query)
