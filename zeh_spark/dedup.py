@@ -24,24 +24,22 @@ import msgspec
 import numpy as np
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.protocol import event_origin, feed_identity, wire
 from zeh_spark.stamping import has_headers, has_stamps, stamp
 from zeh_spark.stateful import dedup_state, ids_operator, plans, requirements, state_buckets
-from zeh_spark.stateful.cycles import RareCollection
 from zeh_spark.stateful.dedup_state import NO_FEED, Accepted, SeenBucket
 from zeh_spark.stateful.ids_operator import IdProcessor
+from zeh_spark.stateful.processors import BucketProcessor
 from zeh_spark.stateful.row_codec import packed, unpacked
 from zeh_spark.stateful.seen import NEW, UNKNOWN, Seen, reused
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
-    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
+    from pyspark.sql.streaming.stateful_processor import TimerValues
 
-STATE = "zeh_seen"
 FLAGS = ("new", "unknown", "unstamped")
 _COLUMNS = ("event", "dedup", "counts")
 
@@ -326,7 +324,7 @@ class _Group:
     events: NDArray[Any]
 
 
-class _Processor(StatefulProcessor):
+class _Processor(BucketProcessor):
     """Passes each number on once; equal batches give an equal result, in any order of their rows.
 
     Args:
@@ -336,6 +334,8 @@ class _Processor(StatefulProcessor):
         accepted: what the user has said about the state of an older version.
     """
 
+    STATE, COLUMN = "zeh_seen", "seen"
+
     def __init__(
         self, window: int, count: int, feeds: int | None, accepted: Accepted | None
     ) -> None:
@@ -344,18 +344,14 @@ class _Processor(StatefulProcessor):
         self._feeds = feeds
         self._accepted = accepted
 
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self._collection = RareCollection()
-        self._state = handle.getValueState(STATE, "seen BINARY")
-
-    def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
-        self._save(SeenBucket(self._count))
+    def empty(self) -> bytes:
+        return dedup_state.encoded(SeenBucket(self._count))
 
     @at_spark_border
     def handleInputRows(
         self, key: Any, rows: Iterator[Any], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
-        bucket = self._opened()
+        bucket = dedup_state.opened(self.blob(), self._count)
         unstamped, slots = _read(rows)
         if self._feeds is not None:
             bucket.claim(slots, self._feeds, self._accepted)
@@ -372,19 +368,9 @@ class _Processor(StatefulProcessor):
             seen.add(group.numbers, self._window)
             seen.keep_time(group.numbers, group.times)
             bucket.put(group.feed, group.key, seen)
-        self._save(bucket)
+        self._state.update((dedup_state.encoded(bucket),))
         told = _json({**counts, "producers": bucket.keys, "buckets": 1}).decode()
         yield from state_buckets.frames([(None, None, told)], _COLUMNS)
-
-    def close(self) -> None:
-        self._collection.end()
-
-    def _opened(self) -> SeenBucket:
-        value = self._state.get()
-        return dedup_state.opened(bytes(value[0]) if value else None, self._count)
-
-    def _save(self, bucket: SeenBucket) -> None:
-        self._state.update((dedup_state.encoded(bucket),))
 
 
 _Rows: TypeAlias = tuple[list[int], list[int], list[str]]

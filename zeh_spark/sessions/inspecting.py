@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from zeh_spark.errors import CheckpointError
 from zeh_spark.sessions import state
 from zeh_spark.sessions.model import Session
-from zeh_spark.sessions.operator import STATE
+from zeh_spark.sessions.operator import SessionProcessor
 from zeh_spark.sessions.steps import Key, Names, Steps, checked, key
 from zeh_spark.source.batch import last_cursors
 from zeh_spark.stateful import ranges, requirements
@@ -59,7 +59,7 @@ def inspect(spark: SparkSession, checkpoint: str) -> DataFrame:
     where = _operator(spark, checkpoint)
     state = (
         spark.read.format("statestore")
-        .options(path=checkpoint, operatorId=str(where), stateVarName=STATE)
+        .options(path=checkpoint, operatorId=str(where), stateVarName=SessionProcessor.STATE)
         .load()
     )
     blobs = state.select(F.col("value.sessions").alias("blob"))
@@ -74,7 +74,7 @@ def _operator(spark: SparkSession, checkpoint: str) -> int:
     for row in found:
         properties = orjson.loads(row.operatorProperties or "{}")
         variables = properties.get("stateVariables") or []
-        if any(each.get("stateName") == STATE for each in variables):
+        if any(each.get("stateName") == SessionProcessor.STATE for each in variables):
             return int(row.operatorId)
     names = sorted({row.operatorName for row in found})
     raise CheckpointError(

@@ -5,50 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-
 from zeh_spark.sessions import state
 from zeh_spark.sessions.bucket import BucketBatch, Given
 from zeh_spark.sessions.model import SessionEvent
 from zeh_spark.sessions.state import Settings
 from zeh_spark.stateful import state_buckets
-from zeh_spark.stateful.cycles import RareCollection
+from zeh_spark.stateful.processors import BucketProcessor, StateMap
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.streaming.stateful_processor import (
         ExpiredTimerInfo,
-        MapState,
         StatefulProcessorHandle,
         TimerValues,
     )
 
-STATE = "zeh_sessions"
 SEGMENTS = "zeh_segments"
 
 
-class SessionProcessor(StatefulProcessor):
+class SessionProcessor(BucketProcessor):
     """Gives each event once, in order or as a dead letter; the same result for the same batches."""
+
+    STATE, COLUMN = "zeh_sessions", "sessions"
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state (see `StatefulProcessor`)."""
-        self._collection = RareCollection()
+        super().init(handle)
         self._handle = handle
         self._counted: set[int] = set()
-        self._state = handle.getValueState(STATE, "sessions BINARY")
-        self._segments = _Segments(
+        self._segments = StateMap(
             handle.getMapState(SEGMENTS, "session STRING, segment BIGINT", "events BINARY")
         )
 
-    def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
-        """Give a bucket its first value, in the first batch.
-
-        So a bucket without a value shows that the number of buckets was changed.
-        """
-        self._state.update((state.empty(self._settings),))
+    def empty(self) -> bytes:
+        """Return a bucket without sessions."""
+        return state.empty(self._settings)
 
     def handleInputRows(
         self, key: Any, rows: Iterator[Any], timerValues: TimerValues
@@ -73,13 +67,8 @@ class SessionProcessor(StatefulProcessor):
         timer = expiredTimerInfo.getExpiryTimeInMs()
         yield from self._close(int(key[0]), blob, batch, timer, mark, fired=True)
 
-    def close(self) -> None:
-        """End the task (see `StatefulProcessor`)."""
-        self._collection.end()
-
     def _open(self) -> tuple[bytes | None, BucketBatch]:
-        value = self._state.get()
-        blob = bytes(value[0]) if value else None
+        blob = self.blob()
         return blob, BucketBatch(blob, self._settings, self._segments)
 
     def _close(
@@ -102,20 +91,3 @@ class SessionProcessor(StatefulProcessor):
             if batch.timer is not None:
                 self._handle.registerTimer(batch.timer)
         yield from state_buckets.frames([counts], Given._fields)
-
-
-class _Segments:
-    """Spark's map state as `state.Segments`."""
-
-    def __init__(self, state: MapState) -> None:
-        self._state = state
-
-    def get(self, session: str, segment: int) -> bytes | None:
-        value = self._state.getValue((session, segment))
-        return bytes(value[0]) if value else None
-
-    def put(self, session: str, segment: int, value: bytes) -> None:
-        self._state.updateValue((session, segment), (value,))
-
-    def remove(self, session: str, segment: int) -> None:
-        self._state.removeKey((session, segment))

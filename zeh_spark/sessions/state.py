@@ -15,9 +15,9 @@ Runs in tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 from msgspec import Raw
@@ -123,18 +123,8 @@ class SessionBucket(msgspec.Struct, array_like=True):
     clock: SourceClock | None = None
 
 
-class Segments(Protocol):
-    """The events that do not fit into a bucket: (session, segment) -> bytes."""
-
-    def get(self, session: str, segment: int) -> bytes | None:
-        """Return a segment; None if there is none."""
-
-    def put(self, session: str, segment: int, value: bytes) -> None:
-        """Keep a segment."""
-
-    def remove(self, session: str, segment: int) -> None:
-        """Remove a segment."""
-
+Segments = MutableMapping[tuple[str, int], bytes]
+"""The events that do not fit into a bucket, by session and segment."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _bucket = msgspec.msgpack.Decoder(SessionBucket).decode
@@ -262,7 +252,7 @@ class Kept:
         event = home.pop(number)
         if not home and self._stored.spilled:
             del self._open[number // SEGMENT]
-            self._segments.remove(self._name, number // SEGMENT)
+            del self._segments[self._name, number // SEGMENT]
         return event
 
     def _next(self, number: int) -> str:
@@ -282,7 +272,7 @@ class Kept:
                 self._home(number)[number] = event
             stored.events = {}
         for segment, events in self._open.items():
-            self._segments.put(self._name, segment, _encode(events))
+            self._segments[self._name, segment] = _encode(events)
         stored.spilled = stored.spilled and bool(stored.session.held)
 
     def _home(self, number: int) -> dict[int, str]:
@@ -290,7 +280,7 @@ class Kept:
             return self._stored.events
         segment = number // SEGMENT
         if segment not in self._open:
-            blob = self._segments.get(self._name, segment)
+            blob = self._segments.get((self._name, segment))
             self._open[segment] = _segment(blob) if blob else {}
         return self._open[segment]
 

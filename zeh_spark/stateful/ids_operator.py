@@ -8,22 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from zeh_spark.errors import at_spark_border
 from zeh_spark.stateful import seen_ids, state_buckets
-from zeh_spark.stateful.cycles import RareCollection
+from zeh_spark.stateful.processors import BucketProcessor, StateMap
 from zeh_spark.stateful.seen_ids import CONFLICT, NEW, UNKNOWN, IdBucket, Ids
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql.streaming.stateful_processor import (
-        MapState,
-        StatefulProcessorHandle,
-        TimerValues,
-    )
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
-STATE = "zeh_ids"
 SLICES = "zeh_id_slices"
 COLUMNS = ("event", "dedup", "counts")
 FLAGS = {NEW: "new", CONFLICT: "conflict", UNKNOWN: "unknown"}
@@ -32,13 +26,15 @@ FLAGS = {NEW: "new", CONFLICT: "conflict", UNKNOWN: "unknown"}
 _json = msgspec.json.Encoder().encode
 
 
-class IdProcessor(StatefulProcessor):
+class IdProcessor(BucketProcessor):
     """Passes each id on once; equal batches give an equal result, in any order of their rows.
 
     Args:
         window: For how long an id is remembered, in milliseconds.
         most: The most ids in a bucket.
     """
+
+    STATE, COLUMN = "zeh_ids", "bucket"
 
     def __init__(self, window: int, count: int, most: int) -> None:
         self._window = window
@@ -47,21 +43,19 @@ class IdProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state (see `StatefulProcessor`)."""
-        self._collection = RareCollection()
-        self._state = handle.getValueState(STATE, "bucket BINARY")
-        self._slices = _Slices(handle.getMapState(SLICES, "begin BIGINT", "ids BINARY"))
+        super().init(handle)
+        self._slices = StateMap(handle.getMapState(SLICES, "begin BIGINT", "ids BINARY"))
 
-    def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
-        """Give a bucket its first value, in the first batch."""
-        self._state.update((seen_ids.encoded(IdBucket(self._count)),))
+    def empty(self) -> bytes:
+        """Return a bucket without ids."""
+        return seen_ids.encoded(IdBucket(self._count))
 
     @at_spark_border
     def handleInputRows(
         self, key: Any, rows: Iterator[Any], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
         """Take the rows of a batch (see `StatefulProcessor`)."""
-        value = self._state.get()
-        bucket = seen_ids.opened(bytes(value[0]) if value else None, self._count)
+        bucket = seen_ids.opened(self.blob(), self._count)
         without, parted = _parted(rows)
         counts: Counter[str] = Counter(unstamped=len(without))
         found = [(event, "unstamped", None) for event in sorted(without)]
@@ -78,10 +72,6 @@ class IdProcessor(StatefulProcessor):
         said = _json({**counts, "ids": bucket.count, "buckets": 1}).decode()
         yield from state_buckets.frames([(None, None, said)], COLUMNS)
 
-    def close(self) -> None:
-        """End the task (see `StatefulProcessor`)."""
-        self._collection.end()
-
 
 def _parted(
     frames: Iterator[pd.DataFrame],
@@ -97,21 +87,3 @@ def _parted(
             without.append(texts[after:])
     found.sort()
     return without, found
-
-
-class _Slices:
-    """Spark's map state as `seen_ids.IdSlices`."""
-
-    def __init__(self, state: MapState) -> None:
-        self._state = state
-
-    def get(self, begin: int) -> bytes:
-        value = self._state.getValue((begin,))
-        assert value is not None, f"the state has no slice {begin}"
-        return bytes(value[0])
-
-    def put(self, begin: int, value: bytes) -> None:
-        self._state.updateValue((begin,), (value,))
-
-    def remove(self, begin: int) -> None:
-        self._state.removeKey((begin,))

@@ -12,7 +12,8 @@ The module has no side effects except on the slices that it is given. It runs in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -105,18 +106,8 @@ class Ids(NamedTuple):
         return cls(hashes, np.frombuffer(bytes.fromhex("".join(contents)), np.uint64))
 
 
-class IdSlices(Protocol):
-    """The ids of slices, by the beginning of the slice."""
-
-    def get(self, begin: int) -> bytes:
-        """Return the ids of a slice."""
-
-    def put(self, begin: int, value: bytes) -> None:
-        """Keep the ids of a slice."""
-
-    def remove(self, begin: int) -> None:
-        """Forget a slice."""
-
+IdSlices = MutableMapping[tuple[int], bytes]
+"""The ids of slices, by the beginning of the slice."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(IdBucket).decode
@@ -167,7 +158,7 @@ def _found(
     known, contents = np.zeros(len(heads.hashes), bool), heads.contents.copy()
     for part in bucket.slices:
         if part.count:
-            kept = Ids.of_bytes(slices.get(part.begin))
+            kept = Ids.of_bytes(slices[part.begin,])
             at = np.searchsorted(kept.hashes, heads.hashes)
             at[at == len(kept.hashes)] = 0
             here = kept.hashes[at] == heads.hashes
@@ -184,14 +175,14 @@ def _keep(bucket: IdBucket, slices: IdSlices, fresh: Ids, window: int) -> None:
         bucket.slices.append(Slice(bucket.clock, bucket.clock + max(1, window // SLICES)))
     newest = bucket.slices[-1]
     if newest.count:
-        kept = Ids.of_bytes(slices.get(newest.begin))
+        kept = Ids.of_bytes(slices[newest.begin,])
         fresh = Ids(
             np.concatenate([kept.hashes, fresh.hashes]),
             np.concatenate([kept.contents, fresh.contents]),
         )
         fresh = fresh.where(np.argsort(fresh.hashes, kind="stable"))
     newest.count = len(fresh.hashes)
-    slices.put(newest.begin, fresh.to_bytes())
+    slices[newest.begin,] = fresh.to_bytes()
 
 
 def _forget(bucket: IdBucket, slices: IdSlices, window: int) -> None:
@@ -199,7 +190,7 @@ def _forget(bucket: IdBucket, slices: IdSlices, window: int) -> None:
     while bucket.slices and bucket.slices[0].end + window <= bucket.clock:
         gone = bucket.slices.pop(0)
         bucket.floor = gone.end
-        slices.remove(gone.begin)
+        del slices[gone.begin,]
 
 
 def _too_many(bucket: IdBucket, most: int) -> CheckpointError:

@@ -19,14 +19,8 @@ DAY = 86_400_000
 class Memory(dict[tuple[str, int], bytes]):
     """Segments, as Spark's state keeps them."""
 
-    def get(self, session: str, segment: int) -> bytes | None:  # type: ignore[override] # by two keys
-        return super().get((session, segment))
-
-    def put(self, session: str, segment: int, value: bytes) -> None:
-        self[session, segment] = value
-
-    def remove(self, session: str, segment: int) -> None:
-        self.pop((session, segment), None)
+    def __delitem__(self, key: tuple[str, int]) -> None:
+        self.pop(key, None)
 
     def events(self) -> list[str]:
         parts = (msgspec.msgpack.decode(each, type=dict[int, str]) for each in self.values())

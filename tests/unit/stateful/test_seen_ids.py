@@ -18,24 +18,12 @@ EVENTS = st.tuples(st.integers(0, 12), st.integers(0, 400), st.integers(0, 1))
 BATCHES = st.lists(st.lists(EVENTS, min_size=1, max_size=8), max_size=10)
 
 
-class Slices(dict[int, bytes]):
-    """Slices, as Spark's state keeps them."""
-
-    def get(self, begin: int) -> bytes:  # type: ignore[override]  # what is not there is an error
-        return self[begin]
-
-    def put(self, begin: int, value: bytes) -> None:
-        self[begin] = value
-
-    def remove(self, begin: int) -> None:
-        del self[begin]
-
-
 class Bucket:
     """A bucket that goes through bytes between batches, and its slices."""
 
     def __init__(self, most: int = 1000) -> None:
-        self.slices, self.most, self.floor = Slices(), most, 0
+        self.slices: dict[tuple[int], bytes] = {}
+        self.most, self.floor = most, 0
         self.blob = seen_ids.encoded(IdBucket(4))
 
     def take(self, *events: tuple[int, int, int]) -> list[tuple[tuple[int, int, int], int]]:
@@ -48,8 +36,8 @@ class Bucket:
         ids = Ids.of_hex([row[0] for row in rows], [row[2] for row in rows])
         times = np.array([row[1] for row in rows], np.int64)
         found = seen_ids.judge(bucket, self.slices, ids, times, WINDOW, self.most).tolist()
-        assert {each.begin for each in bucket.slices} == self.slices.keys()
-        assert all(len(self.slices[e.begin]) == e.count * seen_ids.BYTES for e in bucket.slices)
+        assert {(each.begin,) for each in bucket.slices} == self.slices.keys()
+        assert all(len(self.slices[e.begin,]) == e.count * seen_ids.BYTES for e in bucket.slices)
         self.blob = seen_ids.encoded(bucket)
         content = {digits(text, 16): text for text in (0, 1)}
         return [
@@ -115,7 +103,7 @@ def test_ids_beyond_the_cap_are_refused_by_name():
 
 def test_ids_that_end_with_zero_bytes_differ():
     """numpy leaves zeros at the end of bytes out when it shows them, not when it compares."""
-    bucket, slices = IdBucket(4), Slices()
+    bucket, slices = IdBucket(4), dict[tuple[int], bytes]()
     names = ["ab" + "00" * 15, "ab00" + "01" * 14, "00" * 16, "ab" + "00" * 14 + "01"]
     ids = Ids.of_hex(sorted(names), ["00" * 8] * 4)
 
