@@ -148,8 +148,8 @@ class FeedClient:
         """Read one page of a partition, and continue after interruptions from the last checkpoint.
 
         `hold` is called before each read, with the number of bytes that wait for a checkpoint, and
-        may block. With `any_end` a page is whole even if no checkpoint closes its last events. It is
-        read when it is iterated over.
+        may block. With `any_end` a page is whole even if no checkpoint closes its last events. The
+        page is read when it is iterated over.
         """
         return Page(self, request, hold, any_end, statistics or Statistics())
 

@@ -92,18 +92,9 @@ class FiniteRead:
     the user named was found to be gone, in seconds of the clock of `retry`. After `next_page`,
     `end` is the end of that page; None if the whole read has ended.
 
-    Args:
-        client: asks the publisher.
-        request: the first page.
-        ending: decides where the end is. After an error, another read may continue with it.
-        exact: whether the target has to come. Then nothing after it is yielded.
-        hold: as in `FeedClient.page`.
-        statistics: as in `FeedClient.page`; probes are not counted.
-
-    Raises:
-        EndUnknownError: the end cannot be proven, as `Doubt` says.
-        PublisherError: the answer to a page is final, or the publisher's cursors form a loop.
-        UnavailableError: there was no progress within a page for `retryTimeout`.
+    After an error, another read may continue with its `ending`. If it is `exact`, the target has to
+    come, and nothing after it is yielded. Probes are not counted in `statistics`. Raises
+    EndUnknownError if the end cannot be proven, as `Doubt` says.
     """
 
     def __init__(
