@@ -29,7 +29,6 @@ from zeh_spark.errors import OptionError, OutcomeUnknownError, PublishError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
 from zeh_spark.protocol import problems
-from zeh_spark.protocol.phrases import kept_first
 from zeh_spark.protocol.wire import BATCH_INCARNATION, NAME, PLAIN_INCARNATION
 
 __all__ = [
@@ -408,17 +407,13 @@ class OpenBatch:
         The override keeps the events with which the batch was published before, and a warning is
         logged. 0 if the events of this block are those that are published.
         """
-        given, receipt = self._attempt.content, self.receipt
-        same = (receipt.events, receipt.digest) == (given.events, given.digest)
-        return 0 if same else given.events
+        given = self._attempt.content
+        return 0 if given.is_in(self.receipt) else given.events
 
     @property
     def drops(self) -> str:
         """What `dropped` counts, in words: which events stay, and which were dropped."""
-        given, kept = self._attempt.content, self.receipt
-        return kept_first(
-            "keepFirst", kept.events, kept.digest, kept.time, given.events, given.digest
-        )
+        return self._attempt.content.dropped("keepFirst", self.receipt)
 
     @property
     def _attempt(self) -> BatchAttempt:

@@ -103,8 +103,8 @@ def make(folder: Path) -> str:
             except UnknownFeedError:
                 store.create(name, 4)
         call = named_batch(store, "flights", _PRODUCER, _BATCH)
-        stdin = io.BytesIO(b"".join(sample()))
-        load.load(store, "flights", [Source("-", stdin, "carrier", False)], call=call)
+        flights = Source("the sample", io.BytesIO(b"".join(sample())), "carrier")
+        load.load(store, "flights", [flights], call=call)
     return url
 
 

@@ -61,7 +61,7 @@ def store(tmp_path: Path) -> Iterator[Failing]:
 
 def load(store: Any, text: bytes = b'{"id":1}\n', name: str | None = None) -> Loaded:
     call = named_batch(store, "orders", "load", name) if name else None
-    return loading.load(store, "orders", [Source("-", io.BytesIO(text))], call=call)
+    return loading.load(store, "orders", [Source("standard input", io.BytesIO(text))], call=call)
 
 
 @pytest.mark.parametrize("name", [None, "monday"])

@@ -10,38 +10,14 @@ Everything after that has to be there without gaps.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from zeh_spark.audit import lines
 from zeh_spark.audit.claims import Claim
 from zeh_spark.audit.findings import Difference, Tally
-from zeh_spark.audit.ledger import ListedProducer
+from zeh_spark.audit.ledger import Ledger
 from zeh_spark.audit.lines import OddLineError, Stamps
 from zeh_spark.audit.pieces import Piece
 from zeh_spark.protocol.upload_format import Content
-from zeh_spark.store.batches import StoredReceipt
-
-
-class Books(Protocol):
-    """What a judge looks up and notes. `ledger.Ledger` keeps it on disk."""
-
-    def receipts(self) -> Iterator[StoredReceipt]:
-        """Yield the receipts that claim positions, in the order of these."""
-
-    def producer(self, name: str) -> ListedProducer | None:
-        """Return what the publisher's list says of a producer; None if it is not listed."""
-
-    def following(self, producer: str, partition: int) -> int | None:
-        """Return the number after the last one that was seen; None if none was seen."""
-
-    def first(self, producer: str, partition: int) -> int:
-        """Return the number with which the producer began in a partition."""
-
-    def saw(self, producer: str, partition: int, following: int) -> None:
-        """Note the number after the last one that was seen."""
-
-    def told(self) -> Iterator[tuple[str, int, int]]:
-        """Yield producer, partition and next number if only the producer's state tells it."""
 
 
 class NotOursError(Exception):
@@ -59,13 +35,13 @@ class Judge:
     """
 
     def __init__(
-        self, books: Books, removed: int, head: int, tally: Tally, only: str | None = None
+        self, ledger: Ledger, removed: int, head: int, tally: Tally, only: str | None = None
     ) -> None:
-        self._books = books
+        self._ledger = ledger
         self._head = head
         self._tally = tally
         self._only = only
-        self._receipts = books.receipts()
+        self._receipts = ledger.receipts()
         self._claim: Claim | None = None
         self._at = removed
         self._oldest = removed + 1
@@ -156,20 +132,20 @@ class Judge:
     def _unnumbered(self, piece: Piece, stamps: Stamps, content: Content) -> Iterator[Difference]:
         producer, number = stamps.producer, stamps.sequence
         assert producer is not None and number is not None
-        expected = self._books.following(producer, stamps.partition)
+        expected = self._ledger.following(producer, stamps.partition)
         if expected is None and self._oldest == 1:
-            expected = self._books.first(producer, stamps.partition)
+            expected = self._ledger.first(producer, stamps.partition)
         if expected not in (None, number):
             yield Difference(
                 piece.position, f"sequence number in partition {stamps.partition}", expected,
                 number, producer, stamps.batch,
             )  # fmt: skip
-        self._books.saw(producer, stamps.partition, number + content.events)
+        self._ledger.saw(producer, stamps.partition, number + content.events)
 
     def _unclaimed(self, piece: Piece, stamps: Stamps, content: Content) -> Iterator[Difference]:
         producer, g = stamps.producer, piece.position
         assert producer is not None
-        known = self._books.producer(producer)
+        known = self._ledger.producer(producer)
         if known is None:
             expected = "one that the publisher's list has"
             yield Difference(g, "producer", expected, "none there", producer, stamps.batch)
@@ -212,11 +188,11 @@ class Judge:
         yield from self._beginning()
         if self._at < self._head or self._claim:
             yield from self._absent(self._at + 1, max(self._head, self._at + 1))
-        for producer, partition, told in self._books.told():
-            seen = self._books.following(producer, partition)
+        for producer, partition, told in self._ledger.told():
+            seen = self._ledger.following(producer, partition)
             expected = seen
             if seen is None and self._oldest == 1:
-                expected = self._books.first(producer, partition)
+                expected = self._ledger.first(producer, partition)
             if expected not in (None, told):
                 what = f"nextSequences of partition {partition}"
                 yield Difference(self._at, what, expected, told, producer)

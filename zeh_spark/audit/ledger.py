@@ -46,7 +46,7 @@ class ListedProducer:
 
 
 class Ledger:
-    """Receipts by position, producers by name, and the numbers that were seen (see `Books`).
+    """Receipts by position, producers by name, and the numbers that were seen.
 
     Used in a `with` statement, whose end deletes everything.
     """
@@ -76,7 +76,7 @@ class Ledger:
         self._database.execute("INSERT INTO receipts VALUES (?, ?, ?)", row)
 
     def receipts(self) -> Iterator[StoredReceipt]:
-        """Yield the receipts in the order of their positions (see `Books.receipts`)."""
+        """Yield the receipts in the order of their positions."""
         query = "SELECT document FROM receipts ORDER BY first, last"
         for (document,) in self._database.execute(query):
             yield _decode(document)
@@ -87,7 +87,7 @@ class Ledger:
         self._database.execute("INSERT OR REPLACE INTO producers VALUES (?, ?, ?)", row)
 
     def producer(self, name: str) -> ListedProducer | None:
-        """Return what the list says of a producer (see `Books.producer`)."""
+        """Return what the list says of a producer."""
         if name not in self._known:
             query = "SELECT expired, lowest FROM producers WHERE name = ?"
             row = self._database.execute(query, (name,)).fetchone()
@@ -102,7 +102,7 @@ class Ledger:
         self._database.execute("INSERT INTO told VALUES (?, ?, ?)", row)
 
     def told(self) -> Iterator[tuple[str, int, int]]:
-        """Yield the next numbers that were kept by `tell` (see `Books.told`)."""
+        """Yield the next numbers that were kept by `tell`."""
         yield from self._database.execute("SELECT * FROM told ORDER BY producer, partition")
 
     def begins(self, producer: str, partition: int, first: int) -> None:
@@ -110,11 +110,11 @@ class Ledger:
         self._firsts[producer, partition] = first
 
     def first(self, producer: str, partition: int) -> int:
-        """Return a producer's first number in a partition (see `Books.first`)."""
+        """Return a producer's first number in a partition."""
         return self._firsts.get((producer, partition), 0)
 
     def following(self, producer: str, partition: int) -> int | None:
-        """Return the number after the last one that was seen (see `Books.following`)."""
+        """Return the number after the last one that was seen."""
         key = (producer, partition)
         if (found := self._numbers.get(key)) is not None or not self._spilled:
             return found
@@ -123,7 +123,7 @@ class Ledger:
         return row and int(row[0])
 
     def saw(self, producer: str, partition: int, following: int) -> None:
-        """Note the number after the last one that was seen (see `Books.saw`)."""
+        """Note the number after the last one that was seen."""
         self._numbers[producer, partition] = following
         if len(self._numbers) > _IN_MEMORY:
             rows = ((*key, each) for key, each in self._numbers.items())

@@ -34,7 +34,7 @@ from zeh_spark.loading import load as loading
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.loading.load import Source
 from zeh_spark.loading.one_batch import named_batch, next_batch
-from zeh_spark.protocol.phrases import counted, kept_first
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.publisher import shown_url
 from zeh_spark.store.batches import Overrides, base
 from zeh_spark.store.interface import UnknownFeedError
@@ -132,8 +132,9 @@ def load(
             f"--delimiter has to be one character, not a quote or a line end: {delimiter!r} is "
             "not. Give the character between two fields."
         )
-    stdin, form = sys.stdin.buffer, CsvFormat(delimiter, nulls, texts)
-    sources = [Source(name, stdin, key, envelope, form, keep_key) for name in files]
+    form = CsvFormat(delimiter, nulls, texts)
+    stdin = Source("standard input", sys.stdin.buffer, key, envelope, form, keep_key)
+    sources = [stdin if name == "-" else replace(stdin, name=name, stream=None) for name in files]
     begun = time.monotonic()
     with opened(url) as store, progress("Loading", _size(files)) as bar:
         try:
@@ -154,11 +155,8 @@ def load(
         tell, feed=feed, outcome=outcome, events=loaded.events, bytes=loaded.bytes,
         dropped=loaded.dropped, seconds=round(seconds, 3),
     )  # fmt: skip
-    if loaded.dropped and (kept := loaded.receipt):
-        given = loaded.content
-        said = kept_first(
-            "keepFirst", kept.events, kept.digest, kept.time, given.events, given.digest
-        )
+    if loaded.dropped and loaded.receipt:
+        said = loaded.content.dropped("keepFirst", loaded.receipt)
         say(f"Batch {call.producer!r}: {said}. Nothing was added.")
         return
     if loaded.repeated:

@@ -121,7 +121,7 @@ def replay_dead(url: str, letters_of: str | None, keep_key: bool, connect: dict[
         read = dead_letters.letters(lines)
         letters = dead_letter_replay.repaired(read, count, feed, keep_key=keep_key)
     if not lines.given:
-        raise without_events("-")
+        raise without_events("standard input")
     outcomes: Counter[Outcome] = Counter()
     refused: list[dict[str, object]] = []
     try:

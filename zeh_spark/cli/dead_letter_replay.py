@@ -31,11 +31,10 @@ from zeh_spark.client.transport import Transport
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
-from zeh_spark.protocol import event_key, problems
+from zeh_spark.protocol import problems
 from zeh_spark.protocol.dead_letters import DeadLetter, DeadLetterId, DeadRow, Unreadable
 from zeh_spark.protocol.feed_identity import HEADER, FeedIdentity
-from zeh_spark.protocol.partitioning import partition_for
-from zeh_spark.protocol.upload_format import checked_rest
+from zeh_spark.protocol.partitioning import placed
 from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.publish import Producer
 
@@ -148,9 +147,7 @@ def _repaired(
 ) -> RepairedLetter:
     """Return a dead letter as it is published. Raises ValueError if the sink would refuse it."""
     data = row.event()
-    partition = partition_for(row.key, row.partition, partition_count)
-    longest = partition_count - 1 if partition is None else partition
-    checked_rest(longest, row.headers or {}, data, event_key.text_of(row.key) if keep_key else None)
+    placed(partition_count, data, row.key, row.partition, row.headers, keep_key)
     return RepairedLetter(line, place, row, data)
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import IO, Any, cast
+from typing import Any
 
 import click
 
@@ -33,7 +33,7 @@ from zeh_spark.cli.parameters import (
 from zeh_spark.cli.text import moment, table
 from zeh_spark.client.publish_client import PublishClient
 from zeh_spark.errors import OutcomeUnknownError, PublishError, RowError, StoreError
-from zeh_spark.loading.load import Loaded, Source, bad_line, events_of, without_events
+from zeh_spark.loading.load import Source, bad_line, events_of, without_events
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.declaring import option_name
 from zeh_spark.options.given import parse
@@ -82,9 +82,9 @@ def publish(
         progress("Publishing", _size_of_stdin()) as bar,
         _found_out(by.batch(batch, allow=allowed)) as open_batch,
     ):
-        source = Source("-", cast(IO[bytes], _Counted(sys.stdin.buffer, bar)), key, envelope)
+        source = Source("standard input", sys.stdin.buffer, key, envelope)
         given = False
-        for event in events_of(source, Loaded()):
+        for event in events_of(source, bar):
             given = True
             try:
                 open_batch.add(
@@ -97,7 +97,7 @@ def publish(
             except RowError as exc:
                 raise bad_line(source, event.line, exc.reason) from None
         if not given:
-            raise without_events("-")
+            raise without_events(source.name)
     receipt = open_batch.receipt
     repeated = receipt.run != by.run
     outcome = "dropped" if open_batch.dropped else "repeated" if repeated else "published"
@@ -239,19 +239,6 @@ def audit(url: str, producer: str | None, connect: dict[str, str]) -> None:
 def _members(found: Difference | Tally) -> dict[str, Any]:
     """Return the result of an audit as members of a JSON object, in camel case."""
     return {option_name(name): value for name, value in asdict(found).items()}
-
-
-class _Counted:
-    """Standard input, of which the bytes that are read are told."""
-
-    def __init__(self, stream: IO[bytes], bar: Callable[[int], object]) -> None:
-        self._stream = stream
-        self._bar = bar
-
-    def readline(self, size: int = -1) -> bytes:
-        line = self._stream.readline(size)
-        self._bar(len(line))
-        return line
 
 
 def _size_of_stdin() -> int | None:

@@ -34,15 +34,14 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.protocol import event_key, problems
+from zeh_spark.protocol import problems
 from zeh_spark.protocol.batch_uploader import KEPT_BYTES, STAGINGS, BatchUploader
 from zeh_spark.protocol.events import checked_headers, json_of
-from zeh_spark.protocol.partitioning import partition_for
+from zeh_spark.protocol.partitioning import placed
 from zeh_spark.protocol.upload_format import (
     EMPTY_UPLOAD,
     Content,
     StagedChunk,
-    checked_rest,
     upload_body,
 )
 from zeh_spark.protocol.wire import PLAIN_INCARNATION
@@ -111,21 +110,19 @@ class BatchAttempt:
         """
         number, self._given = self._given, self._given + 1
         try:
-            where = partition_for(key, partition, self._count)
-            longest = self._count - 1 if where is None else where
-            kept = event_key.text_of(key) if keep_key else None
-            rest = checked_rest(longest, checked_headers(headers), json_of(data), kept)
+            own = checked_headers(headers)
+            where, rest = placed(self._count, json_of(data), key, partition, own, keep_key)
         except ValueError as exc:
             said = f"event {number} of the batch cannot be published: {exc}"
             raise RowError(said, row=number, reason=str(exc)) from None
         try:
-            placed = self._place(rest, where)
+            place = self._place(rest, where)
         except BaseException:  # also Ctrl-C
             self.torn = True
             raise
         if self._kept is not None:  # with its partition, so that another attempt has the same
-            self._kept.append((rest, placed[0]))
-        return placed
+            self._kept.append((rest, place[0]))
+        return place
 
     def add_all_of(self, other: BatchAttempt) -> None:
         """Add the events of another attempt, which has ended. Raises as `add`."""
@@ -266,8 +263,7 @@ class BatchAttempt:
 
     def _is_mine(self, receipt: Receipt) -> bool:
         """Return whether the receipt is of these events; under a name any program's counts."""
-        content = self.content
-        same = (receipt.events, receipt.digest) == (content.events, content.digest)
+        same = self.content.is_in(receipt)
         named = self.batch.incarnation != PLAIN_INCARNATION
         return same and (named or receipt.run == self.batch.run)
 

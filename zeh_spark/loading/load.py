@@ -13,7 +13,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, BinaryIO, NamedTuple, cast
 
 import msgspec
@@ -23,14 +23,10 @@ from zeh_spark.errors import StoreError
 from zeh_spark.loading import csv_rows
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.loading.one_batch import next_batch, publish
-from zeh_spark.protocol import event_key, wire
+from zeh_spark.protocol import wire
 from zeh_spark.protocol.batch_uploader import BatchUploader
-from zeh_spark.protocol.partitioning import partition_for
-from zeh_spark.protocol.upload_format import (
-    CHUNK_EVENTS,
-    Content,
-    checked_rest,
-)
+from zeh_spark.protocol.partitioning import placed
+from zeh_spark.protocol.upload_format import CHUNK_EVENTS, Content
 from zeh_spark.store.batches import Call, StoredReceipt
 from zeh_spark.store.interface import Store
 
@@ -66,15 +62,16 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file to load, or `-` for `stdin`.
+    """A file to load, or a stream of NDJSON.
 
     Attributes:
+        name: The path of the file, or what messages call the stream.
         key: The column or field that chooses the partition.
         envelope: Whether each line has an event with its key, partition and headers.
     """
 
     name: str
-    stdin: IO[bytes] | None = None
+    stream: IO[bytes] | None = None
     key: str | None = None
     envelope: bool = False
     csv: CsvFormat = CsvFormat()
@@ -83,7 +80,7 @@ class Source:
     @property
     def kind(self) -> str:
         """The kind of the file: `ndjson`, `csv` or `parquet`. Raises StoreError for another."""
-        if self.name == "-":
+        if self.stream:
             return "ndjson"
         extension = self.name.lower().removesuffix(".gz").rpartition(".")[2]
         if extension in _NDJSON:
@@ -106,7 +103,6 @@ class Loaded:
         bytes: Size of the events' lines, before compression.
         repeated: Whether the batch was published before, so that nothing was added.
         content: The content of the events that were given.
-        position: Returns the bytes of the current file that are read.
     """
 
     events: int = 0
@@ -114,7 +110,6 @@ class Loaded:
     receipt: StoredReceipt | None = None
     repeated: bool = False
     content: Content = Content()
-    position: Callable[[], int] = field(default=lambda: 0, repr=False)
 
     @property
     def dropped(self) -> int:
@@ -123,10 +118,8 @@ class Loaded:
         Events are dropped if the override `keepFirst` keeps others, with which the batch was
         published before.
         """
-        receipt, given = self.receipt, self.content
-        if not receipt or (receipt.events, receipt.digest) == (given.events, given.digest):
-            return 0
-        return given.events
+        same = not self.receipt or self.content.is_in(self.receipt)
+        return 0 if same else self.content.events
 
 
 def load(
@@ -180,48 +173,39 @@ def _add_all(
 ) -> None:
     """Add the events of all sources, and count them in `loaded`. Raises StoreError."""
     for source in sources:
-        told = 0
-        for event in events_of(source, loaded):
+        for line, data, key, partition, headers in events_of(source, progress):
             try:
-                partition = partition_for(event.key, event.partition, partitions)
-                longest = partitions - 1 if partition is None else partition
-                kept = event_key.text_of(event.key) if source.keeps_key else None
-                rest = checked_rest(longest, event.headers or {}, event.data, kept)
+                where, rest = placed(partitions, data, key, partition, headers, source.keeps_key)
             except ValueError as exc:
-                raise bad_line(source, event.line, exc) from None
-            batch.add([rest], partition)
+                raise bad_line(source, line, exc) from None
+            batch.add([rest], where)
             loaded.events += 1
-            if not loaded.events % CHUNK_EVENTS:
-                position = loaded.position()
-                progress(max(0, position - told))
-                told = max(told, position)
         loaded.bytes = batch.size
 
 
-def events_of(source: Source, loaded: Loaded) -> Iterator[FileEvent]:
+def events_of(
+    source: Source, progress: Callable[[int], object] = lambda size: None
+) -> Iterator[FileEvent]:
     """Yield the events of a source. Raises StoreError, with its name, for what cannot be read."""
     try:
         with ExitStack() as files:
-            yield from _events(source, files, loaded)
-    except (OSError, EOFError, zlib.error) as exc:
+            raw = source.stream or files.enter_context(open(source.name, "rb"))
+            told = 0
+            for number, event in enumerate(_events(source, raw, files), 1):
+                yield event
+                if not number % CHUNK_EVENTS and raw.seekable():
+                    position = raw.tell()
+                    progress(max(0, position - told))
+                    told = max(told, position)
+    except (OSError, EOFError, zlib.error, ValueError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
         raise StoreError(
             f"{source.name}: {reason}; nothing was published", anchor="the-input-cannot-be-loaded"
         ) from exc
-    except ValueError as exc:
-        raise StoreError(
-            f"{source.name}: {exc}; nothing was published", anchor="the-input-cannot-be-loaded"
-        ) from exc
 
 
-def _events(source: Source, files: ExitStack, loaded: Loaded) -> Iterator[FileEvent]:
-    if source.name == "-":
-        assert source.stdin is not None
-        loaded.position = lambda: 0
-        return ndjson(source, source.stdin)
-    raw: IO[bytes] = files.enter_context(open(source.name, "rb"))
-    loaded.position = raw.tell
-    packed = source.name.lower().endswith(".gz")
+def _events(source: Source, raw: IO[bytes], files: ExitStack) -> Iterator[FileEvent]:
+    packed = not source.stream and source.name.lower().endswith(".gz")
     stream = files.enter_context(gzip.open(raw)) if packed else raw
     if source.kind == "ndjson":
         return ndjson(source, cast(IO[bytes], stream))
@@ -302,20 +286,18 @@ def _key_text(value: bytes) -> str | None:
 
 
 def without_events(*names: str) -> StoreError:
-    """Return the error for input that has no events: files by name, or `-`."""
-    shown = ", ".join("standard input" if name == "-" else name for name in names)
+    """Return the error for input that has no events."""
     return StoreError(
-        f"{shown}: there are no events; nothing was published. Check the program that writes the "
-        f"input",
+        f"{', '.join(names)}: there are no events; nothing was published. Check the program that "
+        f"writes the input",
         anchor="the-input-cannot-be-loaded",
     )
 
 
 def bad_line(source: Source, number: int, exc: Exception | str | None) -> StoreError:
     """Return the error for a line or row that cannot be loaded."""
-    name = "standard input" if source.name == "-" else source.name
     where = "line" if source.kind == "ndjson" else "row"
     return StoreError(
-        f"{name}, {where} {number}: {exc}; nothing was published",
+        f"{source.name}, {where} {number}: {exc}; nothing was published",
         anchor="the-input-cannot-be-loaded",
     )

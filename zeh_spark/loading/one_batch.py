@@ -128,8 +128,7 @@ def _receipt(store: Store, feed: str, call: Call, content: Content) -> StoredRec
     count = store.producer(feed, call.producer).receipts  # waits for commits under way
     for each in store.receipts(feed, call.producer, count + 1, _RECEIPTS):
         is_named = call.batch is not None and call.incarnation == each.incarnation
-        same = (each.events, each.digest) == (content.events, content.digest)
-        if same and (is_named or each.run == call.run):
+        if content.is_in(each) and (is_named or each.run == call.run):
             return each
     return None
 

@@ -8,12 +8,13 @@ feeds that were ever written. Pure; runs wherever events are published.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import xxhash
 
-from zeh_spark.protocol.upload_format import CHUNK_EVENTS
+from zeh_spark.protocol import event_key
+from zeh_spark.protocol.upload_format import CHUNK_EVENTS, checked_rest
 
 
 def partition_of(key: str, partition_count: int) -> int:
@@ -40,6 +41,24 @@ def partition_for(key: str | int | None, partition: int | None, count: int) -> i
     if type(key) is not int:
         raise ValueError(f"the key is {key!r}; a key is text or an integer")
     return partition_of(str(key), count)
+
+
+def placed(
+    count: int,
+    data: bytes,
+    key: str | int | None,
+    partition: int | None,
+    headers: Mapping[str, str] | None,
+    keep_key: bool,
+) -> tuple[int | None, bytes]:
+    """Return where an event goes, and the rest of its line (see `upload_format.checked_rest`).
+
+    Raises ValueError for an event that cannot be published to a feed of `count` partitions.
+    """
+    where = partition_for(key, partition, count)
+    longest = count - 1 if where is None else where
+    kept = event_key.text_of(key) if keep_key else None
+    return where, checked_rest(longest, headers or {}, data, kept)
 
 
 class Spread:

@@ -19,12 +19,14 @@ import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import zstandard
 
 from zeh_spark.protocol import event_key, wire
 from zeh_spark.protocol.hashes import sum_of
+from zeh_spark.protocol.phrases import counted, moment
 
 CHUNK_EVENTS = 1000
 CHUNK_BYTES = 1 << 20
@@ -52,6 +54,22 @@ DIGEST_VERSION = 1
 _local = threading.local()
 
 
+class Published(Protocol):
+    """What a receipt says of a batch's content, on both sides."""
+
+    @property
+    def events(self) -> int:
+        """The number of events."""
+
+    @property
+    def digest(self) -> str:
+        """The sum over the events, in hexadecimal digits."""
+
+    @property
+    def time(self) -> int:
+        """The time of the commit, in ms since 1970."""
+
+
 @dataclass(frozen=True, slots=True)
 class Content:
     """The content of a batch, or of a part of one.
@@ -70,6 +88,22 @@ class Content:
     def digest(self) -> str:
         """The sum as 32 hex digits, as receipts and errors show it."""
         return f"{self.sum:032x}"
+
+    def is_in(self, receipt: Published) -> bool:
+        """Return whether this content is the one that a receipt confirms."""
+        return (self.events, self.digest) == (receipt.events, receipt.digest)
+
+    def dropped(self, option: str, kept: Published) -> str:
+        """Return which events an override has dropped, and which it has kept.
+
+        `option` is `keepFirst`, or that of the dead-letter feed. This content was given now.
+        """
+        return (
+            f"{option} keeps the {counted(kept.events, 'event')} published under this name at "
+            f"{moment(kept.time)} (content {kept.digest[:8]}); the "
+            f"{counted(self.events, 'event')} given now (content {self.digest[:8]}) "
+            f"{'was' if self.events == 1 else 'were'} dropped"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ The module has no side effects; it runs on executors.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -127,89 +126,68 @@ def _text(text: bytes) -> object:
 def lenient(array: pa.Array) -> tuple[list[object], np.ndarray]:
     """Return values to be encoded as JSON, for any row, and where `json_of` would raise.
 
-    There, what has no form in JSON is written in another one (see `_stand_ins`). The result for an
+    There, what has no form in JSON is written in another one (see `_stand_in`). The result for an
     element does not depend on other elements.
     """
     try:
         values: list[object] = list(map(Raw, json_of(array).cast(pa.large_binary()).to_pylist()))
         odd = np.zeros(len(array), bool)
     except Unfit:
-        values, odd = _odd_ones(array)
+        found = [_lenient_one(one) for one in _each(array)]
+        values, odd = [value for value, _ in found], np.array([odd for _, odd in found], bool)
     valid = np.asarray(array.is_valid())
     return [each if known else None for each, known in zip(values, valid, strict=True)], odd & valid
 
 
-def _odd_ones(array: pa.Array) -> tuple[list[object], np.ndarray]:
-    kind = array.type
+def _each(array: pa.Array) -> Iterator[pa.Array]:
+    return (array.slice(number, 1) for number in range(len(array)))
+
+
+def _lenient_one(one: pa.Array) -> tuple[object, bool]:
+    """Return the only value of an array, and whether anything in it has another form."""
+    try:
+        return Raw(json_of(one)[0].as_py().encode()), False
+    except Unfit:
+        kind = one.type
     if pa.types.is_struct(kind):
-        return _lenient_structs(array)
+        members = zip(kind, one.flatten(), strict=True)
+        return {field.name: _lenient_one(member)[0] for field, member in members}, True
     if pa.types.is_map(kind):
-        return _lenient_maps(array)
+        return _lenient_map(one), True
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        (inner,), offsets = used(array, array.values)
-        found, odd_inside = lenient(inner)
-        lists: list[object] = [found[begin:end] for begin, end in pairwise(offsets.tolist())]
-        return lists, _any_within(odd_inside, offsets)
-    return _stand_ins(array)
+        (inner,), _ = used(one, one.values)
+        return [_lenient_one(each)[0] for each in _each(inner)], True
+    return _stand_in(one), True
 
 
-def _lenient_structs(array: pa.Array) -> tuple[list[object], np.ndarray]:
-    columns, odd = [], np.zeros(len(array), bool)
-    for column in array.flatten():
-        found, inside = lenient(column)
-        columns.append(found)
-        odd |= inside
-    names = [field.name for field in array.type]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)], odd
+def _lenient_map(one: pa.Array) -> object:
+    """Return an object sorted by name, or a sorted array of [name, value].
 
-
-def _lenient_maps(array: pa.Array) -> tuple[list[object], np.ndarray]:
-    """Return objects sorted by name, or sorted arrays of [name, value].
-
-    The arrays stand for maps in which a name is not text or is repeated.
+    The array stands for a map in which a name is not text or is repeated.
     """
-    keys, items, offsets = entries(array)
-    names, _ = _stand_ins(keys, names_of)
-    found, odd_inside = lenient(items)
-    odd = _any_within(odd_inside, offsets)
-    values: list[object] = []
-    for number, (begin, end) in enumerate(pairwise(offsets.tolist())):
-        pairs = list(zip(names[begin:end], found[begin:end], strict=True))
-        texts = {name for name, _ in pairs if isinstance(name, str)}
-        if len(texts) == len(pairs):
-            values.append(dict(sorted(pairs, key=lambda pair: str(pair[0]))))
-        else:
-            odd[number] = True
-            values.append(sorted(pairs, key=msgspec.json.encode))
-    return values, odd
+    keys, items, _ = entries(one)
+    pairs = [
+        (_name(key), _lenient_one(item)[0])
+        for key, item in zip(_each(keys), _each(items), strict=True)
+    ]
+    if len({name for name, _ in pairs if isinstance(name, str)}) == len(pairs):
+        return dict(sorted(pairs, key=lambda pair: str(pair[0])))
+    return sorted(pairs, key=msgspec.json.encode)
 
 
-def _any_within(odd: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    counts = np.append(0, np.cumsum(odd))
-    return np.asarray(counts[offsets[1:]] > counts[offsets[:-1]])
+def _name(key: pa.Array) -> object:
+    try:
+        return names_of(key)[0].as_py()
+    except Unfit:
+        return _stand_in(key)
 
 
-def _stand_ins(
-    array: pa.Array, form: Callable[[pa.Array], pa.Array] | None = None
-) -> tuple[list[object], np.ndarray]:
-    """Return leaves, each rendered by itself, and where they have another form.
+def _stand_in(one: pa.Array) -> object:
+    """Return a leaf in another form.
 
     Text that is not UTF-8 is {"base64": …}; NaN, infinities, and dates and times of years outside 1
     to 9999 are text.
     """
-    values: list[object] = []
-    odd = np.zeros(len(array), bool)
-    for number in range(len(array)):
-        one = array.slice(number, 1)
-        try:
-            values.append(form(one)[0].as_py() if form else Raw(json_of(one)[0].as_py().encode()))
-        except Unfit:
-            values.append(_stand_in(one))
-            odd[number] = True
-    return values, odd
-
-
-def _stand_in(one: pa.Array) -> object:
     kind = one.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _text(one.cast(pa.large_binary())[0].as_py())

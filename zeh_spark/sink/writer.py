@@ -31,7 +31,7 @@ from zeh_spark._compat import CASE_SENSITIVE, DataSourceStreamArrowWriter
 from zeh_spark.client.publish_client import BatchCall, PublishClient, Receipt, TaskDone
 from zeh_spark.errors import OptionError, RowError, ZeroEventHubError, at_spark_border
 from zeh_spark.protocol.arrow_json import slices
-from zeh_spark.protocol.phrases import counted, kept_first
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.protocol.upload_format import EMPTY_UPLOAD, Content
 from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.sink.dead_letter_client import DeadLetterClient
@@ -146,7 +146,7 @@ class Publishing:
         self._commit_letters(batch, letters)
         receipt = client.commit(batch, count, done)
         given = sum((each.content for each in done), Content())
-        if (receipt.events, receipt.digest) != (given.events, given.digest):
+        if not given.is_in(receipt):
             _tell_dropped("keepFirst", options, batch, given, receipt)
         log.info(
             "batch %s of producer %s: %s events %s",
@@ -169,7 +169,7 @@ class Publishing:
         named = replace(batch, overrides=options.overrides)
         receipt = client.commit(named, staged[0].partition_count, done)
         given = sum((each.content for each in done), Content())
-        if receipt.digest != given.digest:
+        if not given.is_in(receipt):
             _tell_dropped("deadLetterKeepFirst", options, batch, given, receipt)
         elif rows:
             are = "is a dead letter" if rows == 1 else "are dead letters"
@@ -307,7 +307,7 @@ def _tell_dropped(
     option: str, options: SinkOptions, batch: BatchCall, given: Content, kept: Receipt
 ) -> None:
     """Log which rows an override has dropped."""
-    said = kept_first(option, kept.events, kept.digest, kept.time, given.events, given.digest)
+    said = given.dropped(option, kept)
     log.warning(
         "batch %s of producer %s in %s: %s", batch.number, batch.producer, options.url, said
     )

@@ -88,7 +88,7 @@ def test_a_named_load_has_the_same_place_each_time(file: Files) -> None:
         store = MemoryStore()
         store.create("f", 16)
         call = named_batch(store, "f", "p", "2026-01")
-        receipt = load(store, "f", [Source("-", io.BytesIO(b"1\n"))], call=call).receipt
+        receipt = load(store, "f", [Source("standard input", io.BytesIO(b"1\n"))], call=call).receipt
         assert receipt is not None
         places.add(receipt.ranges[0].partition)
     assert 1 == len(places)
@@ -140,7 +140,7 @@ def test_null_keys_do_not_pile_up(keys: list[str | None], partitions: int) -> No
     lines = b"\n".join(json.dumps({"key": key, "data": key is None}).encode() for key in keys)
     store = MemoryStore()
     store.create("f", partitions)
-    load(store, "f", [Source("-", io.BytesIO(lines), envelope=True)])
+    load(store, "f", [Source("standard input", io.BytesIO(lines), envelope=True)])
     chunks = store.chunks("f", dict.fromkeys(range(partitions), 0), store.feed("f").head, 1000)
     spread = [0] * partitions
     for each in chunks:
