@@ -15,7 +15,7 @@ from functools import partial
 
 import click
 
-from zeh_spark.cli.output import progress, tell
+from zeh_spark.cli.output import print_result, progress
 from zeh_spark.cli.parameters import (
     ALLOW,
     BATCH,
@@ -56,7 +56,7 @@ def create(feed: str, partitions: int, url: str) -> None:
     """
     with opened(url, must_exist=False) as store:
         store.create(feed, partitions, by=operator())
-    tell(
+    print_result(
         f"Feed {feed!r} with {counted(partitions, 'partition')} is in {shown_url(url)}.",
         feed=feed,
         partitions=partitions,
@@ -152,7 +152,7 @@ def load(
     seconds = time.monotonic() - begun
     outcome = "dropped" if loaded.dropped else "repeated" if loaded.repeated else "published"
     say = partial(
-        tell, feed=feed, outcome=outcome, events=loaded.events, bytes=loaded.bytes,
+        print_result, feed=feed, outcome=outcome, events=loaded.events, bytes=loaded.bytes,
         dropped=loaded.dropped, seconds=round(seconds, 3),
     )  # fmt: skip
     if loaded.dropped and loaded.receipt:
@@ -197,7 +197,9 @@ def delete_producer(feed: str, producer: str, url: str) -> None:
                 f"producers with zeh-spark producers."
             )
         store.delete_producer(feed, producer, by=operator())
-    tell(f"Producer {producer!r} of feed {feed!r} is deleted.", feed=feed, producer=producer)
+    print_result(
+        f"Producer {producer!r} of feed {feed!r} is deleted.", feed=feed, producer=producer
+    )
 
 
 def _size(files: tuple[str, ...]) -> int | None:

@@ -16,7 +16,7 @@ import click
 
 from zeh_spark.cli import dead_letter_replay
 from zeh_spark.cli.dead_letter_replay import Outcome
-from zeh_spark.cli.output import progress, tell, write_lines
+from zeh_spark.cli.output import print_result, progress, write_lines
 from zeh_spark.cli.parameters import PATIENCE, connects
 from zeh_spark.client.following import follow
 from zeh_spark.errors import StoreError, printable
@@ -186,4 +186,4 @@ def _tell(outcomes: Counter[Outcome], letters: int, refused: list[dict[str, obje
         said += f"; {counted(repeated, 'dead letter')} published before: no change"
     if left := letters - sum(outcomes.values()):
         said += f"; {counted(left, 'dead letter')} left: run the command again"
-    tell(f"{said}.", published=published, repeated=repeated, refused=refused, left=left)
+    print_result(f"{said}.", published=published, repeated=repeated, refused=refused, left=left)

@@ -22,7 +22,7 @@ from typing import Any
 import click
 
 from zeh_spark.cli import output
-from zeh_spark.cli.output import tell_answer
+from zeh_spark.cli.output import print_answer
 from zeh_spark.cli.parameters import PATIENCE, Age, Size, connects
 from zeh_spark.cli.text import table
 from zeh_spark.client.lag import NOT_OFFERED, Lag, lag_at, metrics
@@ -102,7 +102,7 @@ def check(
         f"{counted(counts['pass'], 'rule')} ok, {counted(counts['deviation'], 'deviation')}, "
         f"{counted(counts['failure'], 'failure')}, {counts['skipped']} not tested: {read}."
     )
-    output.tell_answer(
+    output.print_answer(
         "\n".join([*parts, summary]),
         styled=True,
         url=str(options.url),
@@ -174,7 +174,9 @@ def doctor(url: str | None, starts_spark: bool, connect: dict[str, str]) -> None
     said = "\n".join(map(_check, found))
     if starts_spark and not any(each.name == "spark" for each in found):
         said += "\nSpark was not started: mend what failed first."
-    output.tell_answer(said, styled=True, ok=not failed, checks=[each.document() for each in found])
+    output.print_answer(
+        said, styled=True, ok=not failed, checks=[each.document() for each in found]
+    )
     if failed:
         click.get_current_context().exit(output.DIFFERENT)
 
@@ -234,7 +236,7 @@ def lag(
         found, shown = _of_checkpoint(options, checkpoint, feed_id)
     else:
         found, shown = _of_cursor_set(options, str(cursorset))
-    tell_answer(shown, feed=str(options.url), **found)
+    print_answer(shown, feed=str(options.url), **found)
 
 
 def _of_checkpoint(

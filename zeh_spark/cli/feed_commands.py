@@ -18,7 +18,14 @@ import click
 
 from zeh_spark.audit.auditing import Audit
 from zeh_spark.audit.findings import Difference, Tally
-from zeh_spark.cli.output import differs, progress, tell, tell_answer, tell_rows, told_here
+from zeh_spark.cli.output import (
+    print_answer,
+    print_difference,
+    print_result,
+    print_table,
+    progress,
+    without_warnings,
+)
 from zeh_spark.cli.parameters import (
     ALLOW,
     BATCH,
@@ -78,7 +85,7 @@ def publish(
     how: dict[str, Any] = {**connect, **PATIENCE}
     by = Producer(url, producer, **how)
     with (
-        told_here("zeh_spark.publish"),
+        without_warnings("zeh_spark.publish"),
         progress("Publishing", _size_of_stdin()) as bar,
         _found_out(by.batch(batch, allow=allowed)) as open_batch,
     ):
@@ -103,7 +110,7 @@ def publish(
     outcome = "dropped" if open_batch.dropped else "repeated" if repeated else "published"
     name = f"{producer}#{batch}" if batch else producer
     say = partial(
-        tell, outcome=outcome, producer=name, batch=receipt.batch, events=receipt.events,
+        print_result, outcome=outcome, producer=name, batch=receipt.batch, events=receipt.events,
         dropped=open_batch.dropped, time=receipt.time,
     )  # fmt: skip
     events = counted(receipt.events, "event")
@@ -190,7 +197,7 @@ def producers(
         for each in (found if every or producer else _named_together(found))
     ]
     if not producer:
-        tell_rows("producers", heads, rows, found)
+        print_table("producers", heads, rows, found)
         return
     text = table(heads, rows)
     receipts = _receipts(client, producer, last)
@@ -206,7 +213,7 @@ def producers(
         )
         for each in receipts
     ]
-    tell_answer(f"{text}\n\n{table(heads, rows)}", producers=found, receipts=receipts)
+    print_answer(f"{text}\n\n{table(heads, rows)}", producers=found, receipts=receipts)
 
 
 @click.command()
@@ -232,8 +239,8 @@ def audit(url: str, producer: str | None, connect: dict[str, str]) -> None:
         found = job.run(bar)
     if isinstance(found, Difference):
         text = f"Error: {url} is not as published:\n{found}"
-        differs(text, asPublished=False, difference=_members(found))
-    tell_answer(str(found), asPublished=True, checked=_members(found))
+        print_difference(text, asPublished=False, difference=_members(found))
+    print_answer(str(found), asPublished=True, checked=_members(found))
 
 
 def _members(found: Difference | Tally) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from zeh_spark.cli.output import tell
+from zeh_spark.cli.output import print_result
 from zeh_spark.cli.parameters import CONFIG, STORE, opened, operator
 from zeh_spark.cli.text import moment
 from zeh_spark.errors import StoreError
@@ -236,7 +236,7 @@ def _new_epoch(url: str, feed: str, *, copy: bool, since: int | None, yes: bool)
     epoch = begun.epochs[-1]
     if 0 < (left := over_at(epoch) - now_ms()) <= 1000:
         time.sleep(left / 1000)  # so that the next epoch begins later, even in a loop of restores
-    tell(
+    print_result(
         f"Feed {feed!r} in {shown_url(url)} has the id {begun.id}. Events that are published from "
         f"{begin} on have zeh-feed {epoch.id} (zeh-time from {epoch.time}, {moment(epoch.time)}).",
         feed=feed,
@@ -254,7 +254,7 @@ def _new_history(config: FeedConfig, name: str, *, copy: bool, yes: bool) -> Non
         told = opened.identity()
     which = f" and the id {told.id}" if told else ", and no id yet: see zeh-spark ddl"
     where = f"Table {config.table!r} in {shown_url(config.url)}"
-    tell(
+    print_result(
         f"{where} has the new history {history}{which}.",
         feed=name,
         id=told.id if told else None,

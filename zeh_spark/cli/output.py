@@ -7,7 +7,7 @@ versions may add members. An error is then the object {"error": …} on standard
 A terminal gets no character that it would obey, whatever a publisher or an event says: texts and
 JSON have escapes instead, always; lines of a feed only if standard output is a terminal.
 
-Rule for editors: a command tells its result with `tell` or `tell_rows`, never with `click.echo`.
+Rule for editors: a command tells its result with `print_result` or `print_table`, never with `click.echo`.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _is(key: str) -> bool:
     return bool(context and context.meta.get(key))
 
 
-def tell(text: str, **facts: Any) -> None:
+def print_result(text: str, **facts: Any) -> None:
     """Print the result of a command."""
     if _is(_JSON):
         click.echo(json_line(facts))
@@ -139,8 +139,8 @@ def tell(text: str, **facts: Any) -> None:
         click.echo(printable(text))
 
 
-def tell_answer(text: str, *, styled: bool = False, **facts: Any) -> None:
-    """Print what was asked for: as `tell`, also with --quiet.
+def print_answer(text: str, *, styled: bool = False, **facts: Any) -> None:
+    """Print what was asked for: as `print_result`, also with --quiet.
 
     With `styled`, the text has colors, and is printable otherwise.
     """
@@ -148,7 +148,7 @@ def tell_answer(text: str, *, styled: bool = False, **facts: Any) -> None:
     click.echo(json_line(facts) if _is(_JSON) else shown)
 
 
-def differs(text: str, **facts: Any) -> NoReturn:
+def print_difference(text: str, **facts: Any) -> NoReturn:
     """Print differences that were found, and end with the exit code that says so.
 
     The text goes to standard error, the JSON object to standard output.
@@ -160,13 +160,13 @@ def differs(text: str, **facts: Any) -> NoReturn:
     click.get_current_context().exit(DIFFERENT)
 
 
-def tell_more(text: str) -> None:
+def print_remark(text: str) -> None:
     """Print a remark on standard error, without --json and --quiet."""
     if not _is(_JSON) and not _is(_QUIET):
         click.echo(printable(text), err=True)
 
 
-def tell_rows(
+def print_table(
     name: str,
     heads: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -179,11 +179,11 @@ def tell_rows(
     of a table without rows.
     """
     facts: dict[str, Any] = {name: list(items)}
-    tell_answer(table(heads, rows) if rows or not none else none, **facts)
+    print_answer(table(heads, rows) if rows or not none else none, **facts)
 
 
 @contextmanager
-def told_here(logger: str) -> Iterator[None]:
+def without_warnings(logger: str) -> Iterator[None]:
     """Keep a logger from warning of what the command tells as its result."""
     log = logging.getLogger(logger)
     before = log.level

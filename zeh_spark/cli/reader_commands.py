@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from zeh_spark.cli.output import tell_rows, write_lines
+from zeh_spark.cli.output import print_table, write_lines
 from zeh_spark.cli.parameters import CONFIG, PATIENCE, connects, opened, store_option
 from zeh_spark.cli.text import moment, size_of
 from zeh_spark.client.discovery import index
@@ -66,7 +66,7 @@ def _list_remote(url: str, connect: dict[str, str]) -> None:
         for each in found["feeds"]
     ]
     none = f"{transport.url} has no feeds that may be read with this token."
-    tell_rows("feeds", ("FEED", "PARTITIONS", "TAKES BATCHES"), rows, found["feeds"], none)
+    print_table("feeds", ("FEED", "PARTITIONS", "TAKES BATCHES"), rows, found["feeds"], none)
 
 
 def _list_stored(url: str) -> None:
@@ -93,7 +93,7 @@ def _list_stored(url: str) -> None:
         }
         for each in found
     ]
-    tell_rows("feeds", ("FEED", "PARTITIONS", "EVENTS", "SIZE", "LAST COMMIT"), rows, items)
+    print_table("feeds", ("FEED", "PARTITIONS", "EVENTS", "SIZE", "LAST COMMIT"), rows, items)
 
 
 def _list_tables(file: Path) -> None:
@@ -116,7 +116,7 @@ def _list_tables(file: Path) -> None:
                 }
             )
     rows = [tuple("-" if cell is None else f"{cell}" for cell in each.values()) for each in items]
-    tell_rows("feeds", ("FEED", "TABLE", "PARTITIONS", "HISTORY", "HELD BACK BY"), rows, items)
+    print_table("feeds", ("FEED", "TABLE", "PARTITIONS", "HISTORY", "HELD BACK BY"), rows, items)
 
 
 @click.command()

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from zeh_spark.cli.output import progress, tell, tell_answer, tell_rows
+from zeh_spark.cli.output import print_answer, print_result, print_table, progress
 from zeh_spark.cli.parameters import STORE, Age, Size, opened, operator
 from zeh_spark.cli.text import moment, size_of
 from zeh_spark.errors import StoreError
@@ -117,7 +117,7 @@ def retention(
             rule = replace(rule, producers_ms=None if producers == _FOREVER else producers)
         if rule != before:
             store.set_retention(feed, rule, by=operator())
-        tell_answer(
+        print_answer(
             f"Feed {feed!r} keeps {_kept(rule)}{_names_kept(rule)}{_producers_kept(rule)}.",
             feed=feed,
             **_rule(rule),
@@ -185,7 +185,7 @@ def prune(
     if removal.held_by:
         unknown = "" if kept else ", which has stored no position here yet"
         said.append(f"The rest waits for reader {removal.held_by!r}{unknown}.")
-    tell_answer(
+    print_answer(
         "\n".join(said),
         feed=feed,
         **_rule(rule),
@@ -241,7 +241,9 @@ def list_cursor_sets(feed: str, url: str, name: str | None) -> None:
                 f"sets with zeh-spark cursor-sets {feed}"
             )
         else:
-            tell(f"Cursor set {name!r} of feed {feed!r} is deleted.", feed=feed, deleted=name)
+            print_result(
+                f"Cursor set {name!r} of feed {feed!r} is deleted.", feed=feed, deleted=name
+            )
 
 
 def _show(feed: str, sets: list[CursorSet]) -> None:
@@ -256,7 +258,7 @@ def _show(feed: str, sets: list[CursorSet]) -> None:
         for n, cursors in sorted(each.cursors.items())
     ]
     heads = ("NAME", "CONSUMER", "N", "PARTITIONS KEPT")
-    tell_rows("cursorSets", heads, rows, items, f"Feed {feed!r} keeps no positions of readers.")
+    print_table("cursorSets", heads, rows, items, f"Feed {feed!r} keeps no positions of readers.")
 
 
 def _changed(rule: Retention, given: Retention) -> Retention:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zeh_spark.cli.output import progress, tell, tell_answer
+from zeh_spark.cli.output import print_answer, print_result, progress
 from zeh_spark.cli.parameters import STORE, opened, operator
 from zeh_spark.cli.text import moment, size_of
 from zeh_spark.errors import StoreError
@@ -49,7 +49,7 @@ def migrate(url: str, dry_run: bool) -> None:
     facts: dict[str, Any] = {"store": shown_url(url), "before": done.before, "after": done.after}
     if done.before == done.after:
         said = f"{shown_url(url)} is of version {done.after} already: nothing to do."
-        tell_answer(said, **facts, statements=[], changed=False)
+        print_answer(said, **facts, statements=[], changed=False)
         return
     says = "would be upgraded" if dry_run else "was upgraded"
     lines = [f"{shown_url(url)} {says} from version {done.before} to {done.after}."]
@@ -57,7 +57,7 @@ def migrate(url: str, dry_run: bool) -> None:
         lines.append("Missing tables would be made. The other statements:")
         lines += [f"  {statement};" for statement in done.statements]
     statements = [str(each) for each in done.statements]
-    tell_answer("\n".join(lines), **facts, statements=statements, changed=not dry_run)
+    print_answer("\n".join(lines), **facts, statements=statements, changed=not dry_run)
 
 
 @click.command()
@@ -92,7 +92,7 @@ def clock(url: str, accept: bool) -> None:
             "The clock is not trusted, so nothing is removed by age. Set it right; or, if it is "
             "right, run zeh-spark clock --accept."
         )
-    tell_answer(
+    print_answer(
         "\n".join(said), store=shown_url(url), now=now, last=sign, skewMs=skew, trusted=trusted,
         accepted=accept,
     )  # fmt: skip
@@ -131,7 +131,9 @@ def backup(file: Path, url: str) -> None:
     with progress("Copying", path.stat().st_size if path.exists() else None) as bar:
         sqlite_copies.backup(str(path), file, bar)
     size = file.stat().st_size
-    tell(f"{file} is a copy of {url}, {size_of(size)}.", file=str(file), store=url, bytes=size)
+    print_result(
+        f"{file} is a copy of {url}, {size_of(size)}.", file=str(file), store=url, bytes=size
+    )
 
 
 @click.command()
@@ -171,7 +173,7 @@ def restore(file: Path, url: str) -> None:
         f"the restore undid."
         for name, identity in begun
     ]
-    tell(
+    print_result(
         "\n".join(said),
         store=url,
         file=str(file),

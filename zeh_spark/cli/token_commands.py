@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from zeh_spark.cli.output import tell, tell_answer, tell_more, tell_rows
+from zeh_spark.cli.output import print_answer, print_remark, print_result, print_table
 from zeh_spark.cli.parameters import STORE, Age, name_of, opened, operator
 from zeh_spark.cli.text import moment
 from zeh_spark.errors import StoreError
@@ -83,16 +83,16 @@ def create(
         store.add_token(made, by=operator())
         feeds = {each.name for each in store.feeds()}
     may = ", ".join(map(str, grants))
-    tell_more(
+    print_remark(
         f"Token {made.id} of {name!r} may {may}. It is in {shown_url(url)}, and is for publishers "
         f"that serve this store."
     )
     if missing := sorted({each.feed for each in grants if "*" not in each.feed} - feeds):
-        tell_more(
+        print_remark(
             f"That store has no feed {', '.join(map(repr, missing))}. This is right for a feed "
             f"that is made later, or for a table that is served beside the store."
         )
-    tell_answer(
+    print_answer(
         text, token=text, id=made.id, name=name, rights=[str(each) for each in grants],
         expires=made.expires,
     )  # fmt: skip
@@ -125,7 +125,7 @@ def list_tokens(url: str) -> None:
             }
         )
     none = "There are no tokens: publishers on a loopback address ask for none."
-    tell_rows("tokens", ("ID", "NAME", "STATE", "EXPIRES", "RIGHTS"), rows, items, none)
+    print_table("tokens", ("ID", "NAME", "STATE", "EXPIRES", "RIGHTS"), rows, items, none)
 
 
 @token.command()
@@ -148,7 +148,7 @@ def revoke(which: str, url: str) -> None:
             f"there is no valid token with the id or name {which!r}. Look at zeh-spark token list",
             anchor="tokens",
         )
-    tell(
+    print_result(
         f"Revoked {counted(len(revoked), 'token')} of {which!r}: {', '.join(revoked)}.",
         revoked=list(revoked),
     )

@@ -88,7 +88,9 @@ def test_a_named_load_has_the_same_place_each_time(file: Files) -> None:
         store = MemoryStore()
         store.create("f", 16)
         call = named_batch(store, "f", "p", "2026-01")
-        receipt = load(store, "f", [Source("standard input", io.BytesIO(b"1\n"))], call=call).receipt
+        receipt = load(
+            store, "f", [Source("standard input", io.BytesIO(b"1\n"))], call=call
+        ).receipt
         assert receipt is not None
         places.add(receipt.ranges[0].partition)
     assert 1 == len(places)
