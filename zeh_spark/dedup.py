@@ -29,7 +29,7 @@ from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.protocol import event_origin, feed_identity, wire
 from zeh_spark.stamping import has_headers, has_stamps, stamp
 from zeh_spark.stateful import dedup_state, ids_operator, plans, requirements, state_buckets
-from zeh_spark.stateful.dedup_state import NO_FEED, Accepted, SeenBucket
+from zeh_spark.stateful.dedup_state import NO_FEED, SeenBucket
 from zeh_spark.stateful.ids_operator import IdProcessor
 from zeh_spark.stateful.processors import BucketProcessor
 from zeh_spark.stateful.row_codec import packed, unpacked
@@ -59,7 +59,6 @@ def drop_seen(
     max_ids: int = 10_000_000,
     buckets: int = 16,
     metrics: str = "dedup",
-    accept: str | None = None,
 ) -> DataFrame:
     """Return the rows of a stream whose (feed, producer, partition, sequence), or id, is new.
 
@@ -90,14 +89,13 @@ def drop_seen(
             which the sink's option `keepOrigin` writes, or by their stamps if they were not
             relayed. It excludes `producer`, `sequence`, `partition`, `feed` and `id`.
         id: an SQL expression or a column, the event's id. It excludes `producer`, `sequence`,
-            `partition`, `feed`, `origin` and `accept`.
+            `partition`, `feed` and `origin`.
         scope: what an id belongs to, with `id`; by default the feed, if its publisher tells its id.
         content: what must be equal in two rows with one id; by default the column `data`, or all
             columns except `headers` and `partition` if there is none.
         max_ids: how many ids the state may have, with `id`. The query fails before there are more.
         buckets: in how many values the state is kept; fixed for the life of a checkpoint.
         metrics: the name under which the counts are among the query's observed metrics.
-        accept: the text that an error about the state of an older version has printed.
 
     Returns:
         A streaming frame with the columns of `df` and the column `dedup`. It is "new"; or "unknown"
@@ -119,8 +117,7 @@ def drop_seen(
     requirements.check_free(df, ["dedup"])
     if id is not None:
         numbers = {"producer": producer, "sequence": sequence, "partition": partition}
-        others: dict[str, object] = {**numbers, "feed": feed, "accept": accept}
-        others["origin"] = origin or None
+        others: dict[str, object] = {**numbers, "feed": feed, "origin": origin or None}
         _check_absent(others, "id= is another way to know it")
         span = requirements.milliseconds("window", "7 days" if window is None else str(window))
         most = -(-requirements.at_least("max_ids", max_ids, 1) // buckets)
@@ -144,14 +141,8 @@ def drop_seen(
         feed, producer, partition, sequence, time = _origin(df)
     key, text = _key(df, producer, sequence, partition)
     told = feed is not None or producer is None
-    if accept is not None and not told:
-        raise OptionError(
-            "accept= is about feeds, and these numbers belong to none. Give feed=, too",
-            option="accept",
-        )
     rows = _rows(df, key, text, _feed(df, feed, told), time)
-    accepted = dedup_state.accepted(accept) if accept is not None else None
-    processor = _Processor(numbers_kept, buckets, plans.feeds_read(df) if told else None, accepted)
+    processor = _Processor(numbers_kept, buckets, plans.feeds_read(df) if told else None)
     given = state_buckets.grouped(rows, "key", buckets, processor, _COLUMNS, "none")
     return _passed(given, df, metrics, (*FLAGS, "dropped", "producers", "buckets"))
 
@@ -217,8 +208,8 @@ def _published(df: DataFrame) -> Column:
 def _rows(df: DataFrame, key: Column, sequence: Column, feed: Column, time: Column) -> DataFrame:
     """Return each row as `key`, which chooses its bucket, and `row`, see `state_buckets.joined`.
 
-    The feed does not take part in choosing the bucket, so that state of version 1 is found. Feed
-    and key are one text in `row`, which is empty if there is no key or no number.
+    The feed does not take part in choosing the bucket: events of a key may tell their feed or not.
+    Feed and key are one text in `row`, which is empty if there is no key or no number.
     """
     # Each step is a projection of its own: a named expression is computed once for a row.
     said = packed(df, requirements.EVENT).select(
@@ -331,18 +322,14 @@ class _Processor(BucketProcessor):
         window: as in `drop_seen`.
         count: the number of buckets.
         feeds: how many feeds the query reads; None if numbers do not belong to feeds.
-        accepted: what the user has said about the state of an older version.
     """
 
     STATE, COLUMN = "zeh_seen", "seen"
 
-    def __init__(
-        self, window: int, count: int, feeds: int | None, accepted: Accepted | None
-    ) -> None:
+    def __init__(self, window: int, count: int, feeds: int | None) -> None:
         self._window = window
         self._count = count
         self._feeds = feeds
-        self._accepted = accepted
 
     def empty(self) -> bytes:
         return dedup_state.encoded(SeenBucket(self._count))
@@ -354,7 +341,7 @@ class _Processor(BucketProcessor):
         bucket = dedup_state.opened(self.blob(), self._count)
         unstamped, slots = _read(rows)
         if self._feeds is not None:
-            bucket.claim(slots, self._feeds, self._accepted)
+            bucket.claim(slots, self._feeds)
         # The bucket refuses whatever it has to refuse before it passes any event on.
         judged = [(_checked(bucket, group), group) for group in _groups(bucket, slots)]
         counts: Counter[str] = Counter(unstamped=len(unstamped))

@@ -85,7 +85,6 @@ def test_arguments_of_the_other_way_are_refused(publisher, stream):
     feed = stream(url=publisher.url).load()
     for options, message in [
         ({"id": ID, "producer": "data"}, "producer='data' cannot be given here"),
-        ({"id": ID, "accept": "x"}, "accept='x' cannot be given here"),
         ({"scope": "data"}, "scope='data' cannot be given here"),
         ({"window": "7 days"}, "durations are for id="),
         ({"id": ID, "window": "7"}, "window='7' must be a duration"),

@@ -7,7 +7,8 @@ versions may add members. An error is then the object {"error": …} on standard
 A terminal gets no character that it would obey, whatever a publisher or an event says: texts and
 JSON have escapes instead, always; lines of a feed only if standard output is a terminal.
 
-Rule for editors: a command tells its result with `print_result` or `print_table`, never with `click.echo`.
+Rule for editors: a command tells its result with `print_result` or `print_table`, never with
+`click.echo`.
 """
 
 from __future__ import annotations

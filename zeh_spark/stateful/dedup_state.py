@@ -4,44 +4,32 @@
                owner      the feed that those belong to, once it is known
                feeds      feed -> key -> Seen: numbers that were seen with it
 
-Numbers belong to (feed, epoch, key), see `protocol.feed_identity`. Version 1 of the state knew no
-feeds, and an event may have none: such numbers are of the query's only feed, so the first feed that
-comes owns them. If a second one comes, the numbers of both may be mixed in one range, and some of
-its events may have been dropped as duplicates of the other's. That is refused, unless the user says
-which feed owns them.
+Numbers belong to (feed, epoch, key), see `protocol.feed_identity`. An event may not tell its feed:
+such numbers are of the query's only feed, so the first feed that comes owns them. If a second one
+comes, the numbers of both may be mixed in one range, and some of its events may have been dropped
+as duplicates of the other's. That is refused.
 
-The module has no side effects. It runs in tasks; `accepted` also runs on the driver.
+The module has no side effects. It runs in tasks.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection
 
 import msgspec
 from msgspec import Raw
 
-from zeh_spark.errors import CheckpointError, OptionError, PublisherError
+from zeh_spark.errors import CheckpointError, PublisherError
 from zeh_spark.protocol.feed_identity import EPOCH, feed_of
 from zeh_spark.stateful import state_buckets
 from zeh_spark.stateful.seen import Reuse, Seen
 
-VERSION = 2
+VERSION = 3
 """The first byte of a bucket's value."""
 
 NO_FEED = ""
 """Stands for the feed of an event that does not tell it."""
-
-_ACCEPT = re.compile(r"old numbers are of (?P<owner>.+?)(?:, not of (?P<others>.+))?")
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """What the user says of old numbers: which feed owns them, and which feeds begin anew."""
-
-    owner: str
-    others: frozenset[str] = frozenset()
 
 
 class SeenBucket(msgspec.Struct, array_like=True):
@@ -49,16 +37,14 @@ class SeenBucket(msgspec.Struct, array_like=True):
 
     Attributes:
         buckets: The number of buckets, which never changes in a checkpoint.
-        numbers: Numbers by key, seen without the id of their feed. Version 1 ends here.
+        numbers: Numbers by key, seen without the id of their feed.
         owner: The feed that owns `numbers`.
-        others: Feeds that own none of `numbers`, as the user said.
         feeds: Numbers by feed and key.
     """
 
     buckets: int
     numbers: dict[str, Raw] = {}
     owner: str = NO_FEED
-    others: list[str] = []
     feeds: dict[str, dict[str, Raw]] = {}
 
     @property
@@ -66,15 +52,12 @@ class SeenBucket(msgspec.Struct, array_like=True):
         """The number of keys."""
         return len(self.numbers) + sum(map(len, self.feeds.values()))
 
-    def claim(
-        self, slots: Collection[tuple[str, str]], sources: int, accepted: Accepted | None
-    ) -> None:
+    def claim(self, slots: Collection[tuple[str, str]], sources: int) -> None:
         """Decide which feed owns the numbers that were seen without one.
 
         Args:
             slots: (feed, key) of all events of a batch; the feed is `NO_FEED` if it is not told.
             sources: How many feeds the query reads, as far as its plan tells.
-            accepted: What the user has said.
 
         Raises:
             CheckpointError: The numbers may be of several feeds.
@@ -83,9 +66,7 @@ class SeenBucket(msgspec.Struct, array_like=True):
         if not self.numbers and not untold:
             return
         named = {feed for feed, _ in slots} | self.feeds.keys() | {self.owner}
-        found = owner_of(self.owner, named - {NO_FEED}, self.others, sources, accepted)
-        self.owner = found.owner
-        self.others = sorted(found.others)
+        self.owner = owner_of(self.owner, named - {NO_FEED}, sources)
         own = self.feeds.get(self.owner, {})
         self.numbers.update({key: own.pop(key) for key in untold if key in own})
 
@@ -124,73 +105,31 @@ def encoded(bucket: SeenBucket) -> bytes:
 
 
 def opened(blob: bytes | None, buckets: int) -> SeenBucket:
-    """Read a bucket of version 1 or 2. Raises CheckpointError for another version or count."""
-    version = 1 if blob is not None and blob[0] == 1 else VERSION
-    bucket = _decode(state_buckets.opened(blob, version, buckets))
+    """Read a bucket. Raises CheckpointError for another version or count."""
+    bucket = _decode(state_buckets.opened(blob, VERSION, buckets))
     state_buckets.same("buckets", buckets, bucket.buckets)
     return bucket
 
 
-# Which feed owns the old numbers
+# Which feed owns the numbers that were seen without one
 
 
-def accepted(text: str) -> Accepted:
-    """Return what the text of `accept` says. Raises OptionError if it is not valid."""
-    match = _ACCEPT.fullmatch(text)
-    if match is None:
-        raise OptionError(
-            f"accept={text!r} is not valid. Give the text that an error of drop_seen printed, "
-            f"like 'old numbers are of FEED, not of OTHER'",
-            option="accept",
-        )
-    others = match["others"]
-    return Accepted(match["owner"], frozenset(others.split(", ") if others else ()))
-
-
-def owner_of(
-    owner: str,
-    named: Collection[str],
-    others: Iterable[str],
-    sources: int,
-    accepted: Accepted | None,
-) -> Accepted:
-    """Return which feed owns the numbers that were seen without one; `NO_FEED` if undecided.
+def owner_of(owner: str, named: Collection[str], sources: int) -> str:
+    """Return which feed owns the numbers that were seen without one; `NO_FEED` if none has come.
 
     Args:
         owner: The owner that was decided before, or `NO_FEED`.
         named: The feeds of the batch and of the bucket.
-        others: Feeds that own none of them, as the user said before.
         sources: How many feeds the query reads, as far as its plan tells.
-        accepted: What the user says now.
 
     Raises:
         CheckpointError: More than one feed may own them.
     """
-    if accepted is not None:
-        if owner not in (NO_FEED, accepted.owner):
-            raise CheckpointError(
-                f"accept says that the old numbers are of feed {accepted.owner!r}, and the "
-                f"checkpoint has recorded that they are of {owner!r}. Start a new checkpoint; or "
-                f"give accept as it was, or no accept",
-                expected=owner,
-                got=accepted.owner,
-                anchor="the-checkpoint-has-numbers-that-were-seen-without-the-id-of-their-feed",
-            )
-        owner, others = accepted.owner, {*others, *accepted.others}
-    elif owner == NO_FEED:
-        owner = _only(named, sources)
-    excluded = frozenset(others)
-    known = [feed for feed in named if _follows(feed, owner) or _among(feed, excluded)]
-    if owner != NO_FEED and len(known) < len(named):
-        raise _mixed(named, owner, excluded)
-    return Accepted(owner, excluded)
-
-
-def _only(named: Collection[str], sources: int) -> str:
-    """Return the query's only feed, if it has come. A later epoch of it has numbers of its own."""
-    first = min(named, key=_place, default=NO_FEED)
-    if sources > 1 or any(not _follows(feed, first) for feed in named) or _place(first)[0]:
-        raise _mixed(named, NO_FEED, ())
+    first = owner or min(named, key=_place, default=NO_FEED)
+    # A later epoch of the query's only feed has numbers of its own.
+    undecided = owner == NO_FEED and (sources > 1 or _place(first)[0] > 0)
+    if undecided or any(not _follows(feed, first) for feed in named):
+        raise _mixed(named, owner)
     return first
 
 
@@ -208,32 +147,17 @@ def _follows(feed: str, owner: str) -> bool:
     return feed_of(feed) == feed_of(owner) and _place(feed) >= _place(owner)
 
 
-def _among(feed: str, others: Collection[str]) -> bool:
-    return feed in others or feed_of(feed) in others
-
-
-def _mixed(named: Collection[str], owner: str, others: Iterable[str]) -> CheckpointError:
-    feeds = {*named, *others}
-    owners = [owner] if owner else sorted(named) or ["FEED"]
+def _mixed(named: Collection[str], owner: str) -> CheckpointError:
     came = ", ".join(sorted(named)) or "none with an id"
-    texts = " or ".join(f"accept={_text(each, feeds - {each})!r}" for each in owners)
-    unseen = "" if not owner or owner in named else f" No event of {owner!r} was seen here."
     return CheckpointError(
-        f"drop_seen: the checkpoint has numbers that were seen without the id of their feed, by an "
-        f"older version of zeh_spark or without the header zeh-feed. This query may read several "
-        f"feeds, or several epochs of one; here came {came}."
-        f"{unseen} Numbers of several feeds may be mixed there, so that events of one were dropped "
-        f"for those of another. Start a new checkpoint. Or, if you know that all old numbers are "
-        f"of one feed, name it, and those that begin anew: {texts}",
+        f"drop_seen: the checkpoint has numbers that were seen without the id of their feed, in "
+        f"events without the header zeh-feed. This query may read several feeds, or several epochs "
+        f"of one; here came {came}. Numbers of several feeds may be mixed there, so that events of "
+        f"one were dropped for those of another. Start a new checkpoint, with events that have the "
+        f"header zeh-feed",
         expected=owner or None,
         got=sorted(named),
         anchor="the-checkpoint-has-numbers-that-were-seen-without-the-id-of-their-feed",
-    )
-
-
-def _text(owner: str, others: Collection[str]) -> str:
-    return f"old numbers are of {owner}" + (
-        f", not of {', '.join(sorted(others))}" if others else ""
     )
 
 

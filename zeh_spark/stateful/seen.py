@@ -40,7 +40,7 @@ class Seen(msgspec.Struct, array_like=True):
         certain: All numbers up to this one were seen.
         floor: Above this number, every run is known.
         runs: The numbers above `floor` that were seen.
-        top: The highest number whose time is known; -1 if there is none, as in state of version 1.
+        top: The highest number whose time is known; -1 if there is none.
         time: The time of `top`, in milliseconds since 1970; -1 if there is none.
     """
 

@@ -27,7 +27,7 @@ HANDLE: Any = SimpleNamespace(getValueState=lambda *_: None, getMapState=lambda 
     [
         SessionProcessor(Settings(Policy(), 1, 1)),
         IdProcessor(1, 1, 1),
-        dedup._Processor(1, 1, None, None),
+        dedup._Processor(1, 1, None),
     ],
     ids=["in_order", "drop_seen by ids", "drop_seen"],
 )

@@ -125,10 +125,3 @@ def test_what_is_refused_is_proved_by_two_events(before, events):
     assert told <= {*before, *events}
     assert found.number <= found.other
     assert found.time > found.other_time
-
-
-def test_the_state_of_version_1_has_no_time():
-    """Its bytes are read as they are."""
-    old = msgspec.msgpack.encode([7, 9, [[12, 14]]])
-
-    assert Seen(7, 9, [(12, 14)], -1, -1) == msgspec.msgpack.decode(old, type=Seen)
