@@ -328,7 +328,7 @@ class SessionLogic:
         if self._policy.idle_timeout is not None:
             found.append(session.seen + self._policy.idle_timeout)
         if self._policy.stale_timeout is not None and not session.reported:
-            found.append(_waits_since(session) + self._policy.stale_timeout)
+            found.append(session.advanced + self._policy.stale_timeout)
         return min(found, default=None)
 
     def judge(self, session: Session, now: int) -> tuple[Session, list[Outcome]]:
@@ -345,7 +345,7 @@ class SessionLogic:
                 self._advance(session, now)
         patience = self._policy.stale_timeout
         if patience is not None and not session.closed and not session.reported:
-            if _waits_since(session) + patience <= now:
+            if session.advanced + patience <= now:
                 session.reported = True
                 outcomes.append(
                     SessionRecord("stale", session.next, None, session.missing, session.since)
@@ -438,11 +438,6 @@ def _waits(session: Session, number: int) -> Dead:
 def _replayed(session: Session, number: int) -> Dead:
     """Return what becomes of an event whose number came before as a replay."""
     return _conflict(session, number, "a replayed event with this number came before")
-
-
-def _waits_since(session: Session) -> int:
-    """Return since when a session has not advanced; state of version 1 does not tell."""
-    return session.advanced or session.seen
 
 
 def _gaps(session: Session) -> Iterator[tuple[Held, Missing | None]]:

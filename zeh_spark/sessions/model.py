@@ -120,12 +120,10 @@ class Session(msgspec.Struct, array_like=True):
         held: Events after a gap, as runs.
         given_up: Runs of numbers before `next` that were not delivered.
         stale: Whether its gap was reported and waits for a control event.
-        advanced: When it last delivered an event, in milliseconds since 1970; 0 if that is not
-            known.
+        advanced: When it began, or last delivered an event, in milliseconds since 1970.
         reported: Whether it was reported since then that it does not advance.
-        begun: When it began, in milliseconds since 1970; 0 if that is not known, and None if only
-            replays came, which begin no session. It tells sessions apart that have one name,
-            because the first was forgotten.
+        begun: When it began, in milliseconds since 1970; None if only replays came, which begin no
+            session. It tells sessions apart that have one name, because the first was forgotten.
         contents: Hashes of the contents of its newest events by number, if they are compared.
         replayed: Runs of numbers that came as replays, before any other event with the number.
     """

@@ -26,11 +26,8 @@ from zeh_spark.sessions.model import Policy, Session, SessionEvent
 from zeh_spark.sessions.sources import SourceClock
 from zeh_spark.stateful import state_buckets
 
-VERSION = 2
-"""The first byte of a bucket's value. Version 1 knew no steps by name, and is read."""
-
-SOURCES_VERSION = 3
-"""The first byte if there are several sources, whose clock version 2 would not follow."""
+VERSION = 3
+"""The first byte of a bucket's value."""
 
 SPILL = 100
 """Most events of a session that are kept in the bucket itself."""
@@ -140,8 +137,7 @@ def raw_of(value: Session | Stored) -> Raw:
 
 def encoded(bucket: SessionBucket) -> bytes:
     """Return a bucket as the value of Spark's state."""
-    version = VERSION if bucket.clock is None else SOURCES_VERSION
-    return bytes([version]) + _encode(bucket)
+    return bytes([VERSION]) + _encode(bucket)
 
 
 def decoded(blob: bytes) -> SessionBucket:
@@ -168,9 +164,7 @@ def empty(settings: Settings) -> bytes:
 
 def opened(blob: bytes | None, settings: Settings) -> SessionBucket:
     """Return a bucket. Raises CheckpointError for other settings or another version."""
-    known = blob is not None and blob[0] in (1, VERSION, SOURCES_VERSION)
-    version = blob[0] if blob is not None and known else VERSION
-    bucket = _bucket(state_buckets.opened(blob, version, settings.buckets))
+    bucket = _bucket(state_buckets.opened(blob, VERSION, settings.buckets))
     state_buckets.same("buckets", settings.buckets, bucket.buckets)
     state_buckets.same("first", settings.policy.first, bucket.first)
     _keep_steps(bucket, settings.steps)

@@ -245,13 +245,6 @@ def test_gap_of_a_session_that_was_reported_is_judged_as_before():
     assert ([("closed", 2)], True) == (told.dead, told.session.closed)
 
 
-def test_session_of_an_older_version_is_reported_by_when_it_was_seen():
-    told = Told(stale_timeout=10).take(event(0, clock=5))
-    told.session.advanced = 0
-
-    assert 15 == told.logic.due(told.session)
-
-
 def test_a_release_that_delivers_is_an_advance():
     """A session that somebody released, and that then waits again, is reported again."""
     told = Told(stale_timeout=10, gap_timeout=None).take(event(0, clock=1)).judge(11)

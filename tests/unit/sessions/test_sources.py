@@ -165,11 +165,6 @@ def test_a_checkpoint_has_one_kind_of_clock(sources):
         BucketBatch(it.blob, it.settings, Memory())
 
 
-def test_an_older_package_refuses_the_state_of_several_sources():
-    """It would take the batch's time for the clock."""
-    assert (2, 3) == (Bucket(()).blob[0], Bucket().blob[0])
-
-
 steps = st.lists(
     st.tuples(
         st.integers(0, 50),
