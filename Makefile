@@ -35,7 +35,7 @@ help:
 
 demo: .venv/.installed | java  ## a year of real flights through a feed into a table, with a crash half way
 	PYSPARK_SUBMIT_ARGS="--driver-java-options -Dlog4j2.configurationFile=file:$(CURDIR)/conf/log4j2.properties pyspark-shell" \
-	$(PYTHON) -m zeh_spark.demo $(ARGS)
+	$(PYTHON) -m examples.demo $(ARGS)
 
 test: .venv/.jars .venv-reference/.installed  ## all tests but the slow ones and the campaigns
 	$(PYTHON) $(TEST) -m "not slow and not campaign" --durations=20 $(ARGS)

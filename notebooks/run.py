@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -52,6 +53,7 @@ def executed(path: Path, folder: Path) -> NotebookNode:
     Raises the error of the first cell that fails.
     """
     notebook = nbformat.read(path, as_version=4)
+    shutil.copytree(HERE / "kit", folder / "kit", dirs_exist_ok=True)  # beside it, as here
     client = NotebookClient(
         notebook,
         timeout=PATIENCE,

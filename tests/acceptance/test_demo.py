@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from examples.demo import jobs
 from tests.fix_spark import ENVIRONMENT
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 )
 def test_a_demo_that_is_ended_leaves_no_process(ended, tmp_path):
     """Ctrl-C, and what a terminal that closes sends, end Spark and the publisher, too."""
-    program = [sys.executable, "-m", "zeh_spark.demo"]
+    program = [sys.executable, "-m", "examples.demo"]
     environment = {**os.environ, **ENVIRONMENT, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -41,6 +42,23 @@ def test_a_demo_that_is_ended_leaves_no_process(ended, tmp_path):
     assert list(tmp_path.glob("zeh-spark-demo-*")) == []
 
 
+def test_the_comparison_finds_what_is_missing_doubled_or_changed(spark, capsys):
+    """The demo says "exactly once" of nothing else; an empty value is a value, too."""
+    rows = spark.createDataFrame([(1, "UA"), (2, None), (3, "DL"), (3, "DL")], "a INT, b STRING")
+    doubled = rows.union(rows.where("a = 2"))
+    changed = rows.where("a != 2").union(spark.sql("SELECT 2, 'AA'"))
+
+    same = [jobs.is_same(rows, {"it": each}) for each in (rows, doubled, rows.limit(0), changed)]
+
+    assert same == [True, False, False, False]
+    assert [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines()] == [
+        "0 missing, 0 doubled or changed.",
+        "0 missing, 1 doubled or changed.",
+        "4 missing, 0 doubled or changed.",
+        "1 missing, 1 doubled or changed.",
+    ]
+
+
 @pytest.mark.campaign
 def test_a_demo_ends_with_everything_once(tmp_path):
     """I see only what the demo says, and at the end what it found, and a picture."""
@@ -51,7 +69,7 @@ def test_a_demo_ends_with_everything_once(tmp_path):
     if flights.exists():  # what is downloaded once
         shutil.copytree(flights, tmp_path / ".cache" / "zeh-spark")
     demo = subprocess.run(
-        [sys.executable, "-m", "zeh_spark.demo"],
+        [sys.executable, "-m", "examples.demo"],
         env={**environment, "PYSPARK_SUBMIT_ARGS": quiet}, capture_output=True, text=True,
         check=True, timeout=600,
     )  # fmt: skip
@@ -61,5 +79,5 @@ def test_a_demo_ends_with_everything_once(tmp_path):
     assert "Each flight was published, and arrived, exactly once." in said
     assert [each for each in ("WARN", "incubator", "Traceback") if each in said] == []
     page = (tmp_path / ".cache" / "zeh-spark" / "demo.html").read_text()
-    assert "336,776 flights were published in 12 batches" in page
+    assert "336,776 flights were published in 6 batches" in page
     assert list(tmp_path.glob("zeh-spark-demo-*")) == []

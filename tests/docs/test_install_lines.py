@@ -16,7 +16,9 @@ from zeh_spark import __version__
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     page
-    for folder in (".github", "benchmarks", "conf", "docs", "notebooks", "tests", "zeh_spark")
+    for folder in (
+        *(".github", "benchmarks", "conf", "docs", "examples", "notebooks", "tests", "zeh_spark"),
+    )
     for page in (ROOT / folder).rglob("*")
     if page.suffix in {".md", ".ipynb", ".py", ".yml", ".Dockerfile"}
 )

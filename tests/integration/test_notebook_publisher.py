@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from zeh_spark.demo import notebook
+from notebooks.kit import notebook
 
 
 @pytest.fixture

@@ -50,7 +50,6 @@ LAYERS = {
         "postgresql_store", "protocol", "retention", "sql_store", "sqlite_store", "store",
         "telemetry",
     },
-    "demo": set(),
     "conformance": {"client", "errors", "options", "protocol"},
     "doctor": {"client", "conformance", "errors", "options"},
     "audit": {"client", "errors", "options", "protocol", "store"},

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from zeh_spark.demo import charts
+from notebooks.kit import charts
 
 
 @pytest.fixture

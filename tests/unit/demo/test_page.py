@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from zeh_spark.demo import page
-from zeh_spark.demo.record import Batch, Record
+from examples.demo import page
+from examples.demo.record import Batch, Record
 
 
 class Parts(HTMLParser):

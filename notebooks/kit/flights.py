@@ -57,16 +57,18 @@ def flights_csv(work: Path) -> Path:
             return Path(unpacked.extract("flights.csv", work))
 
 
-def by_month(flights: Path, folder: Path) -> Path:
+def by_month(flights: Path, folder: Path, months: int = 1) -> Path:
     """Write the same flights as a file for each month; return the folder.
 
     Args:
         flights: The CSV file of all flights.
         folder: The folder to make.
+        months: How many months a file has.
     """
     folder.mkdir()
     head, *lines = flights.read_text().splitlines(keepends=True)
-    for month in range(1, 13):
-        rows = [line for line in lines if line.split(",", 2)[1] == str(month)]
-        (folder / f"2013-{month:02}.csv").write_text("".join((head, *rows)))
+    for first in range(1, 13, months):
+        wanted = {str(month) for month in range(first, first + months)}
+        rows = [line for line in lines if line.split(",", 2)[1] in wanted]
+        (folder / f"2013-{first:02}.csv").write_text("".join((head, *rows)))
     return folder

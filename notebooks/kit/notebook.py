@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zeh_spark
-from zeh_spark.demo import charts
+
+from . import charts  # the folder is `kit` in a notebook, and `notebooks.kit` in the demo
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -179,6 +180,8 @@ def _on_a_laptop() -> Notebook:
 
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # for `zeh-spark`
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    kit = str(Path(charts.__file__).parents[1])  # for the programs that a notebook starts
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (kit, os.environ.get("PYTHONPATH"))))
     folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     atexit.register(folder.cleanup)
     os.chdir(folder.name)

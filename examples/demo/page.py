@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from itertools import accumulate, count
 
-from zeh_spark.demo.record import Batch, Record
+from examples.demo.record import Batch, Record
 
 TITLE = "A year of flights, published and read through two crashes"
 

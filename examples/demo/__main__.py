@@ -19,19 +19,21 @@ from types import FrameType
 
 import click
 
-from zeh_spark.demo import flights, page
-from zeh_spark.demo.jobs import JOBS
-from zeh_spark.demo.record import Batch, Record
+from examples.demo import page
+from examples.demo.jobs import JOBS
+from examples.demo.record import Batch, Record
+from notebooks.kit import flights
 
-KILL_AFTER_BATCH = 4
-"""A driver is killed in the batch after this one. Publishing has twelve batches, reading nine."""
+BATCHES_BEFORE_THE_KILL = 2
+"""A driver is killed in the batch after these. Publishing and reading have six batches each."""
 
 _SECONDS_BETWEEN_LOOKS = 0.05
+_SECONDS_BETWEEN_LINES = 4
 _LINES_OF_LOG = 30
 
 _PLAN = """
-    A year of real flights goes from 12 files to a feed, and from the feed to a table. Everything
-    runs on this machine, and takes about a minute and a half.
+    A year of real flights goes from six files to a feed, and from the feed to a table. Everything
+    runs on this machine, and takes about a minute.
 
       1. get the flights{download}
       2. publish them with Spark, and kill that job half way (SIGKILL)
@@ -46,25 +48,26 @@ class Job:
     Args:
         name: The job's name in `JOBS`.
         arguments: Its arguments.
-        log: The file that takes what it prints, and what Spark prints; it is shown if it fails.
-        shown: Whether its standard output is shown instead.
+        work: The folder for the files that take what it prints, and what Spark prints.
     """
 
-    def __init__(
-        self, name: str, arguments: Sequence[str], log: Path, *, shown: bool = False
-    ) -> None:
-        self._command = [sys.executable, "-m", "zeh_spark.demo", name, *arguments]
-        self._log = log
-        self._shown = shown
+    def __init__(self, name: str, arguments: Sequence[str], work: Path) -> None:
+        self._command = [sys.executable, "-m", "examples.demo", name, *arguments]
+        self._said, self._log = work / f"{name}.txt", work / f"{name}.log"
 
-    def run(self, look: Callable[[], object]) -> None:
-        """Run the job to its end, calling `look` meanwhile and once afterwards."""
+    def run(self, look: Callable[[], object]) -> str:
+        """Run the job to its end, calling `look` meanwhile and once afterwards.
+
+        Returns:
+            What it printed on standard output.
+        """
         with self._started() as process:
             while not self._ends(process):
                 look()
             if process.returncode:
                 self._fail()
         look()
+        return self._said.read_text()
 
     def run_until(self, enough: Callable[[], bool]) -> None:
         """Run the job, and kill driver and JVM as soon as `enough` returns true."""
@@ -82,17 +85,16 @@ class Job:
 
     def _fail(self) -> None:
         lines = self._log.read_text(errors="replace").splitlines()[-_LINES_OF_LOG:]
-        raise SystemExit("\n".join(("\nThe job ended too early. It printed:", *lines)))
+        said = self._said.read_text().splitlines()
+        raise SystemExit("\n".join(("\nThe job failed. It printed:", *lines, *said)))
 
     @contextlib.contextmanager
     def _started(self) -> Iterator[subprocess.Popen[bytes]]:
         with (
+            self._said.open("wb") as said,
             self._log.open("ab") as log,
             subprocess.Popen(
-                self._command,
-                stdout=None if self._shown else log,
-                stderr=log,
-                start_new_session=True,
+                self._command, stdout=said, stderr=log, start_new_session=True
             ) as process,
         ):
             try:
@@ -115,18 +117,15 @@ def run(*, opened: bool) -> None:
     click.echo(textwrap.dedent(_PLAN).strip().format(download=download) + "\n")
     with tempfile.TemporaryDirectory(prefix="zeh-spark-demo-") as folder:
         work = Path(folder)
-        files = str(flights.by_month(flights.flights_csv(work), work / "months"))
+        files = str(flights.by_month(flights.flights_csv(work), work / "months", months=2))
         record = Record()
-        table, log = str(work / "table"), work / "spark.log"
         with serving(f"sqlite:///{work}/feeds.db", work / "serve.log") as url:
-            published = Job("publish", (url, files, str(work / "publishing")), log)
-            twice("Publishing", published, record, lambda: record.look_at_feed(url))
+            publish = Job("publish", (url, files, str(work / "publishing")), work)
+            twice("Publishing", publish, record, lambda: record.look_at_feed(url))
             checkpoint = work / "reading"
-            read = Job("read", (url, table, str(checkpoint)), log)
-            twice("Reading", read, record, lambda: record.look_at_checkpoint(checkpoint))
-            click.echo("\nComparing feed and table with the files …")
-            compared = Job("compare", (url, table, files), log, shown=True)
-            compared.run(lambda: None)
+            read = Job("read", (url, str(work / "table"), str(checkpoint), files), work)
+            compared = twice("Reading", read, record, lambda: record.look_at_checkpoint(checkpoint))
+        click.echo(f"\n{compared}")
         picture = flights.cache() / "demo.html"
         picture.write_text(page.rendered(record), encoding="utf-8")
     click.echo(f"Done in {record.seconds:.0f} s. What happened, as a picture: {picture.as_uri()}")
@@ -134,7 +133,7 @@ def run(*, opened: bool) -> None:
         webbrowser.open(picture.as_uri())
 
 
-def twice(label: str, job: Job, record: Record, look: Callable[[], list[Batch]]) -> None:
+def twice(label: str, job: Job, record: Record, look: Callable[[], list[Batch]]) -> str:
     """Run a job, kill it after some batches, and run it again to its end, showing how far it is.
 
     Args:
@@ -142,24 +141,39 @@ def twice(label: str, job: Job, record: Record, look: Callable[[], list[Batch]])
         job: The job.
         record: Notes the crash.
         look: Adds the batches that are new to the record, and returns them.
+
+    Returns:
+        What the job printed at its end.
     """
-    with click.progressbar(length=flights.FLIGHTS, label=f"{label:10}", show_pos=True) as bar:
-        seen = []
+    with click.progressbar(length=flights.FLIGHTS, label=label, show_pos=True) as bar:
+        seen: list[Batch] = []
+        state, told = "starts", 0.0
+
+        def tell(text: str) -> None:
+            """Show it beside the bar; as a line where no terminal shows a bar."""
+            nonlocal told
+            told = record.seconds
+            if sys.stdout.isatty():
+                bar.label = f"{label:10} ({text})"
+                bar.render_progress()
+            else:
+                click.echo(f"{label}: {text}")
 
         def advance() -> bool:
-            new = look()
-            seen.extend(new)
-            for batch in new:
+            for batch in (new := look()):
                 bar.update(batch.events)
-                if not sys.stdout.isatty():
-                    click.echo(f"{label}: batch {batch.number}, {batch.events:,} flights")
-            return len(seen) > KILL_AFTER_BATCH
+                tell(f"batch {batch.number}, {batch.events:,} flights")
+            seen.extend(new)
+            if record.seconds > told + _SECONDS_BETWEEN_LINES:
+                tell(f"{state}, {record.seconds:.0f} s")
+            return len(seen) >= BATCHES_BEFORE_THE_KILL
 
+        tell(state)
         job.run_until(advance)
         record.crashes.append(record.seconds)
-        bar.label = f"{label:10} (killed after batch {seen[-1].number}, started again)"
-        bar.render_progress()
-        job.run(advance)
+        state = f"killed after batch {seen[-1].number}, started again"
+        tell(state)
+        return job.run(advance)
 
 
 @contextlib.contextmanager
@@ -213,7 +227,7 @@ def main() -> None:
     if job := JOBS.get("".join(sys.argv[1:2])):
         job(*sys.argv[2:])
         return
-    parser = argparse.ArgumentParser(prog="python -m zeh_spark.demo", description=page.TITLE)
+    parser = argparse.ArgumentParser(prog="python -m examples.demo", description=page.TITLE)
     parser.add_argument("--open", action="store_true", help="open the picture in a browser")
     for each in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, stop)

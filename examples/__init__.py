@@ -1,0 +1,1 @@
+"""Programs that show what zeh_spark does. They are not installed: run them in a clone."""
