@@ -39,13 +39,13 @@ def make() -> None:
     from pyspark.sql import SparkSession
 
     import zeh_spark
-    from zeh_spark.publisher import MemoryStore
+    from tests.scratch_store import ScratchStore
     from zeh_spark.testing import publish, running_publisher
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = zeh_spark.configure(builder).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 2)
     publish(store, "orders", [{"i": i} for i in range(10)])
     table = "delta" if find_spec("delta") else "parquet"

@@ -21,9 +21,10 @@ import requests
 
 from tests.fix_publish import Caller, Who, rows
 from tests.patience import eventually
+from tests.scratch_store import ScratchStore
 from zeh_spark.access.gate import Gate, own_hosts
 from zeh_spark.protocol import dead_letters
-from zeh_spark.publisher import MemoryStore, create_app
+from zeh_spark.publisher import create_app
 from zeh_spark.store.access import ADMIN, Grant, new_token
 from zeh_spark.store.interface import Retention
 from zeh_spark.telemetry.settings import Telemetry
@@ -113,7 +114,7 @@ class Site:
     """
 
     base: str
-    store: MemoryStore
+    store: ScratchStore
     clock: Clock
     app: Any
 
@@ -177,7 +178,7 @@ class Visitor:
 def site(*, tokens: bool = True, hosts: frozenset[str] | None = None) -> Iterator[Site]:
     """A publisher with a console, and an administrator's token unless it has none."""
     clock = Clock()
-    store = MemoryStore(clock=clock.ms)
+    store = ScratchStore(clock=clock.ms)
     if tokens:
         store.add_token(new_token("first", ADMIN, store.now())[1])
     open_hosts = own_hosts("127.0.0.1", []) if hosts is None else hosts

@@ -14,13 +14,13 @@ import pytest
 import requests
 
 from tests.fix_sink import Watched, remedy
+from tests.scratch_store import ScratchStore
 from zeh_spark.client.following import follow
 from zeh_spark.client.publish_client import BatchCall, TaskDone
 from zeh_spark.errors import (
     PublishError,
 )
 from zeh_spark.protocol.dead_letters import letters
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.row_layout import RowLayout
 from zeh_spark.sink.writer import StagedTask, StreamWriter, stage
@@ -33,7 +33,7 @@ QUERY = str(uuid.uuid4())
 @contextmanager
 def served(feed: str, partitions: int = 2) -> Iterator[Watched]:
     """A feed on a store and a publisher of its own, behind a gateway."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create(feed, partitions)
     with running_publisher(store) as base, closing(Watched(base)) as gateway:
         yield gateway

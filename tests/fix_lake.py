@@ -18,8 +18,8 @@ import pytest
 import zeh_spark
 from tests.fix_spark import without_code
 from tests.patience import PATIENCE
+from tests.scratch_store import ScratchStore
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def said(error: BaseException) -> str:
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
-    store = MemoryStore()
+    store = ScratchStore()
     for feed in ("orders", "returns"):
         store.create(feed, 2)
     with running_publisher(store) as base:

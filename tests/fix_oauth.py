@@ -18,9 +18,10 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.scratch_store import ScratchStore
 from zeh_spark.access.gate import Gate
 from zeh_spark.access.jwt_tokens import JwtTokens
-from zeh_spark.publisher import MemoryStore, create_app
+from zeh_spark.publisher import create_app
 from zeh_spark.testing import running_publisher
 
 ISSUER, AUDIENCE = "https://login.example/", "feeds"
@@ -117,7 +118,7 @@ def guarded(tmp_path: Path) -> Iterator[str]:
     made = jwt.get_algorithm_by_name("ES256")
     public = {**made.to_jwk(_KEY.public_key(), as_dict=True), "kid": "1"}
     (tmp_path / "keys.json").write_text(json.dumps({"keys": [public]}))
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 2)
     issued = JwtTokens(ISSUER, AUDIENCE, str(tmp_path / "keys.json"))
     gate = Gate(store, is_open=False, issued=issued)

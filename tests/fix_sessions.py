@@ -14,10 +14,10 @@ import pytest
 import zeh_spark
 from tests.fix_spark import check_killed, run_program
 from tests.patience import PATIENCE
+from tests.scratch_store import ScratchStore
 from zeh_spark import sessions
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 from zeh_spark.publish import Producer
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.sessions.routing import Writer
 from zeh_spark.testing import running_publisher
 
@@ -40,7 +40,7 @@ class Orders:
     spark: SparkSession
     url: str
     folder: Path
-    store: MemoryStore
+    store: ScratchStore
     producer: Producer
     dead_writer: Writer | None = None
     ordered: list[tuple[str, int]] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Orders:
 
 @pytest.fixture
 def orders(spark: SparkSession, tmp_path: Path) -> Iterator[Orders]:
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 2)
     with running_publisher(store) as base:
         url = f"{base}/orders"

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from tests import console_pictures
 from tests.console_pictures import PICTURES
 from tests.fix_console import opened_browser
-from zeh_spark.publisher import MemoryStore
+from tests.scratch_store import ScratchStore
 from zeh_spark.testing import publish, running_publisher
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def spark() -> None:
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 4)
     session = (
         SparkSession.builder.master("local[2]")
@@ -131,7 +131,7 @@ def _until(query: StreamingQuery, batches: int) -> None:
 
 
 @contextmanager
-def _publishing(store: MemoryStore) -> Iterator[None]:
+def _publishing(store: ScratchStore) -> Iterator[None]:
     """Publish events of a shop until the block ends."""
     ended = threading.Event()
 

@@ -160,7 +160,9 @@ def twice(label: str, job: Job, record: Record, look: Callable[[], list[Batch]])
                 click.echo(f"{label}: {text}")
 
         def advance() -> bool:
+            nonlocal state
             for batch in (new := look()):
+                state = "runs"
                 bar.update(batch.events)
                 tell(f"batch {batch.number}, {batch.events:,} flights")
             seen.extend(new)

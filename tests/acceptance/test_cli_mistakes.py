@@ -29,7 +29,7 @@ MISTAKES = [
         "there is no store nowhere.db. Make it, with its first feed, with zeh-spark create",
     ),
     (["serve", "--store", "postgresql://x:y@127.0.0.1:1/z"], 1, "x:***@127.0.0.1:1/z cannot"),
-    (["serve", "--store", "memory:"], 2, "ends with the command"),
+    (["serve", "--store", "memory:"], 1, "unknown store 'memory': use sqlite:///feeds.db"),
     (["serve", "--store", "sqlite:///text.csv"], 1, "not a database"),
     (["serve", "--port", "http"], 2, "'http' is not a valid integer"),
     (["create", "a/b"], 1, "a feed cannot be called 'a/b'"),

@@ -11,8 +11,8 @@ import pytest
 from tests.fix_lake import why_absent
 from tests.fix_raw_server import NO_IDENTITY, ok
 from tests.fix_spark import Job, check_killed, run_program
+from tests.scratch_store import ScratchStore
 from zeh_spark.protocol import wire
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.kill
 def test_a_cluster_reads_each_event_once_through_a_crash(cluster, tmp_path):
     """Executors in other processes decode what the driver fetched; a killed driver continues."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 4)
     for begin in range(0, 1000, 100):
         publish(store, "orders", [{"i": i} for i in range(begin, begin + 100)])

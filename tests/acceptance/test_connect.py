@@ -18,10 +18,10 @@ pytest.importorskip("grpc", reason=fix_connect.why_absent())
 from pyspark.sql.connect.session import SparkSession as Session
 
 import zeh_spark
+from tests.scratch_store import ScratchStore
 from zeh_spark import dedup, lakehouse, sessions
 from zeh_spark.errors import OptionError
 from zeh_spark.lakehouse.commit_settings import committing
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import running_publisher
 
 pytestmark = pytest.mark.slow  # the server alone takes 5 seconds to start
@@ -336,7 +336,7 @@ def write_and_come(writer, told, batch, number):
 @pytest.fixture
 def lake_of_its_own(tmp_path):
     """A lake, and a server that is killed while it writes there."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 2)
     server = fix_connect.ConnectServer(tmp_path)
     with running_publisher(store) as base:

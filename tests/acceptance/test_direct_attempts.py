@@ -10,9 +10,9 @@ import pytest
 from tests.fix_raw_server import ok
 from tests.fix_relay import TYPE, parts_of, without_last_chunk
 from tests.fix_spark import Table, check_killed, run_program
+from tests.scratch_store import ScratchStore
 from tests.standalone import why_not_apart
 from zeh_spark.protocol import direct_reads as wire
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -27,7 +27,7 @@ READS = ["batch", "stream"]
 @pytest.fixture
 def orders(relay):
     """Serve a feed through a relay. Its four partitions are read by two tasks."""
-    with closing(MemoryStore()) as store:
+    with closing(ScratchStore()) as store:
         store.create("orders", 4)
         for partition in range(4):
             numbers = range(partition * EVENTS, (partition + 1) * EVENTS)

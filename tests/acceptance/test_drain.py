@@ -6,15 +6,15 @@ from pyspark.errors import StreamingQueryException
 import zeh_spark
 from tests.fix_raw_server import ok, refused
 from tests.patience import PATIENCE
+from tests.scratch_store import ScratchStore
 from zeh_spark.errors import OptionError
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
 
 
 @pytest.fixture
 def url():
     """The address of a feed of 400 events in 20 chunks."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 4)
     for begin in range(0, 400, 80):
         publish(store, "orders", [{"i": i} for i in range(begin, begin + 80)])

@@ -7,8 +7,9 @@ from contextlib import closing
 import pytest
 
 from tests.fix_raw_server import NO_IDENTITY, ok
+from tests.scratch_store import ScratchStore
 from zeh_spark.protocol import wire
-from zeh_spark.publisher import MemoryStore, open_store
+from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish, running_publisher
 
 PARTITIONS = 3
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.kill
 @pytest.fixture
 def orders():
     """A feed of 900 events in many small chunks; gives the store and the feed's URL."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", PARTITIONS)
     add(store, range(900))
     with running_publisher(store) as url:
@@ -149,7 +150,7 @@ def test_another_feed_under_the_name_is_refused(orders, job):
     _, url = orders
     streaming = job(url=url, maxEventsPerTrigger="200", feedId="orders")
     streaming.run(crash=(0, "planned"))
-    other = MemoryStore()
+    other = ScratchStore()
     other.create("orders", PARTITIONS)
     publish(other, "orders", [{"i": i} for i in range(900)])
 

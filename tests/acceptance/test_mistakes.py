@@ -8,13 +8,13 @@ import pytest
 
 from tests.fix_raw_server import NO_IDENTITY
 from tests.fix_spark import without_code
-from zeh_spark.publisher import MemoryStore
+from tests.scratch_store import ScratchStore
 from zeh_spark.testing import publish, running_publisher
 
 
 @pytest.fixture
 def base():
-    store = MemoryStore()
+    store = ScratchStore()
     for feed in ("orders", "others"):
         store.create(feed, 4)
         publish(store, feed, [{"i": i} for i in range(40)])

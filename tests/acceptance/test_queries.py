@@ -10,10 +10,10 @@ from chispa import assert_df_equality
 
 import zeh_spark
 from tests.patience import PATIENCE
+from tests.scratch_store import ScratchStore
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 from zeh_spark.datasource import environment_of_workers
 from zeh_spark.progress import feed_progress
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
 
 PARTITIONS = 4
@@ -22,7 +22,7 @@ PARTITIONS = 4
 @pytest.fixture
 def store():
     """Feed `orders`: 400 events in 20 chunks."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", PARTITIONS)
     for begin in range(0, 400, 80):
         publish(store, "orders", [{"i": i} for i in range(begin, begin + 80)])

@@ -10,15 +10,15 @@ import pytest
 
 import zeh_spark
 from tests.patience import PATIENCE
+from tests.scratch_store import ScratchStore
 from zeh_spark.errors import OptionError, PublishError
 from zeh_spark.publish import Producer
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import running_publisher
 
 
 @pytest.fixture
 def url():
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 2)
     with running_publisher(store) as base:
         yield f"{base}/orders"

@@ -11,7 +11,7 @@ from pyspark.sql import Row
 
 import zeh_spark
 from tests.fix_spark import without_code
-from zeh_spark.publisher import MemoryStore
+from tests.scratch_store import ScratchStore
 from zeh_spark.testing import publish, running_publisher
 
 DATA = [{"i": i} for i in range(6)]
@@ -29,7 +29,7 @@ def sql(spark):
 
 @pytest.fixture
 def store():
-    store = MemoryStore()
+    store = ScratchStore()
     for feed in ("orders", "copies"):
         store.create(feed, 2)
     publish(store, "orders", DATA)

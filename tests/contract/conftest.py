@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.contract.sites import SHARED, SITES
+from tests.contract.sites import SITES
 from tests.store_contract.fixtures import clock, opened, receipts, site, store, world
 from tests.store_contract.site import Site
 
@@ -17,10 +14,3 @@ __all__ = ["clock", "opened", "receipts", "site", "store", "world"]
 @pytest.fixture(params=list(SITES))
 def new_site(request: pytest.FixtureRequest) -> type[Site]:
     return SITES[request.param]
-
-
-@pytest.fixture(params=SHARED)
-def shared_site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    site = SHARED[request.param](tmp_path)
-    yield site
-    site.close()

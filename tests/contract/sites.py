@@ -5,7 +5,6 @@ A new store is a class here and a name in SITES; every test of this folder then 
 
 from __future__ import annotations
 
-import copy
 import shutil
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -15,39 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tests import postgresql
-from tests.store_contract.site import Site
-from zeh_spark.publisher import MemoryStore, Store, open_store
+from zeh_spark.publisher import Store, open_store
 from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.store.interface import Clock, now_ms
-
-
-class MemorySite:
-    """A store in memory survives nothing but what stands in its own process."""
-
-    slowness = 2
-
-    def __init__(self, directory: Path, clock: Clock = now_ms, receipts: int = RECEIPTS) -> None:
-        self.receipts = receipts
-        self._store = MemoryStore(clock=clock, receipts=receipts)
-
-    def open(self) -> Store:
-        return self._store
-
-    def opener(self) -> None: ...
-
-    def crash(self) -> None: ...
-
-    def copy(self) -> Any:
-        state = vars(self._store).items()
-        return copy.deepcopy({name: value for name, value in state if name not in ("_lock", "now")})
-
-    def restore(self, backup: Any) -> None:
-        vars(self._store).update(copy.deepcopy(backup))
-
-    def settle(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class SqliteSite:
@@ -167,8 +137,7 @@ def _settle(stores: Sequence[Store]) -> None:
             pass
 
 
-SHARED: dict[str, type[SqliteSite | PostgresqlSite]] = {
+SITES: dict[str, type[SqliteSite | PostgresqlSite]] = {
     "sqlite": SqliteSite,
     "postgresql": PostgresqlSite,
 }
-SITES: dict[str, type[Site]] = {"memory": MemorySite, **SHARED}

@@ -67,14 +67,14 @@ def test_each_kind_of_act_is_tried_here() -> None:
 
 @pytest.mark.parametrize("action", CHANGES)
 def test_change_whose_act_cannot_be_kept_is_undone(
-    shared_site: SqliteSite | PostgresqlSite, action: str
+    site: SqliteSite | PostgresqlSite, action: str
 ) -> None:
     """A change is undone if its act cannot be written. The next try succeeds."""
-    store = shared_site.open()
+    store = site.open()
     assert isinstance(store, SqlStore)
     store.create(FEED, 2)
     contract.prepare(store)
-    refuse, allow = _REFUSE[type(shared_site)]
+    refuse, allow = _REFUSE[type(site)]
     _told(store, refuse)
     before = _content(store)
     with pytest.raises(Exception, match=r"no room|full_|exists already") as failed:
@@ -89,13 +89,13 @@ def test_change_whose_act_cannot_be_kept_is_undone(
 
 
 def test_killed_programs_leave_acts_for_all_that_they_did_and_no_others(
-    shared_site: SqliteSite | PostgresqlSite,
+    site: SqliteSite | PostgresqlSite,
 ) -> None:
     """`kill -9` in the middle: what is changed and what the log says are the same."""
     rounds, done = 6, 0
-    shared_site.open().close()
+    site.open().close()
     for _ in range(rounds):
-        words = [sys.executable, str(PROGRAM), shared_site.url, str(done)]
+        words = [sys.executable, str(PROGRAM), site.url, str(done)]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:
             assert program.stdout
             first = int(program.stdout.readline())
@@ -103,7 +103,7 @@ def test_killed_programs_leave_acts_for_all_that_they_did_and_no_others(
             killer.start()
             printed = [first, *map(int, program.stdout.readlines())]
             killer.join()
-        store = shared_site.open()
+        store = site.open()
         acts = store.acts(limit=1 << 31)
         created = sorted(each.feed for each in acts if each.action == Action.CREATE_FEED.value)
         deleted = {each.feed for each in acts if each.action == Action.DELETE_PRODUCER.value}

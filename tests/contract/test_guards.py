@@ -32,7 +32,6 @@ from tests.store_contract.writers import (
     upload,
 )
 from zeh_spark.loading.one_batch import next_batch
-from zeh_spark.memory_store import store as memory
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.sql_store import commits as sql_commits
 from zeh_spark.sql_store import producers as sql_producers
@@ -96,20 +95,13 @@ def test_numbers_that_did_not_go_on_would_leave_gaps(
     def mutant(known: Any, call: Any, declared: Any, feed: Any, moved: Any, *given: Any) -> Any:
         return published(known, call, declared, feed, moved, {}, given[-1])
 
-    for module in (memory, sql_commits):
-        monkeypatch.setattr(module, "published", mutant)
+    monkeypatch.setattr(sql_commits, "published", mutant)
     world.run_batch(TaskLayout())
     assert ["sequence gap"] == names(world)
 
 
-@pytest.fixture
-def sql_world(shared_site: Site) -> World:
-    shared_site.open().create(FEED, 2)
-    return World(shared_site)
-
-
 def test_release_that_undid_a_commit_would_lose_it(
-    sql_world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark aborts batches whose commit was done but not heard of (F6; D6 of sinks_sim.py)."""
     release = sql_uploads.release
@@ -120,15 +112,15 @@ def test_release_that_undid_a_commit_would_lose_it(
 
     for mutant, anomaly in ((release, []), (undo, ["lost"])):
         monkeypatch.setattr(sql_uploads, "release", mutant)
-        execution = sql_world.execute(TaskLayout())
+        execution = world.execute(TaskLayout())
         assert execution
-        sql_world.commit(execution)
-        sql_world.release(execution)
-        assert anomaly == names(sql_world)[:1]
+        world.commit(execution)
+        world.release(execution)
+        assert anomaly == names(world)[:1]
 
 
 def test_uploads_verified_before_they_are_moved_would_be_torn(
-    sql_world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process's clean-up may come between (A6)."""
     move = sql_commits._move
@@ -149,11 +141,11 @@ def test_uploads_verified_before_they_are_moved_would_be_torn(
         return [(found, taken) for (found, _), (_, taken) in zip(seen, moved, strict=True)]
 
     monkeypatch.setattr(sql_commits, "_move", compared_with_what_moved)
-    sql_world.run_batch(TaskLayout(tasks=2))
-    assert (["upload-missing"], []) == (sql_world.refusals, sql_world.anomalies())
+    world.run_batch(TaskLayout(tasks=2))
+    assert (["upload-missing"], []) == (world.refusals, world.anomalies())
     monkeypatch.setattr(sql_commits, "_move", verified_first)
-    sql_world.run_batch(TaskLayout(tasks=2))
-    assert ["torn"] == names(sql_world)
+    world.run_batch(TaskLayout(tasks=2))
+    assert ["torn"] == names(world)
 
 
 class Killed(Exception):
@@ -162,10 +154,10 @@ class Killed(Exception):
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_commit_in_two_transactions_would_double(
-    sql_world: World, monkeypatch: pytest.MonkeyPatch, whole: bool
+    world: World, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     """Events and receipt become visible together, or a crash between doubles them (F14, DL-01)."""
-    execution = sql_world.execute(TaskLayout())
+    execution = world.execute(TaskLayout())
     assert execution
 
     def killed(*_: Any) -> None:
@@ -180,17 +172,17 @@ def test_commit_in_two_transactions_would_double(
     monkeypatch.setattr(sql_commits, "write_receipts", killed)
     if whole:
         with pytest.raises(Killed):
-            sql_world.store.commit(FEED, execution.call, execution.declared)
+            world.store.commit(FEED, execution.call, execution.declared)
     else:
         monkeypatch.setattr(sql_commits, "commit", first_half)
-        sql_world.store.commit(FEED, execution.call, execution.declared)
+        world.store.commit(FEED, execution.call, execution.declared)
     monkeypatch.setattr(sql_commits, "commit", real)
     monkeypatch.setattr(sql_commits, "write_receipts", write)
-    sql_world.crash_publisher()
-    sql_world.restart()
-    sql_world.run_batch(TaskLayout())
-    assert len(data(sql_world.store)) == (3 if whole else 6)
-    assert bool(sql_world.anomalies()) == (not whole)
+    world.crash_publisher()
+    world.restart()
+    world.run_batch(TaskLayout())
+    assert len(data(world.store)) == (3 if whole else 6)
+    assert bool(world.anomalies()) == (not whole)
 
 
 def test_cursors_without_a_history_would_skip_in_silence(
@@ -218,10 +210,10 @@ def test_cursors_without_a_history_would_skip_in_silence(
 
 @pytest.mark.parametrize("upload_again", [True, False])
 def test_commit_between_two_reads_is_no_other_driver(
-    shared_site: Site, monkeypatch: pytest.MonkeyPatch, upload_again: bool
+    site: Site, monkeypatch: pytest.MonkeyPatch, upload_again: bool
 ) -> None:
     """A late task hears that its own batch is there, not that another driver runs (EH-12)."""
-    store, other = shared_site.open(), shared_site.open()
+    store, other = site.open(), site.open()
     store.create(FEED, 2)
     commit(store, call(0, run="r0"), upload(chunk(0, b"1")))
     store.stage(FEED, call(1), sent := upload(chunk(0, b"2")))

@@ -14,9 +14,10 @@ import pytest
 import requests
 
 from tests.patience import eventually
+from tests.scratch_store import ScratchStore
 from zeh_spark.access.gate import Gate, own_hosts
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import MemoryStore, create_app
+from zeh_spark.publisher import create_app
 from zeh_spark.store.access import ADMIN, Grant, Right, new_token, parse_grant
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.testing import running_publisher
@@ -55,7 +56,7 @@ PUBLIC = {
 
 def all_routes():
     """The routes of the app: method, path with values, and what it needs."""
-    for route in create_app(MemoryStore(), console=True).routes:
+    for route in create_app(ScratchStore(), console=True).routes:
         path = re.sub(r"\{(\w+)(:\w+)?\}", lambda found: PARAMETERS[found[1]], route.path)
         for method in sorted(route.methods):
             yield pytest.param(method, path, route.name, id=f"{method} {route.path}")
@@ -68,7 +69,7 @@ def guarded_routes():
 @contextmanager
 def asked(*grants, is_open=False, hosts=None, tokens=True):
     """A publisher with two feeds, and what asks it with a token of these rights."""
-    store = MemoryStore()
+    store = ScratchStore()
     for name in (FEED, "other"):
         store.create(name, 2)
     text, token = new_token("test", grants, store.now())
@@ -280,14 +281,14 @@ def test_no_address_redirects():
 # The tokens that a gate knows
 
 
-class Failing(MemoryStore):
+class Failing(ScratchStore):
     """A store whose tokens cannot be read."""
 
     def tokens(self):
         raise StoreBusyError("locked")
 
 
-class Noting(MemoryStore):
+class Noting(ScratchStore):
     """A store that notes when its tokens were asked for."""
 
     def tokens(self):
@@ -318,7 +319,7 @@ def test_a_store_that_fails_opens_nothing():
 def test_a_stranger_learns_nothing_of_a_database_that_fails(caplog):
     """Only the log has the address of the database: the client has not shown a token yet."""
 
-    class Away(MemoryStore):
+    class Away(ScratchStore):
         def tokens(self):
             raise StoreBusyError("connection to server at 10.0.0.5 failed")
 
@@ -368,7 +369,7 @@ def test_a_trailer_is_no_header():
 
 
 def test_a_service_that_mounts_the_app_decides_about_origins():
-    with running_publisher(MemoryStore()) as base:
+    with running_publisher(ScratchStore()) as base:
         response = requests.get(
             f"{base}/x?n=1", headers={"Origin": "https://app.example"}, timeout=9
         )

@@ -16,12 +16,13 @@ from starlette.responses import Response
 
 from tests.fix_cli import Run, call
 from tests.fix_upgrades import BEFORE
+from tests.scratch_store import ScratchStore
 from zeh_spark.access.gate import Gate, actor_of
 from zeh_spark.cli import store_commands
 from zeh_spark.cli.main import zeh_spark
 from zeh_spark.errors import PublishError
 from zeh_spark.publish import Producer
-from zeh_spark.publisher import Actor, MemoryStore, Via, create_app, open_store
+from zeh_spark.publisher import Actor, Via, create_app, open_store
 from zeh_spark.store.access import ADMIN, Grant, Need, Right, new_token
 from zeh_spark.store.acts import Action, process_actor
 from zeh_spark.store.interface import Retention
@@ -274,7 +275,7 @@ def test_under_sudo_the_actor_is_the_one_who_called_it(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("closed", "actor"), [(True, "ops"), (False, "anonymous@127.0.0.1")])
 def test_a_request_acts_as_its_token(closed: bool, actor: str) -> None:
     """What my own service changes over HTTP is in the log under the name of the caller's token."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 1)
     text, token = new_token("ops", ADMIN, store.now())
     if closed:
@@ -302,7 +303,7 @@ def test_a_request_acts_as_its_token(closed: bool, actor: str) -> None:
 @pytest.mark.parametrize(("closed", "actor"), [(True, "tills"), (False, "anonymous@127.0.0.1")])
 def test_an_override_is_in_the_log_under_the_name_of_its_token(closed: bool, actor: str) -> None:
     """I see which job was started again with `keepFirst`, and how many rows that dropped."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 1)
     text, token = new_token("tills", [Grant(Right.PUBLISH, "orders", "till")], store.now())
     if closed:

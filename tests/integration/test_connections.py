@@ -19,9 +19,10 @@ from pathlib import Path
 import pytest
 import requests
 
+from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
 from zeh_spark.network.connections import TURN, Listener
-from zeh_spark.publisher import MemoryStore, create_app, open_store
+from zeh_spark.publisher import create_app, open_store
 from zeh_spark.publisher.server import Server, listen
 from zeh_spark.store.access import ADMIN, Grant, Right, new_token
 from zeh_spark.testing import publish, running_publisher
@@ -172,7 +173,7 @@ def test_one_address_leaves_connections_for_others(store_url: str, tmp_path: Pat
 
 def test_what_is_left_for_the_administrator_is_also_left_on_ipv6() -> None:
     """Whose peers Python describes in four parts, and uvicorn in two."""
-    with closing(MemoryStore()) as store, listen("::1", 0) as listener, ExitStack() as stack:
+    with closing(ScratchStore()) as store, listen("::1", 0) as listener, ExitStack() as stack:
         store.create("orders", 1)
         listener.allow(8, 1, [])
         app = create_app(store)
@@ -191,7 +192,7 @@ def test_what_is_left_for_the_administrator_is_also_left_on_ipv6() -> None:
 
 def test_no_request_outlives_its_connection() -> None:
     """Not one, either, after which its client has sent another: that would wait for events on."""
-    with closing(MemoryStore()) as store:
+    with closing(ScratchStore()) as store:
         store.create("orders", 1)
         with running_publisher(store) as base:
             address = "127.0.0.1", int(base.rpartition(":")[2])

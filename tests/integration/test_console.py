@@ -14,7 +14,8 @@ from tests.fix_publish import Who
 from tests.fix_publisher import served
 from tests.fix_tls import TlsFolder
 from tests.patience import eventually
-from zeh_spark.publisher import MemoryStore, create_app, open_store
+from tests.scratch_store import ScratchStore
+from zeh_spark.publisher import create_app, open_store
 from zeh_spark.store.access import ADMIN, Grant, Right, parse_grant
 from zeh_spark.testing import publish, running_publisher
 
@@ -308,7 +309,7 @@ def test_under_tls_the_cookie_is_sent_over_tls_alone(tmp_path, tls: TlsFolder):
 
 def test_a_publisher_that_another_app_mounts_has_no_console_unless_it_asks():
     """Whatever mounts the app decides who may see what."""
-    with running_publisher(MemoryStore()) as base:
+    with running_publisher(ScratchStore()) as base:
         assert requests.get(f"{base}/console", timeout=30).status_code == 404
 
 
@@ -316,7 +317,7 @@ def test_links_lead_to_where_the_app_is_mounted():
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 1)
     app = Starlette(routes=[Mount("/feeds/v1", create_app(store, console=True))])
     with running_publisher(store, app) as base:

@@ -12,9 +12,10 @@ import requests
 from tests.fix_console import Site, site
 from tests.fix_publish import Who, rows
 from tests.patience import eventually
+from tests.scratch_store import ScratchStore
 from zeh_spark.console import feed_view
 from zeh_spark.protocol import dead_letters
-from zeh_spark.publisher import MemoryStore, create_app
+from zeh_spark.publisher import create_app
 from zeh_spark.store.access import ADMIN, Grant, Right
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.interface import Retention
@@ -213,7 +214,7 @@ def test_consumers_have_their_lag(console):
 
 def test_a_table_has_a_page_that_says_where_its_events_are():
     """The events of such a feed are rows of its service."""
-    rows_of_a_service, store = MemoryStore(), MemoryStore()
+    rows_of_a_service, store = ScratchStore(), ScratchStore()
     rows_of_a_service.create("ledger", 3)
     store.create("orders", 1)
     table = ChunkFeed(rows_of_a_service, "ledger")

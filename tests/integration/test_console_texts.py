@@ -12,8 +12,9 @@ import pytest
 import requests
 
 from tests.postgresql import Server
+from tests.scratch_store import ScratchStore
 from zeh_spark.access.gate import Gate
-from zeh_spark.publisher import MemoryStore, create_app, open_store
+from zeh_spark.publisher import create_app, open_store
 from zeh_spark.store.access import ADMIN, new_token
 from zeh_spark.testing import running_publisher
 
@@ -27,7 +28,7 @@ FIELDS = ("token", "back", "name", "age", "size", "readers", "names", "before", 
 
 
 def routes() -> list[tuple[str, str]]:
-    app = create_app(MemoryStore(), console=True)
+    app = create_app(ScratchStore(), console=True)
     found = [(each.path, each.methods or ()) for each in app.routes]
     return [
         (method, path)

@@ -9,8 +9,8 @@ import pytest
 
 from tests.fix_log_texts import check_documented
 from tests.fix_stream import Log, position, wait_for
+from tests.scratch_store import ScratchStore
 from zeh_spark.errors import CursorGoneError, ReplayError
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.retention.rules import prune
 from zeh_spark.source import direct_planner
 from zeh_spark.store import direct_plans
@@ -169,7 +169,7 @@ def test_a_feed_without_anything_left_is_continued_from_its_beginning(feed, star
     assert [5, 6] == strict.until(2)
 
 
-class OvertakingStore(MemoryStore):
+class OvertakingStore(ScratchStore):
     """A store whose retention runs just before a plan looks for chunks, once for each of `due`."""
 
     due: list[int | None]

@@ -34,10 +34,10 @@ from tests.fix_relay import (
     without_last_chunk,
 )
 from tests.fix_stream import DECODER
+from tests.scratch_store import ScratchStore
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.options.given import parse
 from zeh_spark.protocol import direct_reads as wire
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.testing import publish, running_publisher
@@ -62,7 +62,7 @@ def feed() -> Iterator[tuple[str, dict[str, int]]]:
     """The publisher's address, and the number of each event by its data."""
     noise = random.Random(4711)
     numbers: dict[str, int] = {}
-    with closing(MemoryStore()) as store:
+    with closing(ScratchStore()) as store:
         store.create("orders", 2)
         for partition in range(2):
             texts = [

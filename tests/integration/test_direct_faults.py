@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.fix_raw_server import Answer, head, ok, refused
+from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import FEED, large, publish
 from zeh_spark.client import direct_client
 from zeh_spark.client.transport import Transport
@@ -19,7 +20,6 @@ from zeh_spark.options.given import parse
 from zeh_spark.protocol import direct_reads as wire
 from zeh_spark.protocol.direct_reads import PlanRequest
 from zeh_spark.protocol.upload_format import lines_of
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.store import direct_plans, direct_reads
 
 pytestmark = pytest.mark.timeout(60)
@@ -32,7 +32,7 @@ class Origin:
 
     def __init__(self, server):
         self.server = server
-        self.store = MemoryStore()
+        self.store = ScratchStore()
         self.store.create(FEED, 2)
         for number in range(6):
             publish(self.store, large(number % 2, b"%d" % number))

@@ -14,9 +14,9 @@ import pytest
 import requests
 
 from tests.patience import PATIENCE
+from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
 
 pytestmark = pytest.mark.timeout(60)
@@ -30,7 +30,7 @@ PLANS, ANSWERS = 48, 192
 MORE = 8
 
 
-class HeldStore(MemoryStore):
+class HeldStore(ScratchStore):
     """A store whose readers are held unless `go` is set."""
 
     def __init__(self):

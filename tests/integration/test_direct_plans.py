@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse
 
 from tests.fix_raw_server import ok, refused
 from tests.fix_stream import wait_for
+from tests.scratch_store import ScratchStore
 from zeh_spark.client import direct_client
 from zeh_spark.client.transport import Transport
 from zeh_spark.decoding.lines import Decoder
@@ -18,7 +19,7 @@ from zeh_spark.errors import CursorGoneError, OptionError, PublisherError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
 from zeh_spark.protocol.direct_reads import PlanRequest
-from zeh_spark.publisher import MemoryStore, create_app
+from zeh_spark.publisher import create_app
 from zeh_spark.retention.rules import prune
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions
@@ -28,7 +29,7 @@ from zeh_spark.testing import publish, running_publisher
 pytestmark = pytest.mark.timeout(60)
 
 
-class SlowStore(MemoryStore):
+class SlowStore(ScratchStore):
     """A store that takes a while to make a plan."""
 
     def scan(self, *args):
@@ -56,7 +57,7 @@ def test_a_slow_plan_does_not_leave_events_to_the_next_trigger(start, wait):
 
 def test_the_largest_limits_are_no_limits(start):
     """Jobs write the largest LONG for "no limit"."""
-    with closing(MemoryStore()) as store:
+    with closing(ScratchStore()) as store:
         store.create("orders", 1)
         publish(store, "orders", [0, 1])
         limits = {"maxEventsPerTrigger": str(2**63 - 1), "maxBytesPerTrigger": "1000000t"}
@@ -78,7 +79,7 @@ def test_a_publisher_without_plans_is_named_at_once(raw_server, status):
     assert (status, 1) == (caught.value.status, len(raw_server.requests))
 
 
-class PrunedStore(MemoryStore):
+class PrunedStore(ScratchStore):
     """A store whose old chunks are removed just while a plan is made."""
 
     keep: int | None = None
@@ -132,7 +133,7 @@ def test_without_fail_on_data_loss_a_plan_goes_on_with_what_is_left(start, prune
 def test_a_task_of_many_ranges_asks_for_some_at_a_time(start, monkeypatch):
     """A batch of many small partitions is no request that the publisher refuses."""
     monkeypatch.setattr(direct_client, "_RANGES", 3)
-    with closing(MemoryStore()) as store:
+    with closing(ScratchStore()) as store:
         store.create("orders", 10)
         for partition in range(10):
             publish(store, "orders", [partition], partition=partition)
@@ -158,7 +159,7 @@ def test_a_column_that_only_executors_fill_is_refused_for_a_batch_of_the_driver(
 
 def test_a_proxy_between_does_not_change_the_feeds_identity():
     """A route that is missing for a moment, while a read begins, renames no feed."""
-    with closing(MemoryStore()) as store:
+    with closing(ScratchStore()) as store:
         store.create("orders", 1)
         publish(store, "orders", [1])
         app, planned, left = create_app(store), [], [3]

@@ -14,9 +14,9 @@ import pytest
 import requests
 
 from tests.patience import PATIENCE
+from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.store.interface import FeedState
 from zeh_spark.testing import publish, running_publisher
 
@@ -26,7 +26,7 @@ SOON = 10
 """Seconds within which a reader wakes that would wait for 50."""
 
 
-class Moments(MemoryStore):
+class Moments(ScratchStore):
     """A store in which something happens once, in the middle of a call.
 
     Attributes:
@@ -65,7 +65,7 @@ class Moments(MemoryStore):
         return found
 
 
-def cursor(store: MemoryStore) -> str:
+def cursor(store: ScratchStore) -> str:
     state = store.feed("orders")
     return f"{state.head}.{state.history[:4].hex()}"
 
@@ -177,7 +177,7 @@ def test_a_store_that_fails_wakes_a_plan(store, plan):
 # Copies that lag
 
 
-class Lagging(MemoryStore):
+class Lagging(ScratchStore):
     """A copy of a feed that may be behind."""
 
     def __init__(self) -> None:

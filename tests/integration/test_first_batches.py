@@ -10,7 +10,7 @@ import pytest
 
 from tests.fix_stream import Log
 from tests.patience import PATIENCE
-from zeh_spark.publisher import MemoryStore
+from tests.scratch_store import ScratchStore
 from zeh_spark.testing import publish, running_publisher
 
 LARGE = 10**900
@@ -20,7 +20,7 @@ EVENTS, EACH, MOST = 8_000, 800, 1 << 20
 
 @pytest.fixture(scope="module")
 def url():
-    with closing(MemoryStore()) as store:
+    with closing(ScratchStore()) as store:
         store.create("orders", 1)
         for begin in range(0, EVENTS, EACH):
             publish(store, "orders", [LARGE + number for number in range(begin, begin + EACH)])

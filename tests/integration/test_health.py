@@ -10,9 +10,10 @@ import requests
 
 from tests.fix_publisher import served
 from tests.patience import eventually
+from tests.scratch_store import ScratchStore
 from zeh_spark.access.gate import Gate
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import MemoryStore, create_app, open_store
+from zeh_spark.publisher import create_app, open_store
 from zeh_spark.store.access import ADMIN, Grant, Right, new_token
 from zeh_spark.telemetry.settings import Check, Telemetry
 from zeh_spark.testing import running_publisher
@@ -100,7 +101,7 @@ def test_a_publisher_with_a_wrong_clock_is_not_ready(found):
             raise found
         return found
 
-    with watched(MemoryStore(), Telemetry(clock=look)) as ask:
+    with watched(ScratchStore(), Telemetry(clock=look)) as ask:
         status, told = ask("/readyz")
 
     detail = found.detail if isinstance(found, Check) else found.what
@@ -109,12 +110,12 @@ def test_a_publisher_with_a_wrong_clock_is_not_ready(found):
 
 @pytest.mark.parametrize(
     "store, others, status",
-    [({}, [], 503), ({}, ["healthy"], 200), (MemoryStore(), [], 200)],
+    [(dict, [], 503), (dict, ["healthy"], 200), (ScratchStore, [], 200)],
 )
 def test_a_table_that_cannot_be_read_is_told(database, store, others, status):
     """My publisher leaves the load balancer only if it has nothing else to serve, and I see why."""
     tables = {name: database.served("data TEXT", table=name) for name in ("orders", *others)}
-    with watched(store, tables=tables) as ask:
+    with watched(store(), tables=tables) as ask:
         metrics = f"{ask.base}/metrics"
         well = ask("/readyz"), requests.get(metrics, timeout=30).text
         database.execute("DROP TABLE orders")
@@ -150,7 +151,7 @@ def test_a_look_that_hangs_does_not_hang_the_probe():
         let_go.wait(60)
         return Check("clock", True, "right")
 
-    with watched(MemoryStore(), Telemetry(clock=look)) as ask:
+    with watched(ScratchStore(), Telemetry(clock=look)) as ask:
         answers = [ask("/readyz") for _ in range(2)]
         let_go.set()
         eventually(lambda: ask("/readyz")[0] == 200, 30)
@@ -161,7 +162,7 @@ def test_a_look_that_hangs_does_not_hang_the_probe():
 
 def test_a_stranger_learns_no_details():
     """Neither without a token, nor with one that may see a feed alone."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 1)
     texts = []
     for grants in ([Grant(Right.AUDIT, "orders")], [Grant(Right.READ, "*")], ADMIN):
@@ -174,11 +175,11 @@ def test_a_stranger_learns_no_details():
 
     assert (200, {"status": "ok"}) == alive
     assert [(200, {"status": "ready"})] * 4 == answers[:-1]
-    assert {"serving", "store"} == answers[-1][1]["checks"].keys()
+    assert {"serving", "store", "schema"} == answers[-1][1]["checks"].keys()
 
 
 def test_no_feed_takes_the_place_of_a_probe():
-    store = MemoryStore()
+    store = ScratchStore()
     for name in ("healthz", "readyz", "metrics"):
         with pytest.raises(StoreError, match="cannot be called"):
             store.create(name, 1)

@@ -23,6 +23,7 @@ from starlette.requests import Request
 
 from tests.fix_cli import call
 from tests.fix_publisher import served
+from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
 from zeh_spark.access import gate as access
 from zeh_spark.access import jwt_tokens
@@ -30,7 +31,7 @@ from zeh_spark.access.gate import Gate
 from zeh_spark.access.jwt_tokens import JwtTokens, grants_in, read_keys
 from zeh_spark.access.shares import client_of, note_token
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import MemoryStore, create_app, open_store
+from zeh_spark.publisher import create_app, open_store
 from zeh_spark.store.access import ADMIN, Grant, Right, Token, new_token
 from zeh_spark.testing import publish, running_publisher
 
@@ -72,10 +73,10 @@ def keys(tmp_path: Path) -> Path:
 
 @contextmanager
 def asked(
-    source: str, store: MemoryStore | None = None
+    source: str, store: ScratchStore | None = None
 ) -> Iterator[Callable[..., requests.Response]]:
     """What asks a publisher with a JWT."""
-    store = store or MemoryStore()
+    store = store or ScratchStore()
     store.create("orders", 1)
     store.create("other", 1)
     gate = Gate(store, is_open=True, issued=JwtTokens(ISSUER, AUDIENCE, source))
@@ -155,12 +156,12 @@ REFUSED: dict[str, Callable[[], str]] = {
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+def store() -> ScratchStore:
+    return ScratchStore()
 
 
 @pytest.fixture
-def ask(keys: Path, store: MemoryStore) -> Iterator[Callable[..., requests.Response]]:
+def ask(keys: Path, store: ScratchStore) -> Iterator[Callable[..., requests.Response]]:
     with asked(str(keys), store) as found:
         yield found
 
@@ -218,7 +219,7 @@ def test_a_client_is_the_subject_of_its_jwts(
 
 
 def test_tokens_of_the_store_count_beside_them(
-    ask: Callable[..., requests.Response], store: MemoryStore
+    ask: Callable[..., requests.Response], store: ScratchStore
 ) -> None:
     text, token = new_token("warehouse", [Grant(Right.READ, "orders")], store.now())
     store.add_token(token)

@@ -17,9 +17,10 @@ import requests
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from tests.scratch_store import ScratchStore
 from zeh_spark.protocol import direct_reads
 from zeh_spark.protocol.direct_reads import ChunksRequest, Group, PlanRequest, WantedRange
-from zeh_spark.publisher import MemoryStore, Problem, Store, create_app, open_store
+from zeh_spark.publisher import Problem, Store, create_app, open_store
 from zeh_spark.store import direct_plans
 from zeh_spark.store import direct_reads as store_reads
 from zeh_spark.store.feed import ChunkFeed
@@ -78,7 +79,7 @@ def times(answer: requests.Response) -> set[int]:
 
 @pytest.fixture
 def store() -> Replaceable:
-    return Replaceable(filled(MemoryStore(), {"i": 1}, {"i": 2}, {"i": 3}))
+    return Replaceable(filled(ScratchStore(), {"i": 1}, {"i": 2}, {"i": 3}))
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_every_way_of_reading_gets_its_own_bytes(store: Replaceable, base: str) 
 def test_a_feed_created_again_is_not_the_one_that_was_kept(store: Replaceable, base: str) -> None:
     """A new feed under the name of an old one has its own events."""
     page(base), chunks(base)
-    store.inner = filled(MemoryStore(), {"i": 4}, {"i": 5}, {"i": 6})
+    store.inner = filled(ScratchStore(), {"i": 4}, {"i": 5}, {"i": 6})
     found = [json.loads(line).get("data") for line in page(base).splitlines()]
     assert [4, 5, 6] == sorted({each["i"] for each in found if each})
 

@@ -10,11 +10,11 @@ from tests.fix_cli import call
 from tests.fix_dead_letters import Two
 from tests.fix_publisher import Publisher
 from tests.integration.test_dead_letter_replay import BAD, published, repaired_dead_letter
+from tests.scratch_store import ScratchStore
 from zeh_spark.cli import dead_letter_replay
 from zeh_spark.errors import RowError
 from zeh_spark.protocol.dead_letters import Unreadable, letters
 from zeh_spark.publish import Producer
-from zeh_spark.publisher import MemoryStore
 
 
 def keys(publisher: Publisher) -> dict[object, str | None]:
@@ -75,7 +75,7 @@ def test_a_replayed_dead_letter_keeps_its_key_on_request(two: Two) -> None:
 
     assert "published" == replayed.outcome.value
     lines = (
-        Publisher(MemoryStore(), two.main.address, "")
+        Publisher(ScratchStore(), two.main.address, "")
         .get("n=2&cursor0=_first&cursor1=_first&headers=zeh-key")
         .lines
     )

@@ -14,9 +14,10 @@ from tests.fix_metrics import Scrape
 from tests.fix_publish import Caller, Who, rows
 from tests.fix_publisher import served
 from tests.patience import eventually
+from tests.scratch_store import ScratchStore
 from zeh_spark.access.gate import Gate
 from zeh_spark.protocol.upload_format import upload_body
-from zeh_spark.publisher import MemoryStore, create_app, open_store
+from zeh_spark.publisher import create_app, open_store
 from zeh_spark.store.access import ADMIN, Grant, Right, new_token
 from zeh_spark.store.batches import UPLOAD_BYTES
 from zeh_spark.telemetry import lag, store_gauges
@@ -197,7 +198,7 @@ def test_a_store_that_fails_is_told_and_the_rest_still_there(tmp_path):
 
 def test_metrics_need_the_right_to_see_everything():
     """They name feeds and consumers."""
-    store = MemoryStore()
+    store = ScratchStore()
     texts = []
     for grants in ([Grant(Right.AUDIT, "orders")], [Grant(Right.READ, "*")], ADMIN):
         text, token = new_token("test", grants, store.now())
@@ -232,7 +233,7 @@ def test_publishers_of_one_store_say_the_same_of_its_feeds(publisher):
 
 def test_tables_are_counted_too():
     """Events of a feed of any other kind."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 1)
     publish(store, "orders", range(4))
     from zeh_spark.store.feed import ChunkFeed, Feed

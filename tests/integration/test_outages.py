@@ -18,8 +18,9 @@ from sqlalchemy import create_engine
 from tests.fix_log_texts import check_documented
 from tests.fix_publish import Caller, Who, rows
 from tests.patience import eventually
+from tests.scratch_store import ScratchStore
 from zeh_spark.protocol.upload_format import upload_body
-from zeh_spark.publisher import Feed, MemoryStore, SqlTableFeed, create_app, open_store
+from zeh_spark.publisher import Feed, SqlTableFeed, create_app, open_store
 from zeh_spark.retention.pruner import Pruner
 from zeh_spark.store.interface import Retention
 from zeh_spark.testing import publish, running_publisher
@@ -181,7 +182,7 @@ def large_upload():
 
 def test_a_full_temporary_directory_is_a_problem_and_no_reset(caplog):
     """A producer learns what is wrong, and tries again."""
-    store, body, who = MemoryStore(), large_upload(), Who(n=1)
+    store, body, who = ScratchStore(), large_upload(), Who(n=1)
     store.create("orders", 1)
     with running_publisher(store) as base:
         caller = Caller(f"{base}/orders")
@@ -201,7 +202,7 @@ def test_a_full_temporary_directory_is_a_problem_and_no_reset(caplog):
 
 def test_a_temporary_directory_that_is_gone_is_a_problem_too(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 1)
     with running_publisher(store) as base:
         refused = Caller(f"{base}/orders").upload(Who(n=1), large_upload())
@@ -210,7 +211,7 @@ def test_a_temporary_directory_that_is_gone_is_a_problem_too(tmp_path, monkeypat
 
 
 def test_slow_clients_have_one_line_and_no_traceback(caplog):
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 1)
     for _ in range(20):
         publish(store, "orders", ["x" * 50_000] * 20)

@@ -22,9 +22,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from tests.fix_publisher import Publisher
+from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
 from zeh_spark.protocol import problems, wire
-from zeh_spark.publisher import Block, Feed, MemoryStore, Problem, create_app
+from zeh_spark.publisher import Block, Feed, Problem, create_app
 from zeh_spark.publisher.long_polling import POLL_SECONDS
 from zeh_spark.testing import publish, running_publisher
 
@@ -108,7 +109,7 @@ def test_another_process_wakes_a_reader_within_20_ms(publisher: Publisher) -> No
 
 def test_stopping_server_answers_those_who_wait(publisher: Publisher) -> None:
     """A restart of the publisher does not hang on long polls."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 1)
     answers: list[int] = []
     with running_publisher(store) as base:
@@ -162,7 +163,7 @@ def test_any_object_with_the_interface_is_a_feed() -> None:
 
 def test_app_can_be_mounted_below_a_prefix() -> None:
     """A service offers its feeds beside its own routes."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 1)
     publish(store, "orders", [1])
     app = Starlette(routes=[Mount("/feeds/v1", app=create_app(store))])

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fix_reference import ReferencePage
+from tests.scratch_store import ScratchStore
 from zeh_spark.publish import Producer
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import running_publisher
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 4)
     with running_publisher(store) as base:
         yield f"{base}/orders"

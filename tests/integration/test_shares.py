@@ -15,12 +15,13 @@ import pytest
 import requests
 
 from tests.fix_publish import Who, rows
+from tests.scratch_store import ScratchStore
 from tests.store_contract.site import StoppedClock
 from tests.store_contract.writers import call, chunk, declared, until, upload
 from zeh_spark.access.gate import Gate
 from zeh_spark.network.shares import SHARE, Shares
 from zeh_spark.protocol.upload_format import upload_body
-from zeh_spark.publisher import MemoryStore, create_app
+from zeh_spark.publisher import create_app
 from zeh_spark.publisher.feed_calls import WORKERS
 from zeh_spark.publisher.publish_api import BODIES, QUESTIONS
 from zeh_spark.store.access import ADMIN, new_token
@@ -33,8 +34,8 @@ OURS, OTHERS = "127.0.0.1", "127.0.0.2"
 
 
 @pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    with closing(MemoryStore()) as store:
+def store() -> Iterator[ScratchStore]:
+    with closing(ScratchStore()) as store:
         store.create("orders", 2)
         yield store
 
@@ -93,7 +94,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_dripping_uploads_of_one_address_leave_room_for_others(store: MemoryStore) -> None:
+def test_dripping_uploads_of_one_address_leave_room_for_others(store: ScratchStore) -> None:
     """As many uploads as there are places, none of which ends: mine is taken all the same."""
     with running_publisher(store) as base, closing(Uploads(base, BODIES)) as dripping:
         until(lambda: dripping.answers(429) == BODIES - BODIES // SHARE)
@@ -104,7 +105,7 @@ def test_dripping_uploads_of_one_address_leave_room_for_others(store: MemoryStor
 
 
 @pytest.mark.usefixtures("hasty")
-def test_dripping_uploads_of_one_token_leave_room_for_others(store: MemoryStore) -> None:
+def test_dripping_uploads_of_one_token_leave_room_for_others(store: ScratchStore) -> None:
     """Behind a proxy all have one address: then tokens tell clients apart."""
     texts = []
     for name in ("theirs", "mine"):
@@ -123,7 +124,7 @@ def test_dripping_uploads_of_one_token_leave_room_for_others(store: MemoryStore)
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_place_is_given_back_when_the_client_goes_away(store: MemoryStore) -> None:
+def test_a_place_is_given_back_when_the_client_goes_away(store: ScratchStore) -> None:
     """A client that was refused gets its share again."""
     with running_publisher(store) as base:
         with closing(Uploads(base, BODIES)) as dripping:
@@ -132,7 +133,7 @@ def test_a_place_is_given_back_when_the_client_goes_away(store: MemoryStore) -> 
 
 
 @pytest.mark.parametrize("what", ["plan", "chunks"])
-def test_direct_reads_of_one_address_leave_room_for_others(store: MemoryStore, what: str) -> None:
+def test_direct_reads_of_one_address_leave_room_for_others(store: ScratchStore, what: str) -> None:
     """Requests whose bodies do not come hold the places of their client, and not all."""
     begin = f"POST /orders/{what} HTTP/1.1\r\nHost: x\r\nContent-Length: ".encode()
     answered = []
@@ -156,7 +157,7 @@ def test_direct_reads_of_one_address_leave_room_for_others(store: MemoryStore, w
 def test_questions_of_one_address_leave_room_for_others(path: str) -> None:
     """They wait for commits under way; a client that repeats one does not keep writers out."""
     clock = StoppedClock()
-    with closing(MemoryStore(clock=clock)) as store, ExitStack() as stack:
+    with closing(ScratchStore(clock=clock)) as store, ExitStack() as stack:
         store.create("orders", 2)
         base = stack.enter_context(running_publisher(store))
         store.stage("orders", call(0), one := upload(chunk(0, b"1")))
@@ -201,7 +202,7 @@ def test_a_client_alone_has_most_slots() -> None:
     slots.take("c")
 
 
-class HeldStore(MemoryStore):
+class HeldStore(ScratchStore):
     """A store that does not answer about the feed `slow` until it is let go."""
 
     def __init__(self) -> None:
@@ -309,7 +310,7 @@ def test_a_client_that_goes_away_gives_back_its_turn() -> None:
     assert ["b1", "b2", "b3", "a2", "a3"] == told
 
 
-class CountedStore(MemoryStore):
+class CountedStore(ScratchStore):
     """A store that counts how often it is asked."""
 
     def __init__(self) -> None:

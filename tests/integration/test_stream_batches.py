@@ -13,11 +13,11 @@ import pytest
 from tests.fix_raw_server import chunked, gzipped, ok, refused
 from tests.fix_stream import Log, wait_for
 from tests.patience import PATIENCE
+from tests.scratch_store import ScratchStore
 from zeh_spark.errors import (
     PublisherError,
     UnavailableError,
 )
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
 
 # Where a batch ends, and how much is held (DESIGN 3.2)
@@ -323,7 +323,7 @@ def test_a_publisher_that_ignores_wait_is_not_hammered(feed, start):
 
 def test_an_idle_partition_is_asked_once_for_each_wait(start):
     """Our publisher holds the answer; idle, that is one request each `wait`."""
-    with closing(MemoryStore()) as store:
+    with closing(ScratchStore()) as store:
         store.create("orders", 2)
         with running_publisher(store) as base:
             run = start(url=f"{base}/orders", wait="1s", fetch="driver")
@@ -338,7 +338,7 @@ def test_an_idle_partition_is_asked_once_for_each_wait(start):
 
 def test_what_is_published_while_waiting_arrives_at_once(start):
     """A long poll ends with the event, not with its time."""
-    with closing(MemoryStore()) as store:
+    with closing(ScratchStore()) as store:
         store.create("orders", 1)
         with running_publisher(store) as base:
             run = start(url=f"{base}/orders", wait="20s")

@@ -11,10 +11,10 @@ from pyspark.sql.types import StructType
 
 from tests.fix_raw_server import refused
 from tests.fix_stream import DECODER, Log, Run, wait_for
+from tests.scratch_store import ScratchStore
 from zeh_spark.datasource import ZeroEventHubDataSource
 from zeh_spark.errors import OptionError
 from zeh_spark.options.given import parse
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.testing import publish, running_publisher
@@ -28,7 +28,7 @@ BOTH = pytest.mark.parametrize("fetch", ["driver", "executors"])
 class Timed:
     """A feed of 2 partitions with the events 10, 20 and 30, committed at these times."""
 
-    store: MemoryStore
+    store: ScratchStore
     clock: list[int]
     url: str
 
@@ -40,7 +40,7 @@ class Timed:
 @pytest.fixture
 def timed() -> Iterator[Timed]:
     clock = [0]
-    store = MemoryStore(clock=lambda: clock[0])
+    store = ScratchStore(clock=lambda: clock[0])
     store.create("orders", 2)
     with running_publisher(store) as base:
         feed = Timed(store, clock, f"{base}/orders")

@@ -12,8 +12,9 @@ import pytest
 import requests
 from sqlalchemy import create_engine
 
+from tests.scratch_store import ScratchStore
 from zeh_spark.outbox.feed import SqlTableFeed
-from zeh_spark.publisher import MemoryStore, create_app
+from zeh_spark.publisher import create_app
 from zeh_spark.store.problems import Problem
 from zeh_spark.testing import running_publisher
 
@@ -234,7 +235,7 @@ def test_a_file_that_can_only_be_read_keeps_no_cursors(sqlite_database):
 
 def test_a_service_that_writes_for_long_keeps_no_reader_out(sqlite_database):
     """Who leaves cursors waits for its lock; who reads, or uses other feeds, does not."""
-    feed, store = served(sqlite_database), MemoryStore()
+    feed, store = served(sqlite_database), ScratchStore()
     store.create("other", 2)
     app = create_app(store, {"outbox": feed})
     with (

@@ -21,10 +21,11 @@ from tests.fix_client import client, read
 from tests.fix_publisher import served_tables
 from tests.fix_reference import ReferencePage
 from tests.fix_shop import Shop
+from tests.scratch_store import ScratchStore
 from zeh_spark.client.feed_client import PageRequest
 from zeh_spark.errors import PublisherError, PublishError
 from zeh_spark.publish import Producer
-from zeh_spark.publisher import MemoryStore, create_app
+from zeh_spark.publisher import create_app
 from zeh_spark.testing import publish, running_publisher
 
 
@@ -148,7 +149,7 @@ def test_feed_is_mounted_in_a_service(shop: Shop) -> None:
 
 def test_tables_are_served_beside_a_store(shop: Shop) -> None:
     """One publisher for both."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("published", 1)
     publish(store, "published", [{"id": 7}])
     shop.sell(1)
@@ -163,7 +164,7 @@ def test_tables_are_served_beside_a_store(shop: Shop) -> None:
 def test_who_publishes_to_a_table_is_told(shop: Shop) -> None:
     """A sink with the wrong address hears why nobody takes its rows."""
     tables = {"orders": shop.feed()}
-    for app in (create_app(tables), create_app(MemoryStore(), tables)):
+    for app in (create_app(tables), create_app(ScratchStore(), tables)):
         with (
             running_publisher({}, app) as base,
             pytest.raises(

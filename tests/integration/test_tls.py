@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tests.fix_cli import call
 from tests.fix_tls import Pair, TlsFolder
+from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import PublisherError, StoreError
@@ -32,7 +33,7 @@ from zeh_spark.network.certificates import Certificates, TlsFiles
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
 from zeh_spark.publish import Producer
-from zeh_spark.publisher import MemoryStore, create_app, open_store
+from zeh_spark.publisher import create_app, open_store
 from zeh_spark.publisher.config import Config
 from zeh_spark.publisher.reload import Hangups, Reload
 from zeh_spark.publisher.server import Running, Server, listen
@@ -249,7 +250,7 @@ def test_changed_files_are_noticed_without_a_signal(
 
 @contextmanager
 def in_thread(found: Certificates) -> Iterator[str]:
-    app, listener = create_app(MemoryStore()), listen("127.0.0.1", 0)
+    app, listener = create_app(ScratchStore()), listen("127.0.0.1", 0)
     server = Server(app, app.state.stop, running=Running(certificates=found))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

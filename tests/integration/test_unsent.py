@@ -11,10 +11,11 @@ from contextlib import closing
 
 import pytest
 
+from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
 from zeh_spark.access.gate import Gate
 from zeh_spark.network.shares import Unsent
-from zeh_spark.publisher import MemoryStore, create_app
+from zeh_spark.publisher import create_app
 from zeh_spark.store.access import ADMIN, new_token
 from zeh_spark.store.problems import Problem
 from zeh_spark.testing import publish, running_publisher
@@ -29,9 +30,9 @@ PAGE = b"GET /orders?n=2&cursor0=_first&cursor1=_first HTTP/1.1\r\nHost: x\r\n"
 
 
 @pytest.fixture
-def full() -> Iterator[MemoryStore]:
+def full() -> Iterator[ScratchStore]:
     """A feed whose page is longer than what the kernel keeps of an answer."""
-    with closing(MemoryStore()) as store:
+    with closing(ScratchStore()) as store:
         store.create("orders", 2)
         publish(store, "orders", ["x" * 60_000] * 400)
         yield store
@@ -61,7 +62,7 @@ class Greedy:
             each.close()
 
 
-def test_readers_that_take_nothing_hold_a_share_of_memory(full: MemoryStore) -> None:
+def test_readers_that_take_nothing_hold_a_share_of_memory(full: ScratchStore) -> None:
     """The rest of them are refused, other readers are served, and all of it is given back."""
     app = create_app(full, send_buffer=BUFFER, cache_bytes=0)
     with running_publisher(full, app) as base:
@@ -76,7 +77,7 @@ def test_readers_that_take_nothing_hold_a_share_of_memory(full: MemoryStore) -> 
         assert 400 == len(lines(base, OURS))
 
 
-def test_tokens_behind_one_address_have_shares_of_memory(full: MemoryStore) -> None:
+def test_tokens_behind_one_address_have_shares_of_memory(full: ScratchStore) -> None:
     """A reader that takes nothing does not keep out others behind the same proxy."""
     texts = []
     for name in ("theirs", "mine"):

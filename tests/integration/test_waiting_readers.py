@@ -12,8 +12,9 @@ from functools import partial
 import pytest
 import requests
 
+from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
-from zeh_spark.publisher import Block, Feed, MemoryStore
+from zeh_spark.publisher import Block, Feed
 from zeh_spark.publisher.direct_api import PLANS
 from zeh_spark.store.interface import Anchor, FeedState
 from zeh_spark.testing import publish, running_publisher
@@ -23,7 +24,7 @@ READERS = 20
 pytestmark = pytest.mark.timeout(60)
 
 
-class CountingStore(MemoryStore):
+class CountingStore(ScratchStore):
     """A store with the feeds `orders` and `others` that counts what is asked of it."""
 
     def __init__(self) -> None:

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.scratch_store import ScratchStore
 from tests.store_contract.site import Opened, Site, StoppedClock
 from tests.store_contract.writers import (
     FEED,
@@ -33,7 +34,7 @@ from tests.store_contract.writers import (
 )
 from zeh_spark.protocol.upload_format import Content, StagedChunk
 from zeh_spark.protocol.wire import BATCH_INCARNATION
-from zeh_spark.publisher import MemoryStore, Problem, Store
+from zeh_spark.publisher import Problem, Store
 from zeh_spark.store.access import Maker
 from zeh_spark.store.batches import Call, Declared, TaskAttempt, Upload
 from zeh_spark.store.commit_plan import PACKED_BYTES, SMALL_EVENTS
@@ -278,7 +279,7 @@ sizes = st.sampled_from([1, 3, 199, 200, 201, 700])
 @given(st.lists(st.tuples(st.integers(0, 2), sizes), max_size=12))
 def test_packing_keeps_order_and_numbers(cut: list[tuple[int, int]]) -> None:
     """However tasks divide the rows, the feed has all in order, with numbers without gaps."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create(FEED, 3)
     uploads = [
         upload(chunk(partition, *(b'"%d.%d"' % (task, row) for row in range(rows))), task=task)
@@ -389,12 +390,12 @@ def test_same_batch_committed_by_many_threads_is_there_once(opened: Opened) -> N
     assert [b"1", b"2"] == data(opened())
 
 
-def test_same_batches_committed_by_processes_are_there_once(shared_site: Site) -> None:
+def test_same_batches_committed_by_processes_are_there_once(site: Site) -> None:
     """Two publishers over one database keep each other's promises (F7)."""
-    store = shared_site.open()
+    store = site.open()
     store.create(FEED, 2)
     start = get_context("spawn").Process
-    opened = shared_site.opener()
+    opened = site.opener()
     workers = [start(target=_commit_batches, args=(opened, f"r{n}")) for n in range(2)]
     for each in workers:
         each.start()

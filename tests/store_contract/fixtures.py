@@ -37,14 +37,6 @@ def site(
 
 
 @pytest.fixture
-def shared_site(site: Site) -> Site:
-    """Return the site; skip the test if other processes cannot reach its store."""
-    if site.opener() is None:
-        pytest.skip("other processes cannot reach the store")
-    return site
-
-
-@pytest.fixture
 def opened(site: Site) -> Opened:
     """Return what opens the test's store, as often as the test wants."""
     return site.open

@@ -58,7 +58,7 @@ class Histories(RuleBasedStateMachine):
         self.clock = StoppedClock()
         self.site = self.new_site(Path(self.directory.name), self.clock, KEPT_RECEIPTS)
         self.site.open().create(FEED, 2)
-        self.world = World(self.site, publishers=2 if self.site.opener() else 1)
+        self.world = World(self.site, publishers=2)
 
     @rule(layout=layouts, which=st.integers(0, 1), batches=st.integers(1, 4))
     def run_batches(self, layout: TaskLayout, which: int, batches: int) -> None:

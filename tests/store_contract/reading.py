@@ -182,12 +182,12 @@ def test_readers_see_a_batch_in_all_partitions_or_in_none(opened: Opened) -> Non
     assert [] == [gs for gs in seen if len(gs) % 2 or gs != list(range(1, len(gs) + 1))]
 
 
-def test_processes_that_commit_at_once_lose_nothing(shared_site: Site) -> None:
+def test_processes_that_commit_at_once_lose_nothing(site: Site) -> None:
     """Loads from two terminals go into one store."""
-    store = shared_site.open()
+    store = site.open()
     store.create("orders", 2)
     start = multiprocessing.get_context("spawn").Process
-    _run([start(target=_publish_from_a_process, args=(shared_site.opener(),)) for _ in range(2)])
+    _run([start(target=_publish_from_a_process, args=(site.opener(),)) for _ in range(2)])
     assert list(range(1, 81)) == [each.g for each in everything(store)]
     numbers = [each.sequence for each in everything(store) if each.partition == 0]
     assert list(range(40)) == numbers

@@ -44,10 +44,10 @@ class Site(Protocol):
         A second call opens another connection to the same data. The site's `close` closes them.
         """
 
-    def opener(self) -> Opened | None:
+    def opener(self) -> Opened:
         """Return what opens the store in another process, with the system's clock.
 
-        It is sent there by pickle. Return None if only this process can reach the store.
+        It is sent there by pickle.
         """
 
     def crash(self) -> None:

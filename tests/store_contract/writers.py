@@ -9,6 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 
+from tests.patience import PATIENCE
 from zeh_spark.loading.one_batch import next_batch
 from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk, lines_of
 from zeh_spark.publisher import Problem, Store
@@ -109,7 +110,7 @@ def data(store: Store, chunks: Sequence[Chunk] | None = None) -> list[bytes]:
     return [line.split(b'"data":')[1][:-1] for line in lines]
 
 
-def until(condition: Callable[[], object], seconds: float = 10) -> None:
+def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
     """Wait until a condition is true; fail if it is not within some seconds."""
     end = time.monotonic() + seconds
     while not condition():

@@ -32,7 +32,6 @@ LAYERS = {
     },
     "lakehouse": {"_compat", "_lazy", "errors", "protocol", "sink", "source", "stamping"},
     "store": {"errors", "protocol"},
-    "memory_store": {"errors", "protocol", "store"},
     "sql_store": {"errors", "protocol", "store"},
     "sqlite_store": {"errors", "sql_store", "store"},
     "postgresql_store": {"errors", "sql_store", "store"},
@@ -46,7 +45,7 @@ LAYERS = {
         "access", "errors", "network", "options", "protocol", "retention", "store", "telemetry",
     },
     "publisher": {
-        "access", "console", "errors", "memory_store", "network", "options", "outbox",
+        "access", "console", "errors", "network", "options", "outbox",
         "postgresql_store", "protocol", "retention", "sql_store", "sqlite_store", "store",
         "telemetry",
     },
@@ -63,7 +62,7 @@ LAYERS = {
 door for users at the root, which may import any.
 """
 PUBLISHER_SIDE = {
-    "access", "client", "console", "loading", "memory_store", "network", "outbox",
+    "access", "client", "console", "loading", "network", "outbox",
     "postgresql_store", "protocol", "publisher", "retention", "sql_store", "sqlite_store", "store",
     "telemetry",
 }  # fmt: skip

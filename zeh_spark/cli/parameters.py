@@ -218,12 +218,7 @@ def _content_of(value: str) -> str:
 
 @contextmanager
 def opened(url: str, *, must_exist: bool = True) -> Iterator[Store]:
-    """Open the store at `url`, and close it at the end.
-
-    Raises click.UsageError if the store is `memory:`, which a command cannot keep.
-    """
-    if url == "memory:":
-        raise click.UsageError("--store memory: ends with the command. Use sqlite:///FILE.")
+    """Open the store at `url`, and close it at the end."""
     # It needs the extra `publisher`, which client commands do not.
     from zeh_spark.publisher import open_store
 

@@ -7,7 +7,6 @@ extra `publisher`. Import psycopg only inside functions: SQLite has to work with
 from __future__ import annotations
 
 from zeh_spark.errors import StoreError
-from zeh_spark.memory_store.store import MemoryStore
 from zeh_spark.outbox.feed import SqlTableFeed, TableState
 from zeh_spark.protocol.served_lines import Block
 from zeh_spark.publisher.app import create_app
@@ -23,9 +22,8 @@ from zeh_spark.store.problems import Problem
 _INSTALL = 'pip install "zeh-spark[publisher]"'
 
 __all__ = [
-    "Act", "ActFilter", "Action", "Actor", "Block", "Feed", "MemoryStore", "Migration", "Problem",
-    "Pruner", "SqlTableFeed", "Store", "TableState", "Via", "create_app", "migrate_store",
-    "open_store",
+    "Act", "ActFilter", "Action", "Actor", "Block", "Feed", "Migration", "Problem", "Pruner",
+    "SqlTableFeed", "Store", "TableState", "Via", "create_app", "migrate_store", "open_store",
 ]  # fmt: skip
 
 
@@ -35,7 +33,7 @@ def open_store(
     """Open the store at a URL, in which a publisher keeps its feeds.
 
     Args:
-        url: `memory:`, `sqlite:///file` (`sqlite:////dir/file` for an absolute path), or
+        url: `sqlite:///file` (`sqlite:////dir/file` for an absolute path), or
             `postgresql+psycopg://user@host/database`.
         must_exist: Refuse a store that is missing. By default the SQLite file, or the tables in
             PostgreSQL, are created if they are missing.
@@ -50,8 +48,6 @@ def open_store(
         StoreError: The URL is of no known kind, psycopg is not installed, or the store cannot be
             opened.
     """
-    if url == "memory:":
-        return MemoryStore(clock=clock or now_ms, receipts=receipts)
     if url.startswith("sqlite:///"):
         file = url.removeprefix("sqlite:///")
         return sqlite.open_sqlite(

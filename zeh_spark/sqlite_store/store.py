@@ -91,8 +91,8 @@ def path_of(file: str, *, must_exist: bool) -> Path:
     """Return where a store's file is, behind links. Raises StoreError if it cannot be there."""
     if not file or file == ":memory:":
         raise StoreError(
-            "sqlite:/// needs a file. Name one, like sqlite:///feeds.db; memory: keeps feeds in "
-            "memory"
+            "sqlite:/// needs a file. Name one, like sqlite:///feeds.db, or in memory, like "
+            "sqlite:////dev/shm/feeds.db"
         )
     path = Path(file)
     if path.is_dir() or not path.parent.is_dir():

@@ -8,13 +8,13 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import FEED, call, chunk, commit, upload
 from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.audit.judge import Judge
 from zeh_spark.audit.ledger import Ledger, ListedProducer
 from zeh_spark.audit.pieces import Cutter, Piece
 from zeh_spark.protocol.served_lines import with_all_headers
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.publisher.rendering import body
 from zeh_spark.store.batches import StoredReceipt
 from zeh_spark.store.feed import ChunkFeed
@@ -29,7 +29,7 @@ def ledger() -> Iterator[Ledger]:
 @pytest.fixture
 def feed() -> tuple[list[Piece], list[StoredReceipt]]:
     """Positions 1, 2: batch 0 of p; 3: batch 0 of q; 4: batch 1 of p."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create(FEED, 2)
     made = [
         commit(store, call(0), upload(chunk(0, b"1", b"2"), chunk(1, b"3")))[0],

@@ -8,16 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.scratch_store import ScratchStore
 from zeh_spark.loading.load import Source, load
 from zeh_spark.protocol.upload_format import lines_of
-from zeh_spark.publisher import MemoryStore
 
 Files = Callable[[str, bytes | pa.Table], str]
 
 
 def loaded(*names: str, partitions: int = 1, **how: Any) -> list[list[dict[str, Any]]]:
     """The lines of each partition after a load."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("f", partitions)
     load(store, "f", [Source(name, **how) for name in names])
     head = store.feed("f").head
@@ -26,6 +26,12 @@ def loaded(*names: str, partitions: int = 1, **how: Any) -> list[list[dict[str, 
         (frame,) = store.frames([chunk.blob])
         lines[chunk.partition] += map(json.loads, lines_of(frame).splitlines())
     return lines
+
+
+def only_frame(store: ScratchStore) -> bytes:
+    """The frame of a feed's only chunk."""
+    ((frame,),) = [store.frames([each.blob]) for each in store.scan("f", 0, 99, 99)]
+    return frame
 
 
 def data(*names: str, **how: Any) -> list[Any]:

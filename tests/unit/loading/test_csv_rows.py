@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loading.loads import Files, data
+from tests.scratch_store import ScratchStore
+from tests.unit.loading.loads import Files, data, only_frame
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.loading.load import Source, load
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.upload_format import lines_of
-from zeh_spark.publisher import MemoryStore
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
@@ -51,10 +51,10 @@ def test_a_csv_field_keeps_every_digit_in_every_file(
     """Other values in the column do not change how a field is read."""
     for others in ("1", "1.5", "x", ""):
         path = file("a.csv", f"v,w\n{others},0\n{field},0\n".encode())
-        store = MemoryStore()
+        store = ScratchStore()
         store.create("f", 1)
         load(store, "f", [Source(path, csv=CsvFormat(nulls=("NA",)))])
-        line = lines_of(store.frames([0])[0]).splitlines()[1]
+        line = lines_of(only_frame(store)).splitlines()[1]
         assert wire.event_line(0, {}, f'{{"v":{expected},"w":0}}'.encode()) == line
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.unit.loading.loads import Files, data, loaded
+from tests.scratch_store import ScratchStore
+from tests.unit.loading.loads import Files, data, loaded, only_frame
 from zeh_spark.errors import StoreError
 from zeh_spark.loading.load import Source, load
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.upload_format import lines_of
-from zeh_spark.publisher import MemoryStore
 
 
 def test_parquet_values_stay_exact(file: Files) -> None:
@@ -29,10 +29,10 @@ def test_parquet_values_stay_exact(file: Files) -> None:
             "kind": pa.array(["a"]).dictionary_encode(),
         }
     )
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("f", 1)
     load(store, "f", [Source(file("a.parquet", table))])
-    lines = lines_of(store.frames([0])[0])
+    lines = lines_of(only_frame(store))
     expected = (
         b'{"big":9223372036854775807,"price":12345678901234567890.12,"raw":"AP8=",'
         b'"nested":[{"x":1.5}],"kind":"a"}'

@@ -20,13 +20,13 @@ import urllib3
 import xxhash
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from tests.scratch_store import ScratchStore
 from zeh_spark.client import responses
 from zeh_spark.errors import PublisherError
 from zeh_spark.options.values import FeedUrl
 from zeh_spark.protocol import partitioning, problems, upload_format, wire
 from zeh_spark.protocol.problems import PROBLEMS
 from zeh_spark.publisher import (
-    MemoryStore,
     create_app,
     openapi,
     read_requests,
@@ -102,7 +102,7 @@ def test_every_route_is_described_and_every_description_routed():
     """I need no other list of calls."""
     routed = {
         (route.path.replace(":path", ""), method.lower())
-        for route in create_app(MemoryStore()).routes
+        for route in create_app(ScratchStore()).routes
         for method in route.methods - {"HEAD"}
     }
     assert routed | {(PATH, "get")} == OPERATIONS.keys()

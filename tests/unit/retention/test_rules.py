@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from tests.store_contract.writers import chunk, publish
-from zeh_spark.publisher import MemoryStore
+from tests.scratch_store import ScratchStore
+from tests.store_contract.writers import FEED, chunk, publish
 from zeh_spark.retention.pruner import Pruner
 from zeh_spark.retention.rules import STEP_CHUNKS, prune
 from zeh_spark.store.acts import Actor
@@ -15,7 +15,7 @@ from zeh_spark.store.clock import DAY_MS
 from zeh_spark.store.interface import Retention
 
 
-class Forgetful(MemoryStore):
+class Forgetful(ScratchStore):
     """A store that forgets that it removed events."""
 
     def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None: ...
@@ -35,7 +35,7 @@ def test_a_pruner_stops_between_two_steps() -> None:
     """My publisher stops at once when it is told to, however much there is to remove."""
     removed = threading.Event()
 
-    class Slow(MemoryStore):
+    class Slow(ScratchStore):
         """Tells that something was removed, and takes until the pruner is told to end."""
 
         def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None:
@@ -45,8 +45,7 @@ def test_a_pruner_stops_between_two_steps() -> None:
 
     store = Slow()
     store.create("orders", 1)
-    for _ in range(10 * STEP_CHUNKS):
-        publish(store, chunk(0, b"1"))
+    store.append(FEED, [chunk(0, b"1")] * 10 * STEP_CHUNKS)
     store.set_retention("orders", Retention(bytes=1))
     pruner = Pruner(store)
     with pruner:
@@ -60,7 +59,7 @@ def test_a_clock_that_jumps_while_events_are_removed_removes_no_more() -> None:
     ahead = [0]
     jumped = threading.Event()
 
-    class Jumping(MemoryStore):
+    class Jumping(ScratchStore):
         """Its clock jumps by 300 days after the first step."""
 
         def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None:
@@ -70,8 +69,7 @@ def test_a_clock_that_jumps_while_events_are_removed_removes_no_more() -> None:
 
     store = Jumping(clock=lambda: 1_000 * DAY_MS + ahead[0])
     store.create("orders", 1)
-    for _ in range(3 * STEP_CHUNKS):
-        publish(store, chunk(0, b"1"))
+    store.append(FEED, [chunk(0, b"1")] * 3 * STEP_CHUNKS)
     ahead[0] = DAY_MS // 2
     store.set_retention("orders", Retention(age_ms=1))
     with Pruner(store):
@@ -81,10 +79,9 @@ def test_a_clock_that_jumps_while_events_are_removed_removes_no_more() -> None:
 
 
 def test_pruning_that_is_stopped_leaves_the_rest() -> None:
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("orders", 1)
-    for _ in range(3 * STEP_CHUNKS):
-        publish(store, chunk(0, b"1"))
+    store.append(FEED, [chunk(0, b"1")] * 3 * STEP_CHUNKS)
     asked = iter([False, True])
     removal = prune(store, "orders", Retention(bytes=1), lambda: next(asked))
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import FEED, chunk, everything, publish, refusal
 from zeh_spark.protocol.direct_reads import (
     ChunksRequest,
@@ -19,14 +20,14 @@ from zeh_spark.protocol.direct_reads import (
     WantedRange,
     parse_answer,
 )
-from zeh_spark.publisher import MemoryStore, Problem
+from zeh_spark.publisher import Problem
 from zeh_spark.store import direct_plans, direct_reads
 from zeh_spark.store.interface import Chunk, FeedState
 
 FIRST = {"0": "_first", "1": "_first"}
 
 
-def filled(store: MemoryStore, *partitions: int) -> list[Chunk]:
+def filled(store: ScratchStore, *partitions: int) -> list[Chunk]:
     """Publish a chunk to each of these partitions; return all chunks."""
     store.create(FEED, 2)
     for partition in partitions:
@@ -39,7 +40,7 @@ def counts(plan: Plan) -> list[tuple[int, int]]:
     return [(each.partition, each.chunks) for each in plan.ranges]
 
 
-class Long(MemoryStore):
+class Long(ScratchStore):
     """A feed of 60,000 chunks that are made when they are looked up."""
 
     def feed(self, name: str) -> FeedState:
@@ -62,7 +63,7 @@ def test_a_plan_has_at_most_50_000_chunks(asked: dict[str, int]) -> None:
 
 def test_a_plan_ends_with_the_chunk_that_exceeds_its_bytes() -> None:
     """My batches have about the size that I set."""
-    store = MemoryStore()
+    store = ScratchStore()
     first, second, _ = filled(store, 0, 1, 0)
     request = PlanRequest(2, FIRST, max_bytes=first.size + 1)
     plan = direct_plans.plan(store, FEED, request)
@@ -73,7 +74,7 @@ def test_a_plan_ends_with_the_chunk_that_exceeds_its_bytes() -> None:
 
 def test_chunks_of_a_partition_far_behind_come_first() -> None:
     """Time ascends over all partitions, and none starves."""
-    store = MemoryStore()
+    store = ScratchStore()
     chunks = filled(store, 0, 0, 0, 1, 1, 0)
     request = PlanRequest(2, {"0": "_first", "1": chunks[3].cursor}, max_chunks=2)
     plan = direct_plans.plan(store, FEED, request)
@@ -85,7 +86,7 @@ def test_chunks_of_a_partition_far_behind_come_first() -> None:
 
 def test_a_plan_ends_exactly_at_explicit_ends() -> None:
     """What is after a partition's own end is not in it, although others end later."""
-    store = MemoryStore()
+    store = ScratchStore()
     chunks = filled(store, 0, 1, 0, 1, 0, 1)
     ends = {"0": chunks[0].cursor, "1": chunks[3].cursor}
     plan = direct_plans.plan(store, FEED, PlanRequest(2, FIRST, ends=ends))
@@ -95,7 +96,7 @@ def test_a_plan_ends_exactly_at_explicit_ends() -> None:
 
 def test_explicit_ends_hold_for_a_partition_that_is_far_behind() -> None:
     """Those that are looked up one by one end where they have to, too."""
-    store = MemoryStore()
+    store = ScratchStore()
     chunks = filled(store, 0, 0, 0, 1, 1)
     starts = {"0": "_first", "1": chunks[3].cursor}
     ends = {"0": chunks[1].cursor, "1": chunks[4].cursor}
@@ -105,7 +106,7 @@ def test_explicit_ends_hold_for_a_partition_that_is_far_behind() -> None:
 
 def test_a_plan_ends_at_the_head_that_it_is_given() -> None:
     """A run reads what the feed held when it began."""
-    store = MemoryStore()
+    store = ScratchStore()
     chunks = filled(store, 0, 1, 0)
     request = PlanRequest(2, FIRST, upto=chunks[1].cursor)
     assert [(0, 1), (1, 1)] == counts(direct_plans.plan(store, FEED, request))
@@ -113,7 +114,7 @@ def test_a_plan_ends_at_the_head_that_it_is_given() -> None:
 
 def test_a_head_of_another_history_is_refused() -> None:
     """A feed that was restored meanwhile is not read to another end."""
-    store = MemoryStore()
+    store = ScratchStore()
     filled(store, 0, 1)
     request = PlanRequest(2, FIRST, upto="1.00000000")
     with pytest.raises(Problem) as caught:
@@ -121,12 +122,12 @@ def test_a_head_of_another_history_is_refused() -> None:
     assert ("cursor-of-another-history", 409) == refusal(caught.value)
 
 
-def origin(store: MemoryStore) -> str:
+def origin(store: ScratchStore) -> str:
     """The cursor before the first chunk."""
     return f"0.{store.feed(FEED).origin[:4].hex()}"
 
 
-class Interrupted(MemoryStore):
+class Interrupted(ScratchStore):
     """A store in which retention removes chunks when `method` is called the next time."""
 
     def __init__(self) -> None:
@@ -216,7 +217,7 @@ def test_an_answer_without_any_chunk_left_is_refused() -> None:
     interrupted("scan", 3, lambda store, chunks: list(answer(store, chunks, 1)))
 
 
-def answer(store: MemoryStore, chunks: list[Chunk], n: int) -> Sequence[bytes]:
+def answer(store: ScratchStore, chunks: list[Chunk], n: int) -> Sequence[bytes]:
     wanted = WantedRange(0, origin(store), chunks[1 if n == 2 else 2].cursor)
     return list(direct_reads.requested_chunks(store, FEED, ChunksRequest(n, [wanted])))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.store_contract.writers import publish
+from tests.scratch_store import ScratchStore
+from tests.store_contract.writers import chunk as chunk_of
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.served_lines import Block
-from zeh_spark.protocol.upload_format import Chunker
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.interface import Chunk
 from zeh_spark.store.problems import Problem
@@ -25,19 +25,23 @@ Log = list[tuple[int, int]]
 numbers = itertools.count()
 
 
+shared_store = functools.cache(ScratchStore)
+
+
 def feed_of(partitions: int, log: Log) -> ChunkFeed:
-    store = MemoryStore()
-    store.create("f", partitions)
-    append(store, log)
-    return ChunkFeed(store, "f")
+    """A new feed of a store that all tests share."""
+    store, name = shared_store(), f"f{next(numbers)}"
+    store.create(name, partitions)
+    append(store, log, name)
+    return ChunkFeed(store, name)
 
 
-def append(store: MemoryStore, log: Log) -> None:
-    for partition, events in log:
-        chunker = Chunker()
-        for _ in range(events):
-            assert not chunker.add(partition, {}, b"%d" % next(numbers))
-        publish(store, *chunker.close(), feed="f")
+def append(store: ScratchStore, log: Log, feed: str = "f") -> None:
+    made = [
+        chunk_of(partition, *(b"%d" % next(numbers) for _ in range(events)))
+        for partition, events in log
+    ]
+    store.append(feed, made)
 
 
 def read(feed: ChunkFeed, asked: Mapping[int, str], n: int, hints: Iterator[int]) -> list[Block]:
@@ -146,7 +150,7 @@ def test_last_is_the_end_of_its_own_partitions() -> None:
 
 def test_empty_feed_has_a_concrete_cursor_from_the_beginning() -> None:
     """A reader that came before the first event misses none."""
-    store = MemoryStore()
+    store = ScratchStore()
     store.create("f", 1)
     feed = ChunkFeed(store, "f")
     (first,), (last,) = (list(feed.page({0: each}, 1, None)) for each in (wire.FIRST, wire.LAST))
@@ -221,7 +225,7 @@ def chunk(g: int, partition: int, size: int = 1) -> Chunk:
     return Chunk(g, partition, events=1, size=size, time=0, tag="", blob=g)
 
 
-class Shrinking(MemoryStore):
+class Shrinking(ScratchStore):
     """A store whose retention removes the oldest chunks just before a scan of its chunks."""
 
     def __init__(self, scan: int) -> None:

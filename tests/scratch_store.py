@@ -1,0 +1,81 @@
+"""A store for one test: a SQLite file in memory, where the machine has /dev/shm."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from zeh_spark.protocol.upload_format import Content, StagedChunk
+from zeh_spark.sql_store.commits import _append
+from zeh_spark.sql_store.producers import Lock, find_feed
+from zeh_spark.sql_store.store import SqlStore
+from zeh_spark.sql_store.uploads import insert_blobs
+from zeh_spark.sqlite_store.store import open_sqlite
+from zeh_spark.store.batches import RECEIPTS, Call, CommitFacts, Declared, ProducerState
+from zeh_spark.store.commit_plan import Moved, published
+from zeh_spark.store.interface import Clock, now_ms
+
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+class ScratchStore(SqlStore):
+    """An empty store. Its file goes when it is closed, or when nothing refers to it any more.
+
+    Tests derive from it, to let something happen in the middle of a call.
+    """
+
+    def __init__(self, *, clock: Clock = now_ms, receipts: int = RECEIPTS) -> None:
+        folder = tempfile.mkdtemp(prefix="zeh-store-", dir=MEMORY)
+        opened = open_sqlite(shutil.copy(_empty(), folder), clock=clock, receipts=receipts)
+        super().__init__(opened._database, clock=clock, receipts=receipts)
+        self._end = weakref.finalize(self, _remove, opened.close, folder)
+
+    def append(
+        self, feed: str, chunks: Sequence[StagedChunk], times: Sequence[int] | None = None
+    ) -> None:
+        """Append chunks in this order, each as a batch of its own: a hundred in a commit's time.
+
+        For tests of what readers get. No producer is noted. `times` are those of the batches.
+        """
+
+        def work(connection: Connection) -> None:
+            feed_id, state = find_feed(connection, feed, Lock.CHANGE)
+            known = CommitFacts(ProducerState("p"), state.partitions)
+            blobs = insert_blobs(connection, [each.frame for each in chunks])
+            publications = []
+            for number, (blob, each) in enumerate(zip(blobs, chunks, strict=True)):
+                call = Call("p", "i", "r", number, state.partitions)
+                digest = hashlib.sha256(each.frame).digest()
+                moved = [Moved(blob, each.partition, each.events, each.size, digest)]
+                now = times[number] if times else self.now()
+                done = published(known, call, Declared(Content(), ()), state, moved, {}, now)
+                publications.append(done)
+                state = done.feed
+            if publications:
+                _append(connection, feed_id, publications)
+
+        self._write(work)
+
+    def close(self) -> None:
+        self._end()
+
+
+def _remove(close: Callable[[], None], folder: str) -> None:
+    close()
+    shutil.rmtree(folder)
+
+
+@functools.cache
+def _empty() -> Path:
+    """Return a store without feeds, to copy: it takes a third of the time that a new one takes."""
+    folder = Path(tempfile.mkdtemp(prefix="zeh-store-", dir=MEMORY))
+    weakref.finalize(_empty, shutil.rmtree, folder)
+    open_sqlite(str(folder / "feeds.db")).close()
+    return folder / "feeds.db"
