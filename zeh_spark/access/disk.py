@@ -15,21 +15,13 @@ from __future__ import annotations
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from zeh_spark.protocol import problems
+from zeh_spark.store.interface import Store
 from zeh_spark.store.problems import Problem
 
 _LOG = 4
 """The write-ahead log needs one of so many parts of `--least-free`."""
-
-
-@runtime_checkable
-class HasFreePages(Protocol):
-    """A store whose file has room inside."""
-
-    def free_bytes(self) -> int:
-        """Return the bytes that can be written before the file grows."""
 
 
 class Disk:
@@ -40,7 +32,7 @@ class Disk:
         store: What the file holds; None to count only the disk's free space.
     """
 
-    def __init__(self, file: Path | None, least: int, store: object = None) -> None:
+    def __init__(self, file: Path | None, least: int, store: Store | None = None) -> None:
         self._file, self._least, self._store = file, least, store
 
     def look(self) -> tuple[bool, str]:
@@ -74,4 +66,4 @@ class Disk:
             log = self._file.with_name(f"{self._file.name}-wal").stat().st_size
         if free >= self._least or free + log < self._least // _LOG:
             return free
-        return free + (self._store.free_bytes() if isinstance(self._store, HasFreePages) else 0)
+        return free + (self._store.free_bytes() if self._store else 0)

@@ -513,12 +513,12 @@ class SqlStore:
             return self._database.version()
 
     def stored_version(self) -> int:
-        """Return the version of the tables as of now, which another process may have upgraded."""
+        """Return the version of the tables as of now (see `Store.stored_version`)."""
         with self._reading() as connection:
             return self._database.stored_version(connection)
 
     def free_bytes(self) -> int:
-        """Return the bytes that can be written before the database's file grows."""
+        """Return the bytes that can be written before the file grows (see `Store.free_bytes`)."""
         with self._reading() as connection:
             return self._database.free_bytes(connection)
 

@@ -492,6 +492,12 @@ class Store(Protocol):
         Mostly it changes at once, after a second at the latest. The call is cheap.
         """
 
+    def stored_version(self) -> int:
+        """Return the version of the tables as of now, which another process may have upgraded."""
+
+    def free_bytes(self) -> int:
+        """Return the bytes that can be written before the store's file grows, as far as known."""
+
     def close(self) -> None:
         """Close files and connections."""
 

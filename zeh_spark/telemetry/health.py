@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 import anyio
 import anyio.to_thread
@@ -36,14 +35,6 @@ FRESH_SECONDS = 1.0
 
 PATIENCE_SECONDS = 2.0
 """Seconds after which a store that has not answered is not ready."""
-
-
-@runtime_checkable
-class HasVersion(Protocol):
-    """A store whose tables have a version."""
-
-    def stored_version(self) -> int:
-        """Return the version that the tables have now."""
 
 
 class Readiness:
@@ -71,7 +62,6 @@ class Readiness:
         self._looks: list[tuple[str, Callable[[], Check]]] = []
         if store is not None:
             self._looks.append(("store", partial(_store, store)))
-        if isinstance(store, HasVersion):
             self._looks.append(("schema", partial(_schema, store)))
         if disk is not None:
             self._looks.append(("disk", lambda: Check("disk", *disk())))
@@ -139,7 +129,7 @@ def _table(name: str, read: Callable[[], object]) -> Check:
     return Check(name, True, "answers")
 
 
-def _schema(store: HasVersion) -> Check:
+def _schema(store: Store) -> Check:
     found = store.stored_version()
     if found == VERSION:
         return Check("schema", True, f"version {found}")
