@@ -1,6 +1,9 @@
 """A real publisher in this process, for tests and examples. Needs the extra `publisher`.
 
+    store = open_store(f"sqlite:///{tmp_path}/feeds.db")
+    store.create("orders", partitions=2)
     with running_publisher(store) as url:
+        publish(store, "orders", [{"id": 1}])
         spark.read.format("zeroeventhub").load(f"{url}/orders")
 
 Rule for editors: do not import pytest here, because tests of users may not have it.
