@@ -25,6 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.scratch_store import MEMORY
 from tests.store_contract.drivers import Execution, TaskLayout
 from tests.store_contract.site import Site, StoppedClock, histories
 from tests.store_contract.world import World
@@ -54,7 +55,7 @@ class Histories(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         """Begin with an empty feed and one driver."""
-        self.directory = tempfile.TemporaryDirectory()
+        self.directory = tempfile.TemporaryDirectory(dir=MEMORY)
         self.clock = StoppedClock()
         self.site = self.new_site(Path(self.directory.name), self.clock, KEPT_RECEIPTS)
         self.site.open().create(FEED, 2)

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from tests.scratch_store import MEMORY
 from tests.store_contract.direct_reads import fetched_groups
 from tests.store_contract.site import Opened, Site, histories
 from tests.store_contract.writers import (
@@ -61,7 +62,7 @@ class Readings(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = tempfile.TemporaryDirectory()
+        self.directory = tempfile.TemporaryDirectory(dir=MEMORY)
         self.site = self.new_site(Path(self.directory.name))
         self.store = self.site.open()
         self.store.create(FEED, 3)
