@@ -20,11 +20,19 @@ from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.batches import Call, Upload
 
 
+class EmptyDatabase(PostgresqlSite):
+    """One in which no store was opened yet."""
+
+    @staticmethod
+    def template() -> str:
+        return "template1"
+
+
 @pytest.fixture
 def site(
     tmp_path: Path, postgresql_server: Server, clock: StoppedClock
 ) -> Iterator[PostgresqlSite]:
-    site = PostgresqlSite(tmp_path, clock)
+    site = EmptyDatabase(tmp_path, clock)
     yield site
     site.close()
 

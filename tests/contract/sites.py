@@ -5,6 +5,7 @@ A new store is a class here and a name in SITES; every test of this folder then 
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -84,8 +85,17 @@ class PostgresqlSite:
         postgresql.needed()
         self.clock, self.receipts = clock, receipts
         self._server = postgresql.shared()
-        self._databases = [self._server.create_database()]
+        self._databases = [self._server.create_database(self.template())]
         self._stores: list[Store] = []
+
+    @staticmethod
+    @functools.cache
+    def template() -> str:
+        """A database that has what a store makes when it is opened first."""
+        server = postgresql.shared()
+        name = server.create_database()
+        open_store(server.url(name)).close()
+        return name
 
     @property
     def url(self) -> str:
