@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from tests.fix_spark import without_code
 from tests.patience import PATIENCE
 from tests.scratch_store import ScratchStore
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
+from zeh_spark.errors import LakehouseError
 from zeh_spark.testing import publish, running_publisher
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ def why_absent() -> str | None:
 
 
 DATA = "i INT, key STRING, value STRING, op STRING"
+ORDERS = "https://shop.example/orders"
 
 
 @dataclass
@@ -57,8 +60,8 @@ class Lake:
         publish(self.store, feed, [{"i": number} for number in numbers])
 
     def at(self, name: str) -> str:
-        """A place in the folder."""
-        return str(self.folder / name)
+        """A place in the folder; a name with a dot is one of the catalog."""
+        return name if "." in name else str(self.folder / name)
 
     # Running
 
@@ -82,7 +85,7 @@ class Lake:
         """
         from zeh_spark import lakehouse
 
-        where = self.at(table) if "." not in table else table
+        where = self.at(table)
         given = {"name": name, "cursorColumn": options.get("cursorColumn")}
         if source is None:
             source = {"startingCursors": lakehouse.cursors(self.spark, where, **given)}
@@ -125,6 +128,59 @@ class Lake:
         """As after a crash after the table's commit: Spark does not know of it."""
         for name in (f"{batch}", f".{batch}.crc"):
             (self.folder / checkpoint / "commits" / name).unlink(missing_ok=True)
+
+    # Writing without a query: `orders` is a feed of one partition whose cursors count events
+
+    def writer(self, table: str = "orders", name: str = "orders", **options: Any) -> Any:
+        from zeh_spark import lakehouse
+
+        return lakehouse.DeltaFeedWriter(
+            self.at(table), name=name, checkpointLocation="none", **options
+        )
+
+    def batch(
+        self,
+        number: int,
+        events: range,
+        *,
+        query: str = "query",
+        change: Callable[[DataFrame], DataFrame] = lambda df: df,
+        feed: str = ORDERS,
+        ids: tuple[str, ...] = ("id of orders",),
+        state: bool = False,
+        writer: Any = None,
+        **options: Any,
+    ) -> None:
+        """What Spark gives as a batch of a query: the events from one place of the feed to another.
+        `state`: the query is one with state.
+        """
+        from zeh_spark.lakehouse.following import QueryBatch
+
+        stamps = "'zeh-producer', 'p', 'zeh-partition', '0', 'zeh-sequence', string(id)"
+        frame = self.spark.range(events.start, events.stop, 1, 1)
+        frame = frame.selectExpr("int(id) AS i", "string(id) AS value", f"map({stamps}) AS headers")
+        start, end = ({feed: {"0": str(at)} if at else {}} for at in (events.start, events.stop))
+        place = QueryBatch(query, number, start, end, stateful=state and not number, ids=ids)
+        writer = writer or self.writer(**options)
+        writer._has_state, writer._run = state, uuid.uuid4().hex
+        writer._write(change(frame), place)
+
+    def batches(self, *several: range, **options: Any) -> None:
+        for number, events in enumerate(several):
+            self.batch(number, events, **options)
+
+    def refused(self, number: int, events: range, **options: Any) -> str:
+        """What the error says with which such a batch is refused."""
+        with pytest.raises(LakehouseError) as raised:
+            self.batch(number, events, **options)
+        return without_code(str(raised.value))
+
+    def place(self, table: str = "orders", name: str = "orders", **options: Any) -> int:
+        """Where a new query has to begin."""
+        from zeh_spark import lakehouse
+
+        found = lakehouse.cursors(self.spark, self.at(table), name=name, **options)
+        return 0 if found == "first" else int(json.loads(found)["0"])
 
     # Looking
 

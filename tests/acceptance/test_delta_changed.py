@@ -1,77 +1,70 @@
-"""A feed kept in a Delta table that others change: restored, cleaned, copied, compacted."""
+"""A feed kept in a Delta table that others change: restored, cleaned, copied, compacted.
+
+No query runs: the batches are written as it would write them.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.fix_lake import DATA, said, why_absent
+from tests.fix_lake import why_absent
 from tests.fix_stream import wait_for
-from tests.patience import PATIENCE
 
 pytest.importorskip("delta", reason=why_absent())
 
-from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError
 from zeh_spark.lakehouse.delta_table import LakeTable
+
+MODES = pytest.mark.parametrize("mode", [{}, {"merge_keys": ["i"]}], ids=["append", "merge"])
 
 
 @pytest.mark.slow
 def test_a_restored_table_is_refused_and_continues_from_its_own_cursors(lake):
-    """DL-03: what the restore took back comes again, with a new checkpoint."""
-    lake.grow(range(50), range(50, 80), range(80, 90))
-    lake.restore(0)
-    lake.add(range(90, 100))
-
-    told = lake.fail()
-
-    assert "was taken back, and lacks batches 1 to 2" in told
-    assert lake.numbers() == Counter(range(50))
-    lake.run(checkpoint="new")
-    lake.add(range(100, 110))
-    lake.run(checkpoint="new")
-    assert lake.numbers() == Counter(range(110))
-
-
-@pytest.mark.slow
-def test_a_batch_is_written_again_when_the_restore_took_it_back(lake):
-    """DL-03, A12: Delta would leave it out in silence, as its transactions are not restored."""
-    lake.grow(range(50), range(50, 80))
-    lake.forget(1)
+    """DL-03, A12: what the restore took back comes again, with a new checkpoint; or as the batch
+    that it was, if it comes first. Delta would leave that out in silence, as its transactions are
+    not restored.
+    """
+    lake.batches(range(50), range(50, 80), range(80, 90))
     lake.restore(0)
 
-    lake.run()
-
+    assert "was taken back, and lacks batches 1 to 2" in lake.refused(3, range(90, 100))
+    lake.batch(1, range(50, 80))
     assert lake.numbers() == Counter(range(80))
+    lake.restore(0)
+    assert lake.place() == 50
+    lake.batch(0, range(50, 100), query="new")
+    lake.batch(1, range(100, 110), query="new")
+    assert lake.numbers() == Counter(range(110))
 
 
 @pytest.mark.slow
 def test_a_table_restored_to_before_its_first_batch_begins_anew(lake):
     """Also under its old name."""
-    lake.sql(f"CREATE TABLE {{}} (partition INT, headers MAP<STRING, STRING>, {DATA}) USING delta")
-    lake.add(range(50))
-    lake.run()
+    columns = "i INT, value STRING, headers MAP<STRING, STRING>"
+    lake.sql(f"CREATE TABLE {{}} ({columns}) USING delta")
+    lake.batch(0, range(50))
     lake.sql("RESTORE TABLE {} TO VERSION AS OF 0")
 
-    lake.run(checkpoint="new")
-
+    assert lake.place() == 0
+    lake.batch(0, range(50), query="new")
     assert lake.numbers() == Counter(range(50))
 
 
 @pytest.mark.slow
 def test_a_restore_to_a_time_has_to_be_named(lake):
     """The log does not keep its time zone."""
-    lake.grow(range(50), range(50, 80))
+    lake.batches(range(50), range(50, 80))
     lake.sql(f"RESTORE TABLE {{}} TO TIMESTAMP AS OF '{lake.history()[1].timestamp}'")
 
     with pytest.raises(LakehouseError, match="TO VERSION AS OF"):
-        lakehouse.cursors(lake.spark, lake.at("orders"), name="orders")
+        lake.place()
 
     lake.restore(0)
-    lake.run(checkpoint="new")
-    assert lake.numbers() == Counter(range(80))
+    assert lake.place() == 50
 
 
 @pytest.mark.slow
@@ -79,28 +72,24 @@ def test_a_restore_while_a_batch_is_written_is_noticed(lake, gate):
     """Delta 4.0 refuses the batch. Later ones put it on a table that lacks the one before; nobody
     continues from there.
     """
-    lake.grow(range(50), range(50, 80))
-    lake.add(range(80, 90))
-    query = lake.start(change=gate)
-    wait_for(gate.come.exists)
-    lake.restore(0)
-    gate.open()
-    with pytest.raises(Exception) as raised:
-        query.awaitTermination(PATIENCE)
+    lake.batches(range(50), range(50, 80))
+    with ThreadPoolExecutor() as pool:
+        writing = pool.submit(lake.refused, 2, range(80, 90), change=gate)
+        wait_for(gate.come.exists)
+        lake.restore(0)
+        gate.open()
 
     noticed = "was taken back while the latter was written|holds all up to batch 0 "
-    assert re.search(noticed, said(raised.value))
-    assert re.search(noticed, lake.fail())
+    assert re.search(noticed, writing.result())
+    assert re.search(noticed, lake.refused(2, range(80, 90)))
     lake.restore(1)
-    lake.run(checkpoint="new")
-    assert lake.numbers() == Counter(range(90))
+    assert lake.place() == 80
 
 
 @pytest.mark.slow
 def test_another_writer_and_optimize_change_nothing(lake):
     """The table is an ordinary one; the record is searched for as far back as it is."""
-    lake.add(range(50))
-    lake.run()
+    lake.batch(0, range(50))
     for number in range(-4, 0):
         lake.sql(f"INSERT INTO {{}} (i) VALUES ({number})")
     lake.sql("OPTIMIZE {}")
@@ -108,49 +97,45 @@ def test_another_writer_and_optimize_change_nothing(lake):
     assert page_by_page == LakeTable(lake.spark, lake.at("orders")).standing("orders")
     assert page_by_page.record.batch == 0
     lake.vacuum()
-    lake.add(range(50, 80))
-    lake.drop("checkpoint")
 
-    lake.run()
+    lake.batch(0, range(50, 80), query="new")
 
     assert lake.numbers() == Counter(range(-4, 80))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"merge_keys": ["i"]}], ids=["append", "merge"])
-def test_optimize_while_a_batch_is_written_changes_nothing(lake, gate, options):
+@MODES
+def test_optimize_while_a_batch_is_written_changes_nothing(lake, gate, mode):
     """The batch is tried again where Delta cannot bring the two together."""
-    lake.grow(range(25), range(25, 50), **options)
-    lake.add(range(40, 60))
-    query = lake.start(change=gate, **options)
-    wait_for(gate.come.exists)
-    lake.sql("OPTIMIZE {}")
-    gate.open()
-    assert query.awaitTermination(PATIENCE)
+    lake.batches(range(25), range(25, 50), **mode)
+    with ThreadPoolExecutor() as pool:
+        writing = pool.submit(lake.batch, 2, range(50, 60), change=gate, **mode)
+        wait_for(gate.come.exists)
+        # in a session of its own: that of a batch has the batch's transaction as a setting
+        lake.spark.newSession().sql(f"OPTIMIZE delta.`{lake.at('orders')}`")
+        gate.open()
+    writing.result()
 
-    doubled = range(40, 50) if not options else ()
-    assert lake.numbers() == Counter([*range(60), *doubled])
+    assert lake.numbers() == Counter(range(60))
 
 
 @pytest.mark.slow
-def test_a_cleaned_log_is_noticed(lake):
-    """Where neither the log nor the rows tell, nobody guesses."""
-    lake.add(range(50))
-    lake.run()
-    place = lakehouse.cursors(lake.spark, lake.at("orders"), name="orders")
-    lake.clean_log()
-    lake.add(range(50, 60))
+@MODES
+def test_a_table_that_compacts_itself_changes_nothing(lake, mode):
+    """As tables on Databricks often do."""
+    lake.spark.conf.set("spark.databricks.delta.autoCompact.enabled", "true")
+    lake.spark.conf.set("spark.databricks.delta.autoCompact.minNumFiles", "2")
+    try:
+        lake.batches(range(10), range(10, 20), range(20, 30), range(30, 40), **mode)
+    finally:
+        lake.spark.conf.unset("spark.databricks.delta.autoCompact.enabled")
+        lake.spark.conf.unset("spark.databricks.delta.autoCompact.minNumFiles")
 
-    with pytest.raises(LakehouseError, match="zeh-spark:orders:0@0"):
-        lakehouse.cursors(lake.spark, lake.at("orders"), name="orders")
-    told = lake.fail(checkpoint="from the beginning", source={})
-    assert "{_first}" in told
-    told = lake.fail(checkpoint="new", source={"startingCursors": place}, accept=to_accept(told))
+    assert lake.numbers() == Counter(range(40))
+    assert "OPTIMIZE" in {row.operation for row in lake.history()}
 
-    lake.run(checkpoint="new", source={"startingCursors": place}, accept=to_accept(told))
-    lake.add(range(60, 70))
-    lake.run(checkpoint="new", accept=to_accept(told))
-    assert lake.numbers() == Counter([-1, *range(70)])
+
+# Rows without their log
 
 
 def to_accept(told):
@@ -158,97 +143,63 @@ def to_accept(told):
 
 
 @pytest.mark.slow
-def test_another_name_on_a_table_with_a_cleaned_log_has_to_be_meant(lake):
-    """It could be the one whose record is gone, mistyped."""
-    lake.add(range(5))
-    lake.run()
+def test_a_cleaned_log_is_noticed(lake):
+    """Where neither the log nor the rows tell, nobody guesses. Another name has to be meant: it
+    could be the one whose record is gone, mistyped.
+    """
+    lake.batch(0, range(50))
     lake.clean_log()
 
-    told = lake.fail(name="order", checkpoint="new")
-
-    assert "commits before version" in told
-    assert lake.numbers() == Counter([-1, *range(5)])
+    with pytest.raises(LakehouseError, match="zeh-spark:orders:0@0"):
+        lake.place()
+    assert "{_first}" in lake.refused(0, range(60), query="from the beginning")
+    assert "commits before version" in lake.refused(0, range(50), query="new", name="order")
+    told = lake.refused(0, range(50, 60), query="new")
+    lake.batch(0, range(50, 60), query="new", accept=to_accept(told))
+    lake.batch(1, range(60, 70), query="new", accept=to_accept(told))
+    assert lake.numbers() == Counter([-1, *range(70)])
 
 
 @pytest.mark.slow
 def test_a_column_keeps_the_cursors_where_the_log_is_cleaned(lake):
     """The rows know it themselves."""
     kept = {"cursorColumn": "_cursors"}
-    lake.add(range(50))
-    lake.run(**kept)
+    lake.batch(0, range(50), **kept)
     lake.clean_log()
-    lake.add(range(50, 60))
-    lake.run(**kept)
+    lake.batch(1, range(50, 60), **kept)
     lake.clean_log()
-    lake.add(range(60, 70))
-    lake.drop("checkpoint")
 
-    lake.run(**kept)
-
+    assert lake.place(**kept) == 60
+    lake.batch(0, range(60, 70), query="new", **kept)
     assert lake.numbers() == Counter([-1, -1, *range(70)])
 
 
 @pytest.mark.slow
 def test_a_clone_is_noticed(lake):
     """It has the rows, and not the log."""
-    lake.add(range(50))
-    lake.run()
+    lake.batch(0, range(50))
     lake.sql(f"CREATE TABLE delta.`{lake.at('copy')}` SHALLOW CLONE {{}}")
-    place = lakehouse.cursors(lake.spark, lake.at("orders"), name="orders")
-    lake.add(range(50, 60))
 
-    told = lake.fail("copy", checkpoint="from the beginning", source={})
+    told = lake.refused(0, range(60), query="from the beginning", table="copy")
     assert "clone of" in told and "{_first}" in told
-    told = lake.fail("copy", checkpoint="new", source={"startingCursors": place})
-
-    lake.run("copy", checkpoint="new", source={}, accept=to_accept(told))
-    lake.run("copy", checkpoint="new")
+    told = lake.refused(0, range(50, 60), query="new", table="copy")
+    lake.batch(0, range(50, 60), query="new", table="copy", accept=to_accept(told))
+    assert lake.place("copy") == 60
     assert lake.numbers("copy") == Counter(range(60))
 
 
 @pytest.mark.slow
-def test_a_table_that_was_replaced_begins_anew(lake):
-    """The old checkpoint does not continue as if nothing had happened."""
-    lake.add(range(50))
-    lake.run()
-    lake.sql(
-        "CREATE OR REPLACE TABLE {} USING delta AS SELECT * FROM {} WHERE false".replace(
-            "FROM {}", f"FROM delta.`{lake.at('orders')}`"
-        )
-    )
-    lake.add(range(50, 60))
-
-    assert "was emptied or replaced" in lake.fail()
-    lake.run(checkpoint="new")
-    assert lake.numbers() == Counter(range(60))
-
-
-@pytest.mark.slow
-def test_a_table_that_was_rewritten_is_noticed(lake):
-    """It has the rows, and its own log says that nothing came before."""
-    lake.add(range(50))
-    lake.run()
+def test_a_table_that_was_replaced_or_rewritten_is_noticed(lake):
+    """The old checkpoint does not continue as if nothing had happened. An empty table begins anew;
+    one with rows may have them, though its own log says that nothing came before.
+    """
     here = f"delta.`{lake.at('orders')}`"
-    lake.spark.sql(f"CREATE OR REPLACE TABLE {here} USING delta AS SELECT * FROM {here}")
-    lake.add(range(50, 60))
+    replaced = f"CREATE OR REPLACE TABLE {here} USING delta AS SELECT * FROM {here}"
+    lake.batch(0, range(50))
+    lake.spark.sql(f"{replaced} WHERE false")
 
-    told = lake.fail(checkpoint="new", source={})
-
-    assert "say accept='zeh-spark:orders:0@0 from" in told
-    assert lake.numbers() == Counter(range(50))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"merge_keys": ["i"]}], ids=["append", "merge"])
-def test_a_table_that_compacts_itself_changes_nothing(lake, options):
-    """As tables on Databricks often do."""
-    lake.spark.conf.set("spark.databricks.delta.autoCompact.enabled", "true")
-    lake.spark.conf.set("spark.databricks.delta.autoCompact.minNumFiles", "2")
-    try:
-        lake.grow(range(10), range(10, 20), range(20, 30), range(30, 40), **options)
-    finally:
-        lake.spark.conf.unset("spark.databricks.delta.autoCompact.enabled")
-        lake.spark.conf.unset("spark.databricks.delta.autoCompact.minNumFiles")
-
-    assert lake.numbers() == Counter(range(40))
-    assert "OPTIMIZE" in {row.operation for row in lake.history()}
+    assert "was emptied or replaced" in lake.refused(1, range(50, 60))
+    lake.batch(0, range(60), query="new")
+    lake.spark.sql(replaced)
+    assert "say accept='zeh-spark:orders:" in lake.refused(0, range(70), query="newer")
+    assert lake.numbers() == Counter(range(60))

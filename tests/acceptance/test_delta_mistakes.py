@@ -21,46 +21,14 @@ from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse.delta_table import LakeTable
 
 
-def test_another_feed_under_a_name_is_refused(lake):
-    """Cursors of one feed mean nothing in another."""
-    lake.add(range(10))
-    lake.add(range(10), feed="returns")
-    lake.run()
-    query = lakehouse.to_delta(
-        lake.read("returns"),
-        lake.at("orders"),
-        name="orders",
-        checkpointLocation=lake.at("new"),
-        trigger={"availableNow": True},
-    )
-
-    with pytest.raises(Exception) as raised:
-        query.awaitTermination(PATIENCE)
-
-    told = said(raised.value)
-    assert lake.url("orders") in told and lake.url("returns") in told
-    assert 10 == lake.table().count()
-
-
-def test_a_feed_under_another_name_is_refused(lake):
-    """A mistyped name would bring the whole feed again."""
-    lake.add(range(10))
-    lake.run()
-
-    told = lake.fail(name="order", checkpoint="new")
-
-    assert "under name='orders'" in told and lake.at("orders") in told
-    assert 10 == lake.table().count()
-
-
 def test_a_relative_path_is_one_from_the_working_directory(lake):
     """As for Spark's own readers and writers; statements that errors name work anywhere."""
-    lake.add(range(10))
     table = os.path.relpath(lake.at("orders"))
+    given = {"name": "orders", "checkpointLocation": "none"}
 
-    lake.run(table)
-    lake.add(range(10, 20))
-    lake.run(table)
+    for number in range(2):
+        writer = lakehouse.DeltaFeedWriter(table, **given)
+        lake.batch(number, range(10 * number, 10 * number + 10), writer=writer)
 
     assert Counter(range(20)) == lake.numbers()
     assert f"delta.`file:{lake.at('orders')}`" == LakeTable(lake.spark, table).identifier
@@ -133,88 +101,70 @@ def test_a_stream_that_is_no_feed_is_refused(lake):
 
 
 @pytest.mark.parametrize("operation", [lakehouse.cursors, lakehouse.to_delta])
-def test_files_that_are_no_table_are_refused(lake, operation):
-    """Delta would make a table beside them, and never show them again."""
+def test_what_is_no_table_is_refused(lake, operation):
+    """By its name: files, beside which Delta would make a table, and never show them again; a table
+    of another format, and one with features of the future; and what is no name.
+    """
     lake.spark.range(5).write.parquet(lake.at("orders"))
-
-    with pytest.raises(LakehouseError, match="not a Delta table"):
-        call(operation, lake)
-
-
-@pytest.mark.parametrize("operation", [lakehouse.cursors, lakehouse.to_delta])
-def test_a_table_of_another_format_is_refused(lake, operation):
-    """By its name."""
-    lake.spark.sql("CREATE OR REPLACE TEMP VIEW unused AS SELECT 1")
     lake.spark.sql("DROP TABLE IF EXISTS of_parquet")
     lake.spark.range(5).write.format("parquet").saveAsTable("of_parquet")
-
-    with pytest.raises(LakehouseError, match=r"of_parquet.*not a Delta table"):
-        call(operation, lake, "of_parquet")
+    make_table_of_the_future(lake)
+    for table, told in (
+        (lake.at("orders"), "not a Delta table"),
+        ("of_parquet", r"of_parquet.*not a Delta table"),
+        (lake.at("future"), r"(?s)newer Delta.*quantum"),
+        *((name, "the path or the name of a Delta table") for name in NO_NAMES),
+    ):
+        with pytest.raises(LakehouseError, match=told):
+            call(operation, lake, table)
     lake.spark.sql("DROP TABLE of_parquet")
 
 
-@pytest.mark.parametrize("operation", [lakehouse.cursors, lakehouse.to_delta])
-def test_a_table_with_features_of_the_future_is_refused(lake, operation):
-    """With the feature's name, and what to do."""
-    lake.spark.range(5).write.format("delta").save(lake.at("orders"))
-    log = lake.folder / "orders" / "_delta_log"
-    first = log / f"{0:020}.json"
-    actions = [json.loads(line) for line in first.read_text().splitlines()]
+NO_NAMES = ["", "not a name", "a.b.c.d", "no_catalog.shop.orders"]
+
+
+def make_table_of_the_future(lake):
+    lake.spark.range(5).write.format("delta").save(lake.at("today"))
+    name = f"_delta_log/{0:020}.json"
+    actions = [json.loads(line) for line in (lake.folder / "today" / name).read_text().splitlines()]
     features = {"readerFeatures": ["quantum"], "writerFeatures": ["quantum"]}
     for action in actions:
         if "protocol" in action:
             action["protocol"] = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
-    (lake.folder / "future" / "_delta_log").mkdir(parents=True)
-    text = "".join(json.dumps(action) + "\n" for action in actions)
-    (lake.folder / "future" / "_delta_log" / first.name).write_text(text)
-
-    with pytest.raises(LakehouseError, match=r"(?s)newer Delta.*quantum"):
-        call(operation, lake, lake.at("future"))
+    first = lake.folder / "future" / name
+    first.parent.mkdir(parents=True)
+    first.write_text("".join(json.dumps(action) + "\n" for action in actions))
 
 
-def call(operation, lake, table=None):
-    table = table or lake.at("orders")
+def call(operation, lake, table):
     if operation is lakehouse.cursors:
         return operation(lake.spark, table, name="orders")
     checkpoint = lake.at("checkpoint")
     return operation(lake.read(), table, name="orders", checkpointLocation=checkpoint)
 
 
-def test_a_frame_that_lacks_a_column_keeps_to_the_table(lake):
-    """As with Delta itself: NULL where the frame has nothing, an error where types differ."""
-    lake.add(range(5))
-    lake.run()
-    lake.add(range(5, 10))
+def test_a_frame_that_does_not_fit_the_table_is_refused(lake):
+    """NULL where the frame has nothing, as with Delta itself, and an error where types differ. The
+    events' own column is not taken for cursors, whatever case its name is written in.
+    """
+    lake.batch(0, range(5))
+    lake.batch(1, range(5, 10), change=lambda df: df.drop("value"))
 
-    told = lake.fail(change=lambda df: df.selectExpr("* EXCEPT (i)", "concat(i, 'x') AS i"))
+    def other_type(df):
+        return df.selectExpr("* EXCEPT (i)", "concat(i, 'x') AS i")
 
+    told = lake.refused(2, range(10, 15), change=other_type)
     assert "Give the frame the table's columns and types" in told
-
-
-@pytest.mark.parametrize("name", ["", "not a name", "a.b.c.d", "no_catalog.shop.orders"])
-def test_a_name_that_is_none_is_refused(lake, name):
-    """With what names and paths look like."""
-    with pytest.raises(LakehouseError, match="the path or the name of a Delta table"):
-        lakehouse.cursors(lake.spark, name, name="orders")
+    assert "'value'" in lake.refused(2, range(10, 15), cursorColumn="Value")
+    assert lake.numbers() == Counter(range(10))
 
 
 @pytest.mark.slow
 def test_appending_to_a_merged_table_is_refused(lake):
     """merge_keys were forgotten: keys would be there twice."""
-    lake.add(range(10))
-    lake.run(merge_keys=["i"])
-    lake.add(range(10))
+    lake.batch(0, range(10), merge_keys=["i"])
 
-    assert "was made by a merge" in lake.fail()
-    lake.run(merge_keys=["i"])
-    assert 10 == lake.table().count()
-
-
-def test_a_column_of_the_events_is_not_taken_for_cursors(lake):
-    """It would be lost, whatever case its name is written in."""
-    lake.add(range(10))
-
-    assert "'value'" in lake.fail(cursorColumn="Value")
+    assert "was made by a merge" in lake.refused(1, range(10, 20))
 
 
 def test_a_frame_that_is_no_stream_is_refused(lake):

@@ -142,7 +142,13 @@ class DeltaFeedWriter:
         """
         spark = batch.sparkSession
         check_delta(spark, self._table)
-        place = self._place(spark, number)
+        self._write(batch, self._place(spark, number))
+
+    def _write(self, batch: DataFrame, place: QueryBatch) -> None:
+        """Write a batch that lies at a place of its query, which may conflict with other writers.
+
+        Tests call it to write without a query.
+        """
         with evaluated(batch) if self._has_state else nullcontext():
             if self._has_state:
                 place = replace(place, content=content_of(batch))
@@ -153,7 +159,7 @@ class DeltaFeedWriter:
                 except PySparkException as exc:
                     if attempt + 1 == _TRIES or not is_conflict(exc):
                         raise
-        self._last = number, place.end
+        self._last = place.number, place.end
 
     def _write_once(self, batch: DataFrame, place: QueryBatch, run: str) -> None:
         table = LakeTable(batch.sparkSession, self._table)

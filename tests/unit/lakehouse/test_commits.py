@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from zeh_spark.errors import LakehouseError
 from zeh_spark.lakehouse.commits import (
+    BatchContent,
     CommitRecord,
     TableCommit,
     TableStanding,
@@ -249,6 +250,9 @@ def test_a_generation_has_transactions_of_its_own():
 
 OUT_OF_PLACE = {
     "the other query still runs": batch(0, "new", start=0),
+    "{_first}": QueryBatch("new", 0, {FEED: {}}, at(4)),
+    "zeh_spark.lakehouse.cursors(spark, ": QueryBatch("new", 0, {FEED: {}}, at(4)),
+    "begins its batch 0 at": batch(0, "new", start=99),
     "the checkpoint was taken back": batch(2),
     "now from": batch(3, end=at(99)),
     "lacks batches 4 to 4": batch(5),
@@ -264,13 +268,36 @@ OUT_OF_PLACE = {
 
 @pytest.mark.parametrize("told", OUT_OF_PLACE)
 def test_a_batch_that_does_not_follow_is_refused(told):
-    """With both sides, and with the way on."""
+    """With both sides, and with the way on. F13: also from a checkpoint that was taken back, which
+    would cut the feed otherwise than the table has it.
+    """
     for accept in (None, "", "None", "nothing"):
         with pytest.raises(LakehouseError) as raised:
             next_record("t", "orders", TableStanding(3, record(3)), OUT_OF_PLACE[told], accept)
 
     assert told in str(raised.value) and "table t, name='orders'" in str(raised.value)
     assert at(3) == raised.value.expected
+
+
+SUM = BatchContent(2, "0123456789")
+CONTENTS = [
+    (SUM, None, "written by a query with state, and this query is without state"),
+    (None, SUM, "written by a query without state, and this query is with state"),
+    (SUM, BatchContent(1, "abcdef"), "An option of the query was changed"),
+    (SUM, BatchContent(2, "abcdef"), "its rows depend on chance or on a clock"),
+]
+
+
+@pytest.mark.parametrize(("there", "again", "told"), CONTENTS)
+def test_a_batch_that_comes_again_with_other_rows_is_refused(there, again, told):
+    """They would be missing, or be there twice."""
+    stands = TableStanding(3, replace(record(4), content=there))
+    given = replace(batch(4), content=again)
+
+    with pytest.raises(LakehouseError, match=told):
+        next_record("t", "orders", stands, given, None)
+
+    assert next_record("t", "orders", stands, replace(given, content=there), None) is None
 
 
 def test_a_batch_that_moved_no_cursor_is_missed_all_the_same():
