@@ -121,44 +121,36 @@ def test_the_newest_event_of_each_key_is_shown(merge, spark):
         assert 0 == merge.frame().where("_zeh_deleted <> gone").count()
 
 
-def test_a_batch_is_as_good_as_its_events_one_by_one(merge):
-    """However a producer's events are cut into batches, and in whatever order they come."""
-    events = [event(1, n, "a", n) for n in range(6)]
-
-    merge(*events[3:5])
-    merge(events[1], events[5], events[5])
-    merge(events[0])
-
-    assert {1: 5} == merge.shown()
+def own(number, **more):
+    """Of producer `a`; its value is its number."""
+    return {"value": number, "producer": "a", "sequence": number, **more}
 
 
-@pytest.mark.slow
-def test_an_older_event_does_not_hide_a_newer_one_of_another_producer(merge):
-    """It is outranked by the table's; the other one is not."""
-    merge(event(1, 5, "a", 5))
-
-    merge(event(1, 70, "b", 0), event(1, 3, "a", 3))
-
-    assert {1: 70} == merge.shown()
-
-
-def test_without_stamps_the_later_event_wins(merge):
-    """Within a batch, and from batch to batch."""
-    merge(event(1, 10), event(1, 11), event(2, 20))
-    merge(event(2, 21))
-
-    assert {1: 11, 2: 21} == merge.shown()
+CASES = {
+    "however a producer's events are cut into batches": ([own(1), own(5)], [own(3)], 5),
+    "whatever order they come in, and however often": ([own(3)], [own(1), own(5), own(5)], 5),
+    "an older one does not hide a newer one of another producer": (
+        [own(5)],
+        [{"value": 70, "producer": "b", "sequence": 0}, own(3)],
+        70,
+    ),
+    "without stamps the later one of a batch": ([{"value": 10}, {"value": 11}], [], 11),
+    "without stamps that of the later batch": ([{"value": 20}], [{"value": 21}], 21),
+    "a late one does not bring a deleted key back": ([own(1), own(5, gone=True)], [own(3)], None),
+    "a newer one does": ([own(1), own(6, gone=True)], [own(7)], 7),
+    "a deletion": ([own(1)], [own(2, gone=True)], None),
+}
 
 
-@pytest.mark.slow
-def test_a_deleted_key_stays_deleted(merge):
-    """A late event from before the deletion does not bring it back; a newer one does."""
-    merge(event(1, 10, "a", 0), event(2, 20, "a", 1))
-    merge(event(1, 0, "a", 5, gone=True), event(2, 0, "a", 6, gone=True))
+def test_of_each_key_the_newest_event_is_shown(merge):
+    """Two batches, in which each case has a key of its own."""
+    for batch in (0, 1):
+        merge(*(event(k, **each) for k, case in enumerate(CASES.values()) for each in case[batch]))
 
-    merge(event(1, 11, "a", 3), event(2, 21, "a", 7))
-
-    assert {2: 21} == merge.shown()
+    shown = merge.shown()
+    assert {name: case[2] for name, case in CASES.items()} == {
+        name: shown.get(key) for key, name in enumerate(CASES)
+    }
 
 
 def test_deleted_keys_are_purged_by_age(merge, spark):
@@ -200,21 +192,12 @@ def test_fields_within_a_column_are_added_too(merge):
 NESTED = EVENTS.replace("value INT", "value STRUCT<{}>")
 
 
-def test_a_users_own_setting_stays(merge, spark):
-    """What a session has as metadata of its commits is there afterwards."""
-    name = "spark.databricks.delta.commitInfo.userMetadata"
-    spark.conf.set(name, "mine")
-    try:
-        merge(event(1, 1), app_id="silver", version=0)
-        assert "mine" == spark.conf.get(name)
-    finally:
-        spark.conf.unset(name)
-
-
-@pytest.mark.parametrize("names", [("first", "second"), ("a.b", "by key"), ("x`y", "events")])
-def test_columns_may_have_any_name(spark, tmp_path, names):
+@pytest.mark.slow
+def test_columns_may_have_any_name(spark, tmp_path):
     """Also those of structs, and of our own."""
-    schema = f"`{names[0].replace('`', '``')}` INT, `{names[1]}` INT, headers MAP<STRING, STRING>"
+    keys, values = ["first", "a.b", "x`y"], ["second", "by key", "events"]
+    names = ", ".join(f"`{name.replace('`', '``')}` INT" for name in (*keys, *values))
+    schema = f"{names}, headers MAP<STRING, STRING>"
     table = str(tmp_path / "named")
     mapped = {"delta.columnMapping.mode": "name"}
     empty = spark.createDataFrame([], schema)
@@ -223,42 +206,40 @@ def test_columns_may_have_any_name(spark, tmp_path, names):
     ).write.format("delta").options(**mapped).save(table)
 
     for value in (1, 2):
-        lakehouse.merge(spark.createDataFrame([(7, value, {})], schema), table, [names[0]])
+        frame = spark.createDataFrame([(7, 8, 9, value, value, value, {})], schema)
+        lakehouse.merge(frame, table, keys)
 
-    assert [(7, 2)] == [row[:2] for row in spark.read.format("delta").load(table).collect()]
+    rows = spark.read.format("delta").load(table).collect()
+    assert [(7, 8, 9, 2, 2, 2)] == [row[:6] for row in rows]
 
 
 @pytest.mark.slow
-def test_a_version_of_an_app_is_merged_once(merge, spark):
-    """For the stream of a Delta table; and no setting stays behind."""
-    for _ in range(2):
-        merge(event(1, 10), event(3, 30), app_id="silver", version=0)
-    merge(event(2, 20), app_id="silver", version=1)
-    merge(event(3, 30), event(1, 10), app_id="silver", version=0)
+def test_a_version_with_other_rows_is_refused(merge, spark):
+    """For the stream of a Delta table: the same rows are merged once, in whatever order. Delta
+    itself would leave others out without a word. What the error prints keeps the first, and is
+    about that version only. Settings of the session stay as they are.
+    """
+    metadata = "spark.databricks.delta.commitInfo.userMetadata"
+    spark.conf.set(metadata, "mine")
+    try:
+        merge(event(1, 10), event(3, 30), app_id="silver", version=7)
+        merge(event(3, 30), event(1, 10), app_id="silver", version=7)
+        with pytest.raises(LakehouseError, match="Spark gives it again with") as raised:
+            merge(event(1, 11), app_id="silver", version=7)
+        accept = re.search(r"accept='(.*?)'", str(raised.value))[1]
+        merge(event(1, 11), app_id="silver", version=7, accept=accept)
+        assert {1: 10, 3: 30} == merge.shown()
+        merge(event(2, 20), app_id="silver", version=8, accept=accept)
+        with pytest.raises(LakehouseError, match="Spark gives it again with"):
+            merge(event(2, 21), app_id="silver", version=8, accept=accept)
+        with pytest.raises(LakehouseError, match="up to 8, but not that one"):
+            merge(event(1, 11), app_id="silver", version=6)
+        assert "mine" == spark.conf.get(metadata)
+    finally:
+        spark.conf.unset(metadata)
 
     assert {1: 10, 2: 20, 3: 30} == merge.shown()
     assert [] == [name for name in spark.conf.getAll if "txn" in name or "userMetadata" in name]
-
-
-@pytest.mark.slow
-def test_a_version_with_other_rows_is_refused(merge):
-    """Delta itself would leave them out without a word. What the error prints keeps the first, and
-    is about that version only.
-    """
-    merge(event(1, 10), app_id="silver", version=7)
-
-    with pytest.raises(LakehouseError, match="Spark gives it again with") as raised:
-        merge(event(1, 11), app_id="silver", version=7)
-    accept = re.search(r"accept='(.*?)'", str(raised.value))[1]
-    merge(event(1, 11), app_id="silver", version=7, accept=accept)
-    assert {1: 10} == merge.shown()
-    merge(event(2, 20), app_id="silver", version=8, accept=accept)
-    with pytest.raises(LakehouseError, match="Spark gives it again with"):
-        merge(event(2, 21), app_id="silver", version=8, accept=accept)
-    with pytest.raises(LakehouseError, match="up to 8, but not that one"):
-        merge(event(1, 11), app_id="silver", version=6)
-
-    assert {1: 10, 2: 20} == merge.shown()
 
 
 @pytest.mark.slow
@@ -278,42 +259,25 @@ def test_a_version_that_a_restore_took_back_is_not_left_out(merge, spark):
     assert {1: 10} == merge.shown()
 
 
-@pytest.mark.parametrize(
-    ("events", "options", "told"),
-    [
-        ([event(None, 1)], {}, "NULL in the merge key 'key'"),
-        ([event(1, 1)], {"keys": ["id"]}, "have to be columns of the frame"),
-        ([event(1, 1)], {"keys": []}, "have to be columns of the frame"),
-        ([event(1, 1)], {"version": 3}, "need each other"),
-        ([event(1, 1)], {"deleted": "gon"}, "deleted='gon' is no condition"),
-    ],
-    ids=["null key", "no such column", "no keys", "half a transaction", "no condition"],
-)
-def test_what_cannot_be_merged_is_refused(one_row, events, options, told):
+REFUSED = [
+    ([event(None, 1)], {}, "NULL in the merge key 'key'"),
+    ([event(1, 1)], {"keys": ["id"]}, "have to be columns of the frame"),
+    ([event(1, 1)], {"keys": []}, "have to be columns of the frame"),
+    ([event(1, 1)], {"version": 3}, "need each other"),
+    ([event(1, 1)], {"deleted": "gon"}, "deleted='gon' is no condition"),
+    # a key that is cast is another key, and our columns are ours
+    ([("5", 1, False, {})], {"schema": EVENTS.replace("key INT", "key STRING")}, "CAST(key AS int"),
+    ([event(5, 1)], {"schema": EVENTS.replace("value", "_ZEH_deleted")}, "_ZEH_deleted"),
+]
+
+
+def test_what_cannot_be_merged_is_refused(one_row):
     """By name; the table stays as it is."""
-    with pytest.raises((LakehouseError, PySparkException)) as raised:
-        one_row(*events, **options)
+    for events, options, told in REFUSED:
+        with pytest.raises((LakehouseError, PySparkException), match=re.escape(told)):
+            one_row(*events, **options)
 
-    assert told in str(raised.value)
     assert {5: 50} == one_row.shown()
-
-
-@pytest.mark.parametrize(
-    ("schema", "told"),
-    [
-        ("key STRING, value INT, gone BOOLEAN, headers MAP<STRING, STRING>", "CAST(key AS int)"),
-        ("key INT, _ZEH_deleted INT, gone BOOLEAN, headers MAP<STRING, STRING>", "_ZEH_deleted"),
-    ],
-    ids=["another type", "a column of ours"],
-)
-def test_a_frame_that_would_not_fit_is_refused(one_row, schema, told):
-    """A key that is cast is another key, and our columns are ours."""
-    row = ("5" if "key STRING" in schema else 5, 1, False, {})
-
-    with pytest.raises(LakehouseError) as raised:
-        one_row(row, schema=schema)
-
-    assert told in str(raised.value) and {5: 50} == one_row.shown()
 
 
 def test_what_cannot_be_purged_is_refused(one_row, spark):
