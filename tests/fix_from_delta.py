@@ -1,29 +1,18 @@
-"""A Delta table that is published as a feed: what is written to it, and who publishes it."""
+"""A Delta table that is published as a feed, and what is written to it."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.fix_lake import vacuum
-from tests.fix_spark import ENVIRONMENT
 from zeh_spark import lakehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.fix_sink import Sink
-
-PROGRAM = Path(__file__).parent / "programs" / "delta_to_feed.py"
 CHANGES = {"key": "k", "change_feed": True}
 
 
@@ -71,29 +60,3 @@ class Source:
 @pytest.fixture
 def source(spark: SparkSession, tmp_path: Path) -> Source:
     return Source(spark, tmp_path / "source")
-
-
-def started(source: Source, sink: Sink, how: Mapping[str, Any]) -> subprocess.Popen[bytes]:
-    """`delta_to_feed.py` in a process of its own, on the sink's checkpoint; what it says is in
-    `log` beside that.
-    """
-    job = {
-        "table": source.path,
-        "how": how,
-        "checkpoint": str(sink.checkpoint),
-        "options": {"url": sink.target.url, "producerId": "spark"},
-    }
-    with (sink.folder / "log").open("w") as log:
-        return subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(PROGRAM), json.dumps(job)],
-            env={**os.environ, **ENVIRONMENT},
-            start_new_session=True,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-
-
-def kill(driver: subprocess.Popen[bytes]) -> None:
-    """The JVM, too."""
-    with suppress(ProcessLookupError):
-        os.killpg(driver.pid, signal.SIGKILL)

@@ -5,13 +5,17 @@ The letters and numbers are those of the failure modes, see tests/README.md.
 
 import base64
 import json
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 import requests
 
-from tests.fix_sink import CALLS, lost, remedy
+from tests.fix_killed import reached, run_until_killed, stopped
+from tests.fix_sink import Sink, Target, Watched, lost, new_store
 from tests.patience import PATIENCE
 from zeh_spark.protocol.dead_letters import letters
+from zeh_spark.publisher import open_store
+from zeh_spark.testing import running_publisher
 
 ODD = base64.b64encode(b'"\xe9"').decode()
 
@@ -44,91 +48,70 @@ def dead(target):
 # Which rows
 
 
+TEXTS = """
+CASE id
+    WHEN 1 THEN 'x{'
+    WHEN 2 THEN 'null'
+    WHEN 3 THEN NULL
+    WHEN 4 THEN concat(repeat('[', 501), repeat(']', 501))
+    WHEN 5 THEN CAST(X'22E922' AS STRING)
+    WHEN 6 THEN concat('"', repeat('x', 70000), '"')
+    ELSE '1'
+END AS data, IF(id = 7, 3, 0) AS partition, map('a', IF(id = 8, NULL, 'b')) AS headers
+"""
+BAD_TEXTS = {
+    "data: not JSON": {"data": "x{"},
+    "data: the JSON null": {"data": "null"},
+    "data is NULL": {"data": None},
+    "data: it is nested 501 deep": {"data": "[" * 501 + "]" * 501},
+    "data: not UTF-8": {"base64": ODD},
+    "the event takes 70,0": {"data": '"' + "x" * 70_000 + '"'},
+    "the partition is not in 0 to 2": {"data": "1", "partition": 3},
+    "headers: the value of a header is NULL": {"data": "1", "headers": {"a": None}},
+}
+FIELDS = """
+id AS i, IF(id = 7, double('NaN'), 1.5D) AS x,
+IF(id = 8, DATE'10183-09-21', DATE'2026-11-20') AS d, string(id) AS key
+"""
+BAD_FIELDS = {
+    "x: JSON has no NaN": {"unfit": '{"i":7,"x":"NaN","d":"2026-11-20","key":"7"}', "key": "7"},
+    "d: its year is not in 1 to 9999": {
+        "unfit": '{"i":8,"x":1.5,"d":"10183-09-21","key":"8"}',
+        "key": "8",
+    },
+}
+
+
 @pytest.mark.parametrize(
-    ("columns", "reason", "row"),
-    [
-        ("IF(id = 7, 'x{', '1') AS data", "data: not JSON", {"data": "x{"}),
-        ("IF(id = 7, 'null', '1') AS data", "data: the JSON null", {"data": "null"}),
-        ("IF(id = 7, NULL, '1') AS data", "data is NULL", {"data": None}),
-        (
-            "IF(id = 7, concat(repeat('[', 501), repeat(']', 501)), '1') AS data, 'k' AS key",
-            "data: it is nested 501 deep",
-            {"data": "[" * 501 + "]" * 501, "key": "k"},
-        ),
-        (
-            "IF(id = 7, CAST(X'22E922' AS STRING), '1') AS data",
-            "data: not UTF-8",
-            {"base64": ODD},
-        ),
-        (
-            "concat('\"', repeat('x', IF(id = 7, 70000, 1)), '\"') AS data",
-            "the event takes 70,0",
-            {"data": '"' + "x" * 70_000 + '"'},
-        ),
-        (
-            "'1' AS data, IF(id = 7, 3, 0) AS partition",
-            "the partition is not in 0 to 2",
-            {"data": "1", "partition": 3},
-        ),
-        (
-            "'1' AS data, map('a', IF(id = 7, NULL, 'b')) AS headers",
-            "headers: the value of a header is NULL",
-            {"data": "1", "headers": {"a": None}},
-        ),
-        (
-            "id AS i, IF(id = 7, double('NaN'), 1.5D) AS x, string(id) AS key",
-            "x: JSON has no NaN",
-            {"unfit": '{"i":7,"x":"NaN","key":"7"}', "key": "7"},
-        ),
-        (
-            "struct(IF(id = 7, DATE'10183-09-21', DATE'2026-11-20') AS d) AS data",
-            "data: d: its year is not in 1 to 9999",
-            {"unfit": '{"d":"10183-09-21"}'},
-        ),
-    ],
+    ("columns", "usual", "bad"),
+    [(TEXTS, {"partition": 0, "headers": {"a": "b"}}, BAD_TEXTS), (FIELDS, {}, BAD_FIELDS)],
+    ids=["texts", "fields"],
 )
-def test_a_bad_row_becomes_a_dead_letter(columns, reason, row, target, spark, write, dead):
+def test_a_bad_row_becomes_a_dead_letter(columns, usual, bad, target, spark, write, dead):
     """F23: the others are published; it is on the other feed with its reason, as it was."""
-    frame = spark.sql(f"SELECT {columns} FROM range(0, 100, 1, 1)")
+    write(spark.sql(f"SELECT {columns} FROM range(0, 100, 1, 1)"), batchId="bad", **dead)
 
-    write(frame, batchId="bad", **dead)
-
-    (letter,) = letters_of(target)
-    assert letter["reason"].startswith(reason)
-    assert ("spark#bad", 0, row) == (letter["producer"], letter["batch"], letter["row"])
-    assert 99 == len(target.events())
-
-
-def test_a_row_of_several_megabytes_becomes_dead_letters(target, spark, write, dead):
-    """In parts; nothing of it is lost."""
-    text = "concat('\"', repeat(concat(char(233), '\\\\n'), 1000000), '\"')"
-    frame = spark.sql(f"SELECT IF(id = 7, {text}, '1') AS data FROM range(0, 10, 1, 1)")
-
-    write(frame, batchId="long", **dead)
-
-    assert [{"data": '"' + "é\\n" * 1_000_000 + '"'}] == rows_of(target)
-    assert 9 == len(target.events())
-
-
-def test_without_the_option_a_bad_row_fails_its_batch(target, spark, fail_write):
-    """As ever."""
-    frame = spark.sql("SELECT IF(id = 7, 'x{', '1') AS data FROM range(0, 100, 1, 1)")
-
-    assert fail_write(frame, batchId="bad").startswith("RowError: ")
+    found = letters_of(target)
+    assert {("spark#bad", 0)} == {(each["producer"], each["batch"]) for each in found}
+    assert {reason: usual | row for reason, row in bad.items()} == {
+        reason: each["row"] for each in found for reason in bad if each["reason"].startswith(reason)
+    }
+    assert (len(bad), 100 - len(bad)) == (len(found), len(target.events()))
 
 
 # Each once
 
 
-@pytest.mark.parametrize(("first", "again"), [(1, 3), (3, 1)])
-def test_dead_letters_of_a_repeated_batch_are_not_added(first, again, sink, inbox, spark, dead):
+@pytest.mark.slow
+def test_dead_letters_of_a_repeated_batch_are_not_added(sink, inbox, spark, dead):
     """F4, F10: in other tasks, where other rows stand beside them."""
     inbox.add(range(300), range(300, 600), broken=range(0, 600, 7))
-    sink.run(inbox.rows(spark).repartition(first), **dead)
-    sink.forget(1)
+    for tasks in (1, 3, 1):
+        sink.run(inbox.rows(spark).repartition(tasks), **dead)
+        sink.forget(1)
     inbox.add(range(600, 900))
 
-    sink.run(inbox.rows(spark).repartition(again), **dead)
+    sink.run(inbox.rows(spark), **dead)
 
     broken = set(range(0, 600, 7))
     sink.target.check_once(set(range(900)) - broken)
@@ -138,45 +121,65 @@ def test_dead_letters_of_a_repeated_batch_are_not_added(first, again, sink, inbo
     assert 0 == receipts[2]["events"]
 
 
-@pytest.mark.parametrize("feed", ["orders", "dead"])
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_lost_commit_is_repeated_on_both_feeds(feed, moment, sink, inbox, spark, dead):
+COMMITS = [("dead", "before"), ("dead", "after"), ("orders", "before"), ("orders", "after")]
+
+
+@pytest.mark.slow
+def test_a_lost_commit_is_repeated_on_both_feeds(sink, inbox, spark, dead):
     """F5, F6: whichever of the two it is; the query fails, and is started again."""
     inbox.add(range(300), range(300, 600), broken=range(0, 600, 7))
-    commit = f"POST /{feed}/.*/batches/1/commit"
-    sink.target.gateway.once(commit, **{moment: lost})
-
-    said = sink.fail(inbox.rows(spark), retryTimeout="0s", **dead)
+    for feed, moment in COMMITS:
+        sink.target.gateway.once(f"POST /{feed}/.*/batches/1/commit", **{moment: lost})
+        said = sink.fail(inbox.rows(spark), retryTimeout="0s", **dead)
+        url = sink.target.feed(feed)
+        assert said.startswith(f"UnavailableError: the publisher of {url} does not")
     sink.run(inbox.rows(spark), **dead)
 
-    assert said.startswith(f"UnavailableError: the publisher of {sink.target.feed(feed)} does not")
     sink.target.check_once(set(range(600)) - set(range(0, 600, 7)))
     assert list(range(0, 600, 7)) == numbers(sink.target)
 
 
+@contextmanager
+def other_target(folder):
+    """As the fixture `target`, once more."""
+    with (
+        closing(open_store(new_store(folder / "store"))) as store,
+        running_publisher(store) as base,
+        closing(Watched(base)) as gateway,
+    ):
+        yield Target(base, gateway)
+
+
 @pytest.mark.kill
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("feed", "moment"),
-    [("dead", "before"), ("dead", "after"), ("orders", "before"), ("orders", "after")],
-    ids=["before both commits", "behind the first", "before the second", "behind both"],
-)
-def test_rows_and_dead_letters_are_there_once_when_the_driver_is_killed(
-    feed, moment, sink, inbox, spark, program, dead
-):
-    """F3, F4: SIGKILL around the two commits, then the query continues from the checkpoint."""
+def test_rows_and_dead_letters_are_there_once_when_the_driver_is_killed(inbox, spark, tmp_path):
+    """F3, F4: SIGKILL around the two commits, of four queries at once; then each continues from its
+    checkpoint.
+    """
     inbox.add(range(300), range(300, 600), range(600, 900), broken=range(0, 900, 7))
-    driver = program(sink.target.url, options=dead)
-    commit = f"POST /{feed}/.*/batches/1/commit"
-    sink.target.gateway.once(commit, **{moment: lambda: (driver.kill(), lost())})
+    sinks, jobs = [], []
+    with ExitStack() as targets:
+        with ExitStack() as waiting:
+            for number, (feed, moment) in enumerate(COMMITS):
+                folder = tmp_path / f"{feed}-{moment}"
+                folder.mkdir()
+                sink = Sink(folder, targets.enter_context(other_target(folder)))
+                sinks.append(sink)
+                dead = {"deadLetterUrl": sink.target.feed("dead")}
+                options = {"url": sink.target.url, "producerId": "spark", **dead}
+                job = {"kind": "publish_files", "inbox": str(inbox.folder), "options": options}
+                job["checkpoint"] = str(sink.checkpoint)
+                jobs.append({**job, "place": f"{feed} {moment}"})
+                commit, there = f"POST /{feed}/.*/batches/1/commit", reached(tmp_path, number)
+                waiting.enter_context(stopped(sink.target.gateway, commit, there, moment))
+            run_until_killed(tmp_path, jobs)
+        for sink in sinks:
+            dead = {"deadLetterUrl": sink.target.feed("dead")}
+            sink.run(inbox.rows(spark).repartition(3), **dead)
 
-    driver.start()
-    driver.wait(-9)
-    sink.run(inbox.rows(spark).repartition(3), **dead)
-
-    sink.target.check_once(set(range(900)) - set(range(0, 900, 7)))
-    assert list(range(0, 900, 7)) == numbers(sink.target)
-    assert [0, 1, 2] == [each["batch"] for each in sink.target.receipts("spark", "dead")]
+            sink.target.check_once(set(range(900)) - set(range(0, 900, 7)))
+            assert list(range(0, 900, 7)) == numbers(sink.target)
+            assert [0, 1, 2] == [each["batch"] for each in sink.target.receipts("spark", "dead")]
 
 
 def test_dead_letters_of_a_write_with_a_name_are_not_added(target, spark, write, dead):
@@ -210,44 +213,6 @@ def test_dead_letters_of_a_write_within_foreachbatch_are_there_once(
     assert list(range(0, 600, 7)) == numbers(sink.target)
 
 
-# Mistakes
-
-
-def test_a_query_that_gets_the_option_later_continues_as_the_error_says(sink, inbox, spark, dead):
-    """The dead-letter feed lacks the batches before; that is told, and lets pass once."""
-    inbox.add(range(300), range(300, 600))
-    sink.run(inbox.rows(spark))
-    inbox.add(range(600, 900), range(900, 1000), broken=[610, 950])
-
-    said = sink.fail(inbox.rows(spark), **dead)
-    sink.run(inbox.rows(spark), **dead, **remedy(said))
-
-    assert "the dead-letter feed, which has nothing of this producer yet" in said
-    assert dead["deadLetterUrl"] in said
-    assert remedy(said)["deadLetterAcceptGap"].endswith("@-1:2")
-    sink.target.check_once(set(range(1000)) - {610, 950})
-    assert [610, 950] == numbers(sink.target)
-
-
-def test_a_feed_is_not_its_own_dead_letter_feed(target, spark, fail_write):
-    """Readers of the feed would get the dead letters."""
-    said = fail_write(spark.sql("SELECT '{' AS data"), batchId="a", deadLetterUrl=target.url)
-
-    assert said.startswith("OptionError: option 'deadLetterUrl', ")
-    assert "leads to the feed of 'url'" in said
-    assert target.gateway.requests == []
-
-
-def test_a_dead_letter_feed_that_is_not_there_fails_the_batch(target, spark, fail_write):
-    """Also while there are no dead letters: it shows at the first batch."""
-    said = fail_write(
-        spark.sql("SELECT '1' AS data"), batchId="a", deadLetterUrl=target.feed("nope")
-    )
-
-    assert "the dead-letter feed: " in said and "make the feed: zeh-spark create" in said
-    assert target.events() == []
-
-
 def test_the_token_of_dead_letters_is_not_shown(sink, inbox, spark, spark_log, raw_server, capfd):
     """Neither plan nor error, log or checkpoint has it."""
     from tests.fix_raw_server import refused
@@ -267,14 +232,3 @@ def test_the_token_of_dead_letters_is_not_shown(sink, inbox, spark, spark_log, r
     assert "MicroBatchExecution" in log
     shown = [str(raised.value), log, *capfd.readouterr(), *files]
     assert not [each for each in shown if "letters-secret" in each or "rows-secret" in each]
-
-
-def test_calls_for_both_feeds_are_made_for_each_batch(sink, inbox, spark, dead):
-    """A commit on each, the dead letters' first."""
-    inbox.add(range(10), range(10, 20))
-
-    sink.run(inbox.rows(spark), **dead)
-
-    commits = [each.target.split("/")[1] for each in sink.target.gateway.asked("POST .*/commit")]
-    assert ["dead", "orders"] * 2 == commits
-    assert sink.target.gateway.count(CALLS["commit"]) == 2

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from chispa import assert_df_equality
 
 from tests.fix_lake import DATA, said, why_absent
-from tests.fix_spark import check_killed, run_program
 from tests.fix_stream import wait_for
 from tests.patience import PATIENCE
 
@@ -17,16 +17,6 @@ pytest.importorskip("delta", reason=why_absent())
 
 from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError
-
-
-@pytest.mark.slow
-def test_a_feed_is_in_the_table_once(lake):
-    """One call, run again and again while the feed grows."""
-    for begin in (0, 100, 100):
-        lake.add(range(begin, begin + 50))
-        lake.run()
-
-    assert lake.numbers() == Counter([*range(50), *range(100, 150), *range(100, 150)])
 
 
 def test_the_rows_are_those_that_the_feed_gives(lake):
@@ -49,93 +39,26 @@ def test_the_rows_are_those_that_the_feed_gives(lake):
     )
 
 
-@pytest.mark.kill
-@pytest.mark.parametrize(
-    ("settings", "crashes"),
-    [
-        pytest.param({}, [(0, "tasks")], id="append"),
-        pytest.param(
-            {},
-            [(0, "planned"), (0, "written"), (1, "written")],
-            id="more",
-            marks=pytest.mark.campaign,
-        ),
-        pytest.param(
-            {"merge_keys": ["i"]},
-            [(0, "tasks"), (0, "written")],
-            id="merge",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_each_event_is_there_once_when_the_driver_is_killed(lake, settings, crashes):
-    """Killed before the Delta commit, in the middle of it and after it, while the feed grows; then
-    the checkpoint is lost as well (PU-11, ZE-02).
-    """
-    for number, crash in enumerate(crashes):
-        lake.add(range(50 * number, 50 * number + 50))
-        run_to_the_crash(lake, settings, crash)
-    lake.drop("checkpoint")
-    count = 50 * len(crashes) + 50
-    lake.add(range(count - 50, count))
-    lake.run(**settings)
-
-    assert lake.numbers() == Counter(range(count))
-
-
-def run_to_the_crash(lake, settings, crash):
-    job = {
-        "url": lake.url(),
-        "table": lake.at("orders"),
-        "checkpoint": lake.at("checkpoint"),
-        "options": {},
-        "settings": settings,
-        "data": DATA,
-        "crash": crash,
-    }
-    check_killed(run_program("feed_to_delta.py", job))
-
-
-@pytest.mark.slow
-def test_a_batch_that_comes_again_is_not_written_again(lake):
-    """Spark crashed between the table's commit and its own."""
-    lake.add(range(50))
-    lake.run()
-    lake.forget(0)
-    before = lake.history()
-
-    lake.run()
-
-    assert (Counter(range(50)), before) == (lake.numbers(), lake.history())
-
-
 @pytest.mark.slow
 def test_a_lost_checkpoint_changes_nothing(lake):
-    """F12: the table knows where it is."""
-    lake.add(range(50))
-    lake.run()
-    lake.add(range(50, 80))
-    lake.drop("checkpoint")
-    lake.run()
+    """F12: the table knows where it is, while the feed grows; also when Spark crashed between the
+    table's commit and its own. Paths may have any characters.
+    """
+    table, checkpoint = (f"a b c[1] {{x}} 50%25 späť {each}" for each in ("table", "checkpoint"))
+    for numbers in range(50), range(30, 80):
+        lake.add(numbers)
+        lake.run(table, checkpoint=checkpoint)
+    last = max(int(each.name) for each in (lake.folder / checkpoint / "commits").glob("[0-9]*"))
+    lake.forget(last, checkpoint)
+    before = lake.history(table)
+    lake.run(table, checkpoint=checkpoint)
+    assert before == lake.history(table)
+
     lake.add(range(80, 100))
-    lake.run(checkpoint="another")
+    lake.drop(checkpoint)
+    lake.run(table, checkpoint=checkpoint)
 
-    assert lake.numbers() == Counter(range(100))
-
-
-@pytest.mark.slow
-def test_a_new_checkpoint_from_elsewhere_is_refused(lake):
-    """Who forgets startingCursors is told, and nothing is written twice."""
-    lake.add(range(50))
-    lake.run()
-    lake.add(range(50, 60))
-
-    told = lake.fail(checkpoint="another", source={})
-    skipping = lake.fail(checkpoint="a third", source={"startingCursors": "last"})
-
-    assert "zeh_spark.lakehouse.cursors(spark, " in told and "{_first}" in told
-    assert "begins its batch 0 at" in skipping
-    assert lake.numbers() == Counter(range(50))
+    assert lake.numbers(table) == Counter([*range(50), *range(30, 80), *range(80, 100)])
 
 
 @pytest.mark.slow
@@ -152,46 +75,15 @@ def test_a_query_may_begin_anywhere_in_a_new_table(lake):
 @pytest.mark.slow
 def test_two_queries_under_one_name_write_once(lake, gate):
     """The second of two that continue from one place at the same time is refused."""
-    lake.add(range(50))
-    lake.run()
-    lake.add(range(50, 80))
-    start = lakehouse.cursors(lake.spark, lake.at("orders"), name="orders")
-    writer = lakehouse.DeltaFeedWriter(
-        lake.at("orders"), name="orders", checkpointLocation=lake.at("slow")
-    )
-    slow = (
-        gate(lake.read(startingCursors=start))
-        .writeStream.foreachBatch(writer)
-        .option("checkpointLocation", lake.at("slow"))
-        .start()
-    )
-    wait_for(gate.come.exists)
-    lake.add(range(80, 90))
-    lake.run(checkpoint="another")
-    gate.open()
+    lake.batch(0, range(50))
+    with ThreadPoolExecutor() as pool:
+        slow = pool.submit(lake.refused, 1, range(50, 80), change=gate)
+        wait_for(gate.come.exists)
+        lake.batch(0, range(50, 90), query="another")
+        gate.open()
 
-    with pytest.raises(Exception) as raised:
-        slow.awaitTermination(PATIENCE)
-
-    assert "if the other query still runs, stop one of them" in said(raised.value)
+    assert "if the other query still runs, stop one of them" in slow.result()
     assert lake.numbers() == Counter(range(90))
-
-
-@pytest.mark.slow
-def test_a_checkpoint_that_was_taken_back_is_refused(lake):
-    """F13: it would cut the feed otherwise than the table has it."""
-    import shutil
-
-    lake.add(range(50))
-    lake.run()
-    shutil.copytree(lake.at("checkpoint"), lake.at("copy"))
-    lake.grow(range(70, 80), range(80, 90))
-    lake.add(range(90, 95))
-
-    told = lake.fail(checkpoint="copy")
-
-    assert "the checkpoint was taken back to an older state" in told
-    assert lake.numbers() == Counter([*range(50), *range(70, 90)])
 
 
 def test_a_second_call_for_a_batch_is_refused(lake):
@@ -224,27 +116,15 @@ def test_a_second_call_for_a_batch_is_refused(lake):
 @pytest.mark.slow
 def test_tables_of_one_query_have_to_be_at_one_place(lake):
     """The error says where each is; a new one is at the beginning."""
-    lake.add(range(10))
-    lake.run("orders", name="shop")
     both = [lake.at("orders"), lake.at("returns")]
+    lake.batch(0, range(10))
 
     with pytest.raises(LakehouseError, match=r"orders: \{.*returns: first"):
-        lakehouse.cursors(lake.spark, both, name="shop")
+        lakehouse.cursors(lake.spark, both, name="orders")
 
-    lake.run("returns", name="shop", checkpoint="another", change=lambda df: df.where("i > 5"))
-    place = lakehouse.cursors(lake.spark, both, name="shop")
-    assert place == lakehouse.cursors(lake.spark, both[0], name="shop")
-
-
-@pytest.mark.slow
-def test_paths_may_have_any_characters(lake):
-    """Of the table and of the checkpoint."""
-    place = "a b c[1] {x} 50%25 späť"
-    for begin in (0, 10):
-        lake.add(range(begin, begin + 10))
-        lake.run(f"{place} table", checkpoint=f"{place} checkpoint")
-
-    assert lake.numbers(f"{place} table") == Counter(range(20))
+    lake.batch(0, range(10), table="returns", change=lambda df: df.where("i > 5"))
+    place = lakehouse.cursors(lake.spark, both, name="orders")
+    assert place == lakehouse.cursors(lake.spark, both[0], name="orders") == '{"0": "10"}'
 
 
 @pytest.mark.slow
@@ -302,33 +182,27 @@ def test_two_feeds_go_into_two_tables_in_one_query(lake):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["kept", "default.kept", "spark_catalog.default.kept"])
-def test_a_table_may_have_a_name(lake, name):
+def test_a_table_may_have_a_name(lake):
     """Of one, two or three parts, as SQL has it."""
-    lake.spark.sql(f"DROP TABLE IF EXISTS {name}")
-    settings = {"name": "orders", "trigger": {"availableNow": True}}
-    for begin, checkpoint in ((0, "one"), (20, "two")):
-        lake.add(range(begin, begin + 20))
-        start = lakehouse.cursors(lake.spark, name, name="orders")
-        frame = lake.read(startingCursors=start)
-        query = lakehouse.to_delta(frame, name, checkpointLocation=lake.at(checkpoint), **settings)
-        assert query.awaitTermination(PATIENCE)
+    lake.spark.sql("DROP TABLE IF EXISTS kept")
+    given = {"name": "orders", "checkpointLocation": "none"}
+    names = ("kept", "default.kept", "spark_catalog.default.kept")
+    for number, name in enumerate(names):
+        events = range(20 * number, 20 * number + 20)
+        lake.batch(number, events, writer=lakehouse.DeltaFeedWriter(name, **given))
+        assert lakehouse.cursors(lake.spark, name, name="orders") == f'{{"0": "{events.stop}"}}'
 
-    assert Counter(row.i for row in lake.spark.table(name).collect()) == Counter(range(40))
-    lake.spark.sql(f"DROP TABLE {name}")
+    assert Counter(row.i for row in lake.spark.table("kept").collect()) == Counter(range(60))
+    lake.spark.sql("DROP TABLE kept")
 
 
 @pytest.mark.slow
 def test_new_columns_come_as_deltas_option_says(lake):
     """Refused by default, added with mergeSchema."""
-    lake.add(range(10))
-    lake.run(change=lambda df: df.drop("value"))
-    lake.add(range(10, 20))
+    lake.batch(0, range(10), change=lambda df: df.drop("value"))
 
-    told = lake.fail()
-
-    assert "mergeSchema=true adds new columns" in told
-    lake.run(mergeSchema=True)
+    assert "mergeSchema=true adds new columns" in lake.refused(1, range(10, 20))
+    lake.batch(1, range(10, 20), mergeSchema=True)
     assert lake.numbers() == Counter(range(20))
     assert "value" in lake.table().columns
 

@@ -24,10 +24,18 @@ ALL_KINDS = """
 
 
 def test_the_feed_holds_all_that_the_table_has(source, sink, spark):
-    """Every column and digit, NULL too, and names that mean something elsewhere."""
+    """Every column and digit, NULL too, and names that mean something elsewhere. A batch that is
+    repeated in another time zone is the same: the sink would refuse other bytes under its number.
+    """
     source.save(f"SELECT id AS i, {ALL_KINDS} FROM range(50)")
-
-    sink.run(source.feed(key="a.b c"))
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        for each in ("Asia/Kolkata", "America/St_Johns"):
+            spark.conf.set("spark.sql.session.timeZone", each)
+            sink.run(source.feed(key="a.b c"))
+            sink.forget(0)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
 
     table = spark.read.format("delta").load(source.path)
     url = f"{sink.target.publisher}/orders?n=3&cursor0=_first&cursor1=_first&cursor2=_first"
@@ -36,21 +44,6 @@ def test_the_feed_holds_all_that_the_table_has(source, sink, spark):
     parsed = zeh_spark.parsed(events, table.schema)
     assert_df_equality(parsed.sort("i"), table.sort("i"), ignore_nullable=True)
     assert {*table.columns} == {*sink.target.events()[0].data}
-
-
-def test_a_batch_that_is_repeated_in_another_time_zone_is_the_same(source, sink, spark):
-    """The sink would refuse other bytes under the same number."""
-    source.save(f"SELECT id AS i, {ALL_KINDS} FROM range(50)")
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    try:
-        for each in ("Asia/Kolkata", "America/St_Johns"):
-            spark.conf.set("spark.sql.session.timeZone", each)
-            sink.run(source.feed())
-            sink.forget(0)
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", zone)
-
-    assert len(sink.target.events()) == 50
     assert {each.data["at"][-8:] for each in sink.target.events()} >= {".000001Z", ".000050Z"}
 
 
@@ -72,7 +65,7 @@ def test_deleted_rows_and_renamed_columns_are_as_in_the_table(source, sink):
 def test_integer_and_text_keys_of_the_same_digits_go_to_one_partition(source, sink):
     """A nested field or an expression is a key, too."""
     source.add(range(30))
-    keys = ["i", "CAST(i AS STRING)", "named_struct('i', i).i"]
+    keys = ["i", "named_struct('i', CAST(i AS STRING)).i"]
     for number, key in enumerate(keys):
         sink.run(source.feed(key=key), sink.folder / str(number), producerId=f"p{number}")
 
