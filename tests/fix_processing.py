@@ -84,13 +84,22 @@ class Processing:
 
     def verdicts(self, order: str) -> list[tuple[int, str, int | None]]:
         """(step, status, attempt) of all rows of an order, in the order of steps and attempts."""
-        rows = self.table().where(f"session = '{order}'").select("number", "status", "attempt")
+        mine = self.table().where(f"session = '{order}' AND processor = 'orders'")
+        rows = mine.select("number", "status", "attempt")
         found = [tuple(row) for row in rows.collect()]
         return sorted(found, key=lambda row: (row[0], row[2] or 0, row[1]))
 
-    def details(self, status: str) -> list[str]:
-        rows = self.table().where(f"status = '{status}'").orderBy("session", "number").collect()
-        return [row.detail for row in rows]
+    def done(self, order: str) -> list[tuple[int, int | None]]:
+        """(step, attempt) of what was processed."""
+        return [(step, attempt) for step, told, attempt in self.verdicts(order) if told == "ok"]
+
+    def details(self, status: str, order: str) -> list[str]:
+        mine = self.table().where(f"status = '{status}' AND session = '{order}'")
+        return [row.detail for row in mine.orderBy("number").collect()]
+
+    def unresolved(self) -> list[tuple[str, int, str]]:
+        rows = sessions.unresolved(self.orders.spark, self.at).orderBy("session", "number")
+        return [(row.session, row.number, row.status) for row in rows.collect()]
 
     def decide(self, order: str, word: str, number: int, attempt: object) -> None:
         headers = {"session-control": word, "session-attempt": str(attempt)}

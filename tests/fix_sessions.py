@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,6 @@ import pyarrow.dataset
 import pytest
 
 import zeh_spark
-from tests.fix_spark import check_killed, run_program
 from tests.patience import PATIENCE
 from tests.scratch_store import ScratchStore
 from zeh_spark import sessions
@@ -135,28 +133,12 @@ def orders(spark: SparkSession, tmp_path: Path) -> Iterator[Orders]:
         yield Orders(spark, url, tmp_path, store, Producer(url, "shop"))
 
 
-@dataclass
-class Job:
-    """`order_sessions.py` on tables and a checkpoint of its own, by any Python."""
-
-    url: str
-    folder: Path
-    python: str = sys.executable
-    limit: str = "1"
-
-    def run(self, crash: tuple[int, str] | None = None) -> None:
-        folders = {"checkpoint": str(self.folder / "checkpoint"), "tables": str(self.folder)}
-        job = {"url": self.url, "limit": self.limit, "crash": crash, **folders}
-        python = {"PYSPARK_PYTHON": self.python, "PYSPARK_DRIVER_PYTHON": self.python}
-        done = run_program("order_sessions.py", job, python=self.python, environment=python)
-        check_killed(done, killed=bool(crash))
-
-    def rows(self, name: str) -> list[tuple[str, int]]:
-        """(order, step) in the order of batches."""
-        batches = (self.folder / name).glob("batch=*")
-        found = []
-        for batch in sorted(batches, key=lambda path: int(path.name[6:])):
-            table = pyarrow.dataset.dataset(batch, format="parquet").to_table(columns=["headers"])
-            rows = [dict(row) for row in table["headers"].to_pylist() if row]
-            found += [(row["order"], int(row["step"])) for row in rows]
-        return found
+def rows_of(folder: Path, name: str) -> list[tuple[str, int]]:
+    """(order, step) of a table of `several_queries.py`, in the order of batches."""
+    batches = (folder / name).glob("batch=*")
+    found = []
+    for batch in sorted(batches, key=lambda path: int(path.name[6:])):
+        table = pyarrow.dataset.dataset(batch, format="parquet").to_table(columns=["headers"])
+        rows = [dict(row) for row in table["headers"].to_pylist() if row]
+        found += [(row["order"], int(row["step"])) for row in rows]
+    return found

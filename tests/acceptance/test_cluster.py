@@ -8,9 +8,10 @@ from collections import Counter
 
 import pytest
 
+from tests.fix_killed import run_to_the_end
 from tests.fix_lake import why_absent
 from tests.fix_raw_server import NO_IDENTITY, ok
-from tests.fix_spark import Job, check_killed, run_program
+from tests.fix_spark import Job
 from tests.scratch_store import ScratchStore
 from zeh_spark.protocol import wire
 from zeh_spark.testing import publish, running_publisher
@@ -43,9 +44,9 @@ def test_sessions_are_processed_once_though_an_executor_is_lost(cluster, orders,
     calls, table = tmp_path / "calls", str(tmp_path / "processed")
     orders.add(*((order, step) for order in "abcd" for step in range(4)))
     job = {"url": orders.url, "checkpoint": str(orders.checkpoint), "table": table}
-    job = {**job, "calls": str(calls), "crash": "executor", "master": cluster}
+    job = {**job, "kind": "process", "calls": str(calls), "lost": "executor", "master": cluster}
 
-    check_killed(run_program("process_sessions.py", job), killed=False)
+    run_to_the_end(tmp_path, [job])
 
     rows = spark.read.format("delta").load(table).select("session", "number", "status", "attempt")
     assert sorted(map(tuple, rows.collect())) == [

@@ -18,39 +18,69 @@ from zeh_spark.publish import Producer
 
 
 @pytest.mark.slow
-def test_a_session_is_held_until_somebody_decides(processing):
-    """on_failure="hold": what follows waits; a decision names the number and the attempt.
+def test_a_session_is_held_until_somebody_decides(processing, tmp_path):
+    """on_failure="hold": what follows waits; a decision names the number and the attempt. A skip
+    acts once: the second one finds nothing to skip, also if the next event fails. A session that
+    one query holds is not held for another that keeps its verdicts in the same table.
     [SB-07, SB-08]
     """
     add, decide = processing.orders.add, processing.decide
     processing.options["on_failure"] = "hold"
     add(("a", 0), ("x", 0))
-    add(("a", 1), fail="1")
-    add(("a", 2))
+    add(("a", 1), ("s", 0), ("s", 1), fail="1")
+    add(("a", 2), ("s", 2))
     processing.run()
+    other = another(processing, tmp_path)
+    other.orders.add(("a", 0), ("a", 1))
+    other.run(name="other", handler=lambda event: "fine")
     add(("a", 3), ("x", 1))
     decide("a", "retry", 1, 7)  # it was attempt 1
     decide("a", "retry", 2, 1)  # that one waits
     decide("y", "skip", 0, 1)  # there is no such session
+    decide("s", "skip", 0, 1)
     processing.run()
-    waiting = [(0, "ok", 1), (1, "failed", 1), (2, "waiting", 0), (3, "waiting", 0)]
-    assert waiting == [e for e in processing.verdicts("a") if e[1] not in ("ignored", "control")]
-    assert [(0, "ok", 1), (1, "ok", 1)] == processing.verdicts("x")
+    assert [(0, "ok", 1), (1, "failed", 1), (2, "waiting", 0), (3, "waiting", 0)] == told(
+        processing, "a"
+    )
+    skipped = [(0, "failed", 1), (0, "skipped", 1), (1, "waiting", 0), (1, "failed", 1)]
+    skipped.append((2, "waiting", 0))
+    assert skipped == told(processing, "s")
+    assert [(0, 1), (1, 1)] == processing.done("x")
     assert [
         "retry of number 1, attempt 7: the session is held by number 1, attempt 1",
         "retry of number 2, attempt 1: the session is held by number 1, attempt 1",
         "skip of number 0, attempt 1: no event of the session is held",
-    ] == processing.details("ignored")
+    ] == processing.details("ignored", "a") + processing.details("ignored", "y")
 
     decide("a", "retry", 1, 1)
+    decide("s", "skip", 0, 1)
     add(("a", 4))
     processing.run()
 
-    done = [each for each in processing.verdicts("a") if each[1] == "ok"]
-    assert [(0, "ok", 1), (1, "ok", 2), (2, "ok", 1), (3, "ok", 1), (4, "ok", 1)] == done
+    assert [(0, 1), (1, 2), (2, 1), (3, 1), (4, 1)] == processing.done("a")
     steps = [step for order, step, _ in processing.shop.calls() if order == "a"]
     assert [0, 1, 1, 2, 3, 4] == steps
-    assert 0 == sessions.unresolved(processing.orders.spark, processing.at).count()
+    assert skipped == told(processing, "s")
+    control, ignored = (processing.details(each, "s") for each in ("control", "ignored"))
+    assert (1, 1) == (len(control), len(ignored))
+    assert [("s", 1, "failed"), ("s", 2, "waiting")] == processing.unresolved()
+    rows = processing.table().where("processor = 'other'").select("number", "status").collect()
+    assert [(0, "ok"), (1, "ok")] == sorted(map(tuple, rows))
+
+
+def told(processing, order):
+    """The verdicts on its events."""
+    found = processing.verdicts(order)
+    return [each for each in found if each[1] not in ("ignored", "control")]
+
+
+def another(processing, tmp_path):
+    """Processing of another feed into the same table."""
+    url = processing.orders.create("other")
+    changed = {"folder": tmp_path / "other", "url": url, "producer": Producer(url, "shop")}
+    other = Processing(replace(processing.orders, **changed))
+    other.at = processing.at
+    return other
 
 
 @pytest.mark.slow
@@ -96,68 +126,3 @@ def test_decisions_may_be_columns_and_need_no_time(processing):
     assert [(0, "skipped", 1), (1, "ok", 1)] == [
         each for each in processing.verdicts("a") if each[1] in ("ok", "skipped")
     ]
-
-
-@pytest.mark.slow
-def test_a_skip_acts_once(processing):
-    """The second one finds nothing to skip, also if the next event fails."""
-    processing.options["on_failure"] = "hold"
-    processing.orders.add(("a", 0), fail="9")
-    processing.orders.add(("a", 1), fail="9")
-    processing.orders.add(("a", 2))
-    processing.run()
-    for _ in range(2):
-        processing.decide("a", "skip", 0, 1)
-        processing.run()
-
-    assert [
-        (0, "failed", 1),
-        (0, "skipped", 1),
-        (1, "waiting", 0),
-        (1, "failed", 1),
-        (2, "waiting", 0),
-    ] == [each for each in processing.verdicts("a") if each[1] not in ("ignored", "control")]
-    assert 1 == len(processing.details("control"))
-    assert 1 == len(processing.details("ignored"))
-    open_ = sessions.unresolved(processing.orders.spark, processing.at).orderBy("number").collect()
-    assert [(1, "failed"), (2, "waiting")] == [(row.number, row.status) for row in open_]
-
-
-@pytest.mark.slow
-def test_a_repaired_event_releases_its_session(processing):
-    """A replay of the event that holds the session is a retry with other content."""
-    processing.options["on_failure"] = "hold"
-    processing.orders.add(("a", 0), fail="9")
-    processing.orders.add(("a", 1))
-    processing.run()
-
-    processing.orders.add(("a", 0), **{"session-control": "replay"})
-    processing.run()
-
-    done = [each for each in processing.verdicts("a") if each[1] == "ok"]
-    assert [(0, "ok", 2), (1, "ok", 1)] == done
-    assert 0 == sessions.unresolved(processing.orders.spark, processing.at).count()
-
-
-@pytest.mark.slow
-def test_two_queries_keep_their_verdicts_in_one_table(processing, tmp_path):
-    """A session that one of them holds is not held for the other."""
-    processing.options["on_failure"] = "hold"
-    processing.orders.add(("a", 0), fail="1")
-    processing.run()
-    url = processing.orders.create("other")
-    changed = {"folder": tmp_path / "other", "url": url, "producer": Producer(url, "shop")}
-    other = Processing(replace(processing.orders, **changed))
-    other.at = processing.at
-    other.orders.add(("a", 0), ("a", 1))
-    other.run(name="other", handler=lambda event: "fine")
-    processing.orders.add(("a", 1))
-    processing.run()
-
-    rows = processing.table().select("processor", "number", "status").collect()
-    assert [
-        ("orders", 0, "failed"),
-        ("orders", 1, "waiting"),
-        ("other", 0, "ok"),
-        ("other", 1, "ok"),
-    ] == sorted(map(tuple, rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -9,36 +10,62 @@ from pyspark.sql import functions as F
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
+from tests.fix_sessions import AT
 from zeh_spark import dedup, sessions
 from zeh_spark.errors import CheckpointError, OptionError
 from zeh_spark.stateful.requirements import PROVIDER
 
+STEPS = ["placed", "paid", "shipped"]
+KINDS = {"order": STEPS, "return": ["sent", "checked"]}
+REFUSED = [
+    ({"gap_timeout": "soon"}, "gap_timeout='soon' must be a duration like '10 minutes'"),
+    ({"keep_closed": "10"}, "keep_closed='10' must be a duration"),
+    ({"delay": "-1 second"}, "delay='-1 second' must be a duration"),
+    ({"on_gap": "wait"}, "on_gap='wait' must be one of 'hold', 'skip', 'dead-letter'"),
+    ({"first": 2}, "first=2 must be one of 0, 1, 'seen'"),
+    ({"first": True}, "first=True must be one of"),
+    ({"buckets": 0}, "buckets=0 must be a whole number from 1"),
+    ({"max_events": 1.5}, "max_events=1.5 must be a whole number from 1"),
+    ({"session": "order_id"}, "session='order_id' is no expression on the frame's columns"),
+    ({"sequence": "headers["}, "sequence='headers[' is no expression"),
+    ({"time": "partition"}, "time='partition' must be a TIMESTAMP, but is int"),
+    ({"gap_timeout": 600}, "gap_timeout=600 must be a duration"),
+    ({"keep_closed": None}, "keep_closed=None must be a duration"),
+    ({"session": "headers"}, "session='headers' must be one value, but is map<"),
+    ({"heartbeat": True}, "heartbeat=True needs time='batch'"),
+    ({"stale_timeout": "1 hour", "idle_timeout": "1 hour"}, "must be shorter than idle_timeout"),
+    # several sources
+    ({"source": "data"}, "source= is for several sources. Give sources=, too"),
+    ({"idle_source_timeout": "1 hour"}, "idle_source_timeout= is for several sources"),
+    ({"sources": "eu"}, "sources='eu' must be a list of names"),
+    ({"sources": []}, "must have at least one name"),
+    ({"sources": ["eu", "eu"]}, "and none twice"),
+    ({"sources": ["eu"], "time": "batch"}, "sources= needs the events' own times"),
+    ({"sources": ["eu"], "idle_source_timeout": "soon"}, "idle_source_timeout='soon' must be"),
+    ({"on_conflict": "ignore"}, "on_conflict='ignore' must be one of 'drop', 'dead-letter'"),
+    ({"content": "data"}, "content= is for on_conflict='dead-letter'"),
+    ({"sources": ["eu"], "source": "area"}, "source='area' is no expression"),
+    # steps with names
+    ({"steps": "placed"}, "steps='placed' must be a list of different names"),
+    ({"steps": []}, "steps=[] must be a list"),
+    ({"steps": ["a", "a"]}, "must be a list of different names"),
+    ({"steps": ["a", 1]}, "must be a list of different names"),
+    ({"steps": KINDS}, "Give kind=, a column or expression"),
+    ({"steps": STEPS, "kind": "headers['kind']"}, "kind= needs steps= as a mapping"),
+    ({"steps": {"": ["a"]}, "kind": "'x'"}, "They must be texts"),
+    ({"kind": "'x'"}, "kind= needs steps="),
+    ({"steps": STEPS, "last": "true"}, "last= and steps= exclude each other"),
+    ({"steps": STEPS, "first": "seen"}, "first='seen' and steps= exclude each other"),
+    ({"session": []}, "session=[] must have at least one column"),
+]
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"gap_timeout": "soon"}, "gap_timeout='soon' must be a duration like '10 minutes'"),
-        ({"keep_closed": "10"}, "keep_closed='10' must be a duration"),
-        ({"delay": "-1 second"}, "delay='-1 second' must be a duration"),
-        ({"on_gap": "wait"}, "on_gap='wait' must be one of 'hold', 'skip', 'dead-letter'"),
-        ({"first": 2}, "first=2 must be one of 0, 1, 'seen'"),
-        ({"first": True}, "first=True must be one of"),
-        ({"buckets": 0}, "buckets=0 must be a whole number from 1"),
-        ({"max_events": 1.5}, "max_events=1.5 must be a whole number from 1"),
-        ({"session": "order_id"}, "session='order_id' is no expression on the frame's columns"),
-        ({"sequence": "headers["}, "sequence='headers[' is no expression"),
-        ({"time": "partition"}, "time='partition' must be a TIMESTAMP, but is int"),
-        ({"gap_timeout": 600}, "gap_timeout=600 must be a duration"),
-        ({"keep_closed": None}, "keep_closed=None must be a duration"),
-        ({"session": "headers"}, "session='headers' must be one value, but is map<"),
-        ({"heartbeat": True}, "heartbeat=True needs time='batch'"),
-    ],
-)
-def test_an_option_that_makes_no_sense_is_refused_by_name(orders, options, told):
-    with pytest.raises(OptionError) as refused:
-        orders.frame(**options)
 
-    assert told in str(refused.value)
+def test_an_option_that_makes_no_sense_is_refused_by_name(orders):
+    feed = orders.feed()
+    for options, told in REFUSED:
+        given = {"session": "headers['order']", "sequence": "headers['step']", "time": AT}
+        with pytest.raises(OptionError, match=re.escape(told)):
+            sessions.in_order(feed, **{**given, **options})
 
 
 def test_a_frame_that_does_not_fit_is_refused(orders, spark):
@@ -113,7 +140,6 @@ def test_settings_that_are_the_checkpoints_for_ever_are_refused(orders):
     for options, told in (
         ({"buckets": 2}, "buckets=2, and the checkpoint's state was made with buckets=3"),
         ({"buckets": 1000}, "fewer buckets than buckets=1000"),
-        ({"buckets": 3, "first": 1}, "first=1, and the checkpoint's state was made with first=0"),
     ):
         orders.add(("a", 1), ("b", 0))
         with pytest.raises(Exception, match=CheckpointError.__name__) as stopped:

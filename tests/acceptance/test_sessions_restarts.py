@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
-from tests.fix_sessions import Job, needs_batches
+from tests.fix_sessions import needs_batches
 from tests.fix_stream import wait_for
 from tests.unit.sessions.buckets import row, told
 from zeh_spark.publish import Producer
+
+
+@pytest.fixture
+def line(orders):
+    """Orders on a feed of one partition: with `limit="1"` each that are added are a batch."""
+    url = orders.create("line", 1)
+    return replace(orders, url=url, producer=Producer(url, "shop"))
 
 
 @pytest.mark.slow
@@ -26,9 +33,9 @@ def test_any_arrival_gives_the_same_order(orders):
     arrivals = steps + chance.sample(steps, 30)
     chance.shuffle(arrivals)
 
-    for begin in range(0, len(arrivals), 110):
-        for at in range(begin, min(begin + 110, len(arrivals)), 40):
-            orders.add(*arrivals[at : min(at + 40, begin + 110)])
+    for begin in range(0, len(arrivals), 165):
+        for at in range(begin, min(begin + 165, len(arrivals)), 40):
+            orders.add(*arrivals[at : min(at + 40, begin + 165)])
         orders.run(limit="1", gap_timeout=None)
 
     assert {name: list(range(15)) for name, _ in steps} == {
@@ -36,49 +43,6 @@ def test_any_arrival_gives_the_same_order(orders):
     }
     assert (30, []) == (orders.count("duplicates"), orders.dead)
     assert len(set(orders.batches)) > 6
-
-
-@pytest.mark.slow
-@pytest.mark.kill
-@needs_batches
-@pytest.mark.parametrize(
-    "crashes",
-    [
-        pytest.param([(0, "ordered")], id="once"),
-        pytest.param(
-            [(0, "ordered"), (0, "dead"), (2, "ordered")], id="more", marks=pytest.mark.campaign
-        ),
-    ],
-)
-def test_nothing_is_lost_or_doubled_when_the_driver_is_killed(orders, tmp_path, crashes):
-    """After the first writer, and after both before Spark has noted the batch down. The feed has
-    one partition: with two, the end could be read before what is missing elsewhere.
-    """
-    url = orders.create("line", 1)
-    orders.producer = Producer(url, "shop")
-    chance = random.Random(3)
-    steps = [(f"s{session}", step) for session in range(6) for step in range(10)]
-    missing = {("s2", 4), ("s5", 0)}
-    chance.shuffle(steps)
-    present = [each for each in steps if each not in missing]
-    for begin in range(0, len(present), 20):
-        orders.add(*present[begin : begin + 20], at=begin)
-    orders.add(("end", 0), at=10_000)
-    orders.add(("end", 1), at=10_001)
-
-    job = Job(url, tmp_path)
-    for crash in crashes:
-        job.run(crash)
-    job.run()
-
-    ordered, dead = job.rows("ordered"), job.rows("dead")
-    assert Counter(present) == Counter(
-        (name, step) for name, step in ordered + dead if name != "end"
-    )
-    for session in range(6):
-        found = [step for name, step in ordered if name == f"s{session}"]
-        whole = {2: [0, 1, 2, 3], 5: []}.get(session, list(range(10)))
-        assert whole == found
 
 
 @pytest.mark.slow
@@ -98,31 +62,16 @@ def test_a_stop_longer_than_the_timeout_kills_no_session(orders):
 
 
 @pytest.mark.slow
-def test_a_clock_that_goes_back_drops_nothing(orders):
-    """An hour, then two batches."""
-    orders.add(("a", 0), at=10_000)
-    orders.run()
-    orders.add(("a", 2), ("b", 0), at=6_400)
-    orders.run()
-    orders.add(("a", 1), ("b", 1), at=6_401)
-    orders.run()
-
-    assert [0, 1, 2] == orders.steps("a")
-    assert [0, 1] == orders.steps("b")
-    assert [] == orders.dead
-
-
-@pytest.mark.slow
 @needs_batches
-@pytest.mark.parametrize("on_gap", ["skip", "dead-letter"])
-def test_spark_gives_what_the_bare_logic_gives(orders, on_gap):
+def test_spark_gives_what_the_bare_logic_gives(orders):
     """Each run is a batch with what came, and one in which only time passes."""
     chance, clock = random.Random(11), 0
-    bare = told(gap_timeout=300_000, on_gap=on_gap, max_events=4)
-    for at in (100, 300, 500, 900):
+    bare = told(gap_timeout=300_000, on_gap="skip", max_events=4)
+    for at, on_gap in (100, "skip"), (300, "skip"), (500, "dead-letter"), (900, "dead-letter"):
         steps = [(f"s{chance.randrange(4)}", chance.randrange(9)) for _ in range(18)]
         orders.add(*steps, at=at)
         orders.run(on_gap=on_gap, gap_timeout="300 seconds", max_events=4)
+        bare.settings = told(gap_timeout=300_000, on_gap=on_gap, max_events=4).settings
         bare.take(*(row(name, step, clock=1000 * at) for name, step in steps), now=clock)
         bare.judge(clock)
         clock = 1000 * at
@@ -138,96 +87,76 @@ def test_spark_gives_what_the_bare_logic_gives(orders, on_gap):
         ]
         assert dead == orders.reasons(name)
     assert bare.count("duplicates") == orders.count("duplicates")
+    assert {"skipped", "gap"} <= {reason for reason, _ in orders.reasons()}
+
+
+# Batch by batch of one run, from a feed of one partition
 
 
 @pytest.mark.slow
 @needs_batches
-@pytest.mark.parametrize(
-    ("between", "ordered", "dead"), [(0, [0, 1, 2], []), (1, [0], [("gap", 2), ("late", 1)])]
-)
-def test_what_is_missing_fills_its_gap_from_the_next_batch_of_a_run(orders, between, ordered, dead):
-    """The clock has run ahead in the first; without a delay, a batch later is too late."""
-    orders.producer = Producer(orders.create("line", 1), "shop")
-    orders.url = f"{orders.url.rpartition('/')[0]}/line"
-    orders.add(("a", 0), ("a", 2), ("b", 0), at=100)
-    orders.add(("b", 1), at=50_000)
-    for step in range(between):
-        orders.add(("b", 2 + step), at=50_000)
-    orders.add(("a", 1), at=200)
+def test_what_is_missing_fills_its_gap_from_the_next_batch_of_a_run(line):
+    """The clock has run ahead in the first; without a delay, a batch later is too late. A clock
+    that goes back drops nothing: an hour, then two batches.
+    """
+    line.add(("a", 0), ("a", 2), ("late", 0), ("late", 2), ("b", 0), at=100)
+    line.add(("b", 1), at=50_000)
+    line.add(("a", 1), at=200)
+    line.add(("late", 1), ("back", 0), at=50_000)
+    line.add(("back", 2), ("b", 2), at=46_400)
+    line.add(("back", 1), ("b", 3), at=46_401)
 
-    orders.run(limit="1")
+    line.run(limit="1")
 
-    assert ordered == orders.steps("a")
-    assert dead == orders.reasons("a")
+    assert [0, 1, 2] == line.steps("a")
+    assert [0] == line.steps("late")
+    assert [0, 1, 2] == line.steps("back")
+    assert [0, 1, 2, 3] == line.steps("b")
+    assert [("gap", 2), ("late", 1)] == line.reasons()
 
 
 @pytest.mark.slow
 @needs_batches
-def test_a_delay_allows_for_a_partition_that_is_read_ahead(orders):
+def test_a_delay_allows_for_a_partition_that_is_read_ahead(line):
     """The newest event is far ahead, and the one that is missing comes later."""
-    for steps, at in ([("a", 0), ("a", 2)], 100), ([("b", 0)], 50_000), ([("a", 1)], 200):
-        orders.add(*steps, at=at)
-        orders.run(delay="1 day")
+    for steps, at in (
+        ([("a", 0), ("a", 2)], 100),
+        ([("b", 0)], 50_000),
+        ([("b", 1)], 50_000),
+        ([("a", 1)], 200),
+    ):
+        line.add(*steps, at=at)
 
-    assert [0, 1, 2] == orders.steps("a")
-    assert [] == orders.dead
+    line.run(limit="1", delay="1 day")
 
-
-@pytest.mark.slow
-def test_an_event_from_the_future_makes_nothing_old(orders):
-    """One clock that is wrong ends no other session, and no closed one is forgotten."""
-    now = int(time.time())
-    orders.add(("a", 0), ("b", 1), at=now - 20)
-    orders.add(("a", 1), at=now - 20, last="true")
-    orders.run(last="headers['last']")
-    orders.add(("evil", 0), at=now + 10**9)
-    orders.run(last="headers['last']")
-    orders.add(("a", 1), ("a", 0), ("b", 0), at=now)
-    orders.run(last="headers['last']")
-
-    assert [0, 1] == orders.steps("a")
-    assert [0, 1] == orders.steps("b")
-    assert (2, []) == (orders.count("duplicates"), orders.dead)
+    assert [0, 1, 2] == line.steps("a")
+    assert [] == line.dead
 
 
 @pytest.mark.slow
 @needs_batches
-@pytest.mark.parametrize(
-    ("steps", "ordered", "options"),
-    [
-        pytest.param(
-            [("a", 0, 0), ("a", 1, 1), None, ("x", 0, 3), ("a", 0, 4), ("a", 1, 5)],
-            [0, 1],
-            {"last": "if(headers['order'] = 'a', 1, NULL)"},
-            id="closed",
-        ),
-        pytest.param(
-            [("a", 0, 0), ("a", 2, 10), None, ("x", 0, 11), ("a", 1, 12), ("y", 0, 20)],
-            [0, 1, 2],
-            {},
-            id="gap",
-        ),
-        pytest.param(
-            [("a", 0, 0), None, ("x", 0, 1), ("a", 1, 2), ("a", 2, 3)],
-            [0, 1, 2],
-            {"idle_timeout": "1 hour"},
-            id="idle",
-        ),
-    ],
-)
-def test_a_history_continues_after_an_event_from_the_future(orders, steps, ordered, options):
-    """A month old, by the events' own time. One of them is ten years ahead."""
+def test_a_history_continues_after_an_event_from_the_future(line):
+    """One clock that is wrong makes nothing old: no gap ends, no idle session is closed, and no
+    closed one is forgotten. The history is a month old, by the events' own time; one of them is ten
+    years ahead.
+    """
     month_ago = int(time.time()) - 30 * 86_400
-    orders.producer = Producer(orders.create("line", 1), "shop")
-    orders.url = f"{orders.url.rpartition('/')[0]}/line"
-    for each in steps:
-        order, step, at = each or ("evil", 0, 10 * 365 * 86_400)
-        orders.add((order, step), at=month_ago + at)
+    line.add(("ends", 0), ("ends", 1), ("gap", 0), ("idle", 0), at=month_ago)
+    line.add(("gap", 2), at=month_ago + 10)
+    line.add(("evil", 0), at=month_ago + 10 * 365 * 86_400)
+    line.add(("x", 0), at=month_ago + 11)
+    line.add(("ends", 0), ("ends", 1), ("gap", 1), ("idle", 1), ("idle", 2), at=month_ago + 12)
+    line.add(("x", 1), at=month_ago + 20)
 
-    orders.run(limit="1", **options)
+    last = "if(headers['order'] = 'ends', 1, NULL)"
+    line.run(limit="1", last=last, idle_timeout="1 hour")
 
-    assert ordered == orders.steps("a")
-    assert ([], 1) == (orders.dead, orders.count("future"))
+    assert [0, 1] == line.steps("ends")
+    assert [0, 1, 2] == line.steps("gap") == line.steps("idle")
+    assert ([], 1, 2) == (line.dead, line.count("future"), line.count("duplicates"))
+
+
+# Batches that come again, and a clock without events
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 from tests.fix_sessions import needs_batches
 from tests.patience import PATIENCE
 from zeh_spark import sessions
-from zeh_spark.errors import OptionError
 
 STEPS = ["placed", "paid", "shipped"]
 KINDS = {"order": STEPS, "return": ["sent", "checked"]}
@@ -75,20 +74,6 @@ def test_each_kind_of_session_has_its_steps(orders):
     }
 
 
-@pytest.mark.slow
-def test_checkpoint_keeps_the_steps(orders):
-    """Another list would give other numbers to what waits, so it stops the query."""
-    orders.add(("a", "paid"))
-    run(orders, steps=STEPS)
-    orders.add(("a", "placed"))
-
-    with pytest.raises(Exception, match=r"the checkpoint's state was made with steps=\['placed'"):
-        run(orders, steps=["placed", "checked", "paid", "shipped"])
-    ordered, _ = run(orders, steps=STEPS)
-
-    assert [("a", "placed"), ("a", "paid")] == ordered
-
-
 def test_session_of_several_columns(orders):
     """("a", "bc") and ("ab", "c") are two; a part that is NULL is invalid."""
     key = ["headers['country']", "headers['order']"]
@@ -118,29 +103,6 @@ def test_feed_explains_a_gap_of_named_steps(orders):
     assert [(1, False), (2, True)] == rows
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"steps": "placed"}, "steps='placed' must be a list of different names"),
-        ({"steps": []}, "steps=[] must be a list"),
-        ({"steps": ["a", "a"]}, "must be a list of different names"),
-        ({"steps": ["a", 1]}, "must be a list of different names"),
-        ({"steps": KINDS}, "Give kind=, a column or expression"),
-        ({"steps": STEPS, "kind": "headers['kind']"}, "kind= needs steps= as a mapping"),
-        ({"steps": {"": ["a"]}, "kind": "'x'"}, "They must be texts"),
-        ({"kind": "'x'"}, "kind= needs steps="),
-        ({"steps": STEPS, "last": "true"}, "last= and steps= exclude each other"),
-        ({"steps": STEPS, "first": "seen"}, "first='seen' and steps= exclude each other"),
-        ({"session": []}, "session=[] must have at least one column"),
-    ],
-)
-def test_steps_that_make_no_sense_are_refused(orders, options, told):
-    with pytest.raises(OptionError) as refused:
-        orders.frame(**options)
-
-    assert told in str(refused.value)
-
-
 # Sessions that do not advance
 
 
@@ -163,8 +125,3 @@ def test_a_session_that_does_not_advance_is_reported(orders):
     assert records["a"].data is None
     assert [0, 1] == orders.steps("a")
     assert 2 == orders.count("stale")
-
-
-def test_a_report_that_could_not_come_is_refused(orders):
-    with pytest.raises(OptionError, match="must be shorter than idle_timeout"):
-        orders.frame(stale_timeout="1 hour", idle_timeout="1 hour")
