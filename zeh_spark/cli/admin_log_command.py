@@ -13,30 +13,21 @@ from typing import Any
 import click
 
 from zeh_spark.cli.output import json_line
-from zeh_spark.cli.parameters import STORE, Age, opened
+from zeh_spark.cli.parameters import STORE, Parsed, opened
 from zeh_spark.cli.text import moment, table
+from zeh_spark.options.values import parse_age_ms
 from zeh_spark.store.acts import ActFilter, Action
 
 _MOST = (1 << 63) - 1
 
 
-class _Since(Age):
-    """A parameter type for a duration, like 7d, or a time in UTC, like 2026-11-24T18:00.
-
-    The value tells which of them it is, and its milliseconds.
-    """
-
-    name = "since"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, int]:  # type: ignore[override]
-        """Return ("ago", duration) or ("at", time) (see `click.ParamType.convert`)."""
-        try:
-            at = datetime.fromisoformat(f"{value}".replace("Z", "+00:00"))
-        except ValueError:
-            return "ago", super().convert(value, param, ctx)
-        return "at", round(
-            (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp() * 1000
-        )
+def _since(text: str) -> tuple[str, int]:
+    """Return ("at", ms since 1970) for a time, or ("ago", ms) for a duration before now."""
+    try:
+        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return "ago", parse_age_ms(text)
+    return "at", round((at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp() * 1000)
 
 
 @click.command("admin-log")
@@ -52,7 +43,7 @@ class _Since(Age):
     help="Only entries of this kind.",
 )
 @click.option(
-    "--since", type=_Since(), metavar="TIME",
+    "--since", type=Parsed("since", _since), metavar="TIME",
     help="Only entries since a time in UTC, for example 2026-11-24 or 2026-11-24T18:00, or within "
     "a duration before now, for example 7d.",
 )  # fmt: skip

@@ -23,7 +23,7 @@ import click
 
 from zeh_spark.cli import output
 from zeh_spark.cli.output import print_answer
-from zeh_spark.cli.parameters import PATIENCE, Age, Size, connects
+from zeh_spark.cli.parameters import AGE, PATIENCE, SIZE, connects
 from zeh_spark.cli.text import table
 from zeh_spark.client.lag import NOT_OFFERED, Lag, lag_at, metrics
 from zeh_spark.client.transport import Body, Transport
@@ -54,11 +54,11 @@ _COLORS = {Verdict.PASS: "green", Verdict.DEVIATION: "yellow", Verdict.FAILURE: 
     "asked for, and otherwise found by trying 1, 2, 4 and so on.",
 )  # fmt: skip
 @click.option(
-    "--timeout", type=Age(), default="60s", show_default=True, metavar="DURATION",
+    "--timeout", type=AGE, default="60s", show_default=True, metavar="DURATION",
     help="The time for all requests together.",
 )  # fmt: skip
 @click.option(
-    "--max-bytes", type=Size(), default="64m", show_default=True, metavar="SIZE",
+    "--max-bytes", type=SIZE, default="64m", show_default=True, metavar="SIZE",
     help="The bytes of all answers together. A single answer may have an eighth of them.",
 )  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="Print the rules that pass, too.")
@@ -313,8 +313,7 @@ def _asked(transport: Transport, cursors: list[str]) -> Lag:
             return found
         if time.monotonic() > end:
             raise PublisherError(
-                f"the publisher of {transport.url} does not tell the lag: it is an older version "
-                f"of zeh-spark, or has not counted the feed yet. Upgrade it, or try again in a "
+                f"the publisher of {transport.url} has not counted the feed yet. Try again in a "
                 f"minute. The newest event was committed at {plan.time} ms since 1970"
             )
         time.sleep(0.2)
@@ -338,8 +337,7 @@ def _of_cursor_set(options: ClientOptions, name: str) -> tuple[dict[str, Any], s
     n = numbers[-1]
     events = int(found[n, "zeh_consumer_lag_events"])
     seconds = found[n, "zeh_consumer_lag_seconds"]
-    # A publisher of an older version does not tell in how many partitions the set has a position.
-    known = int(found.get((n, "zeh_consumer_partitions"), int(n)))
+    known = int(found[n, "zeh_consumer_partitions"])
     document = {
         "cursorset": name,
         "n": int(n),

@@ -24,30 +24,26 @@ if TYPE_CHECKING:
     from zeh_spark.publisher import Store
 
 
-class Size(click.ParamType):  # type: ignore[type-arg]  # generic in some versions only
-    """A parameter type for sizes like 500m or 64g; its value is a number of bytes."""
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in some versions only
+    """A parameter type whose value a function makes of the text, or raises ValueError."""
 
-    name = "size"
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """Return the size in bytes (see `click.ParamType.convert`)."""
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value (see `click.ParamType.convert`)."""
         try:
-            return parse_size(str(value))
-        except ValueError as exc:
-            self.fail(str(exc), param, ctx)
-
-
-class Age(click.ParamType):  # type: ignore[type-arg]
-    """A parameter type for durations like 30d or 12h; its value is a number of milliseconds."""
-
-    name = "age"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """Return the duration in milliseconds (see `click.ParamType.convert`)."""
-        try:
-            return parse_age_ms(str(value))
+            return self._parse(str(value))
         except ValueError as exc:
             self.fail(f"{exc}.", param, ctx)
+
+
+SIZE = Parsed("size", parse_size)
+"""A size like 500m; its value is a number of bytes."""
+
+AGE = Parsed("age", parse_age_ms)
+"""A duration like 30d or 12h; its value is a number of milliseconds."""
 
 
 def name_of(_ctx: object, _param: object, value: str | None) -> str | None:

@@ -11,9 +11,10 @@ from typing import Any
 import click
 
 from zeh_spark.cli.output import print_answer, print_result, print_table, progress
-from zeh_spark.cli.parameters import STORE, Age, Size, opened, operator
+from zeh_spark.cli.parameters import AGE, SIZE, STORE, Parsed, opened, operator
 from zeh_spark.cli.text import moment, size_of
 from zeh_spark.errors import StoreError
+from zeh_spark.options.values import parse_age_ms
 from zeh_spark.protocol.phrases import counted
 from zeh_spark.retention import rules as retaining
 from zeh_spark.retention.rules import Removal
@@ -32,11 +33,11 @@ def _cursor_sets(_ctx: object, _param: object, names: tuple[str, ...]) -> tuple[
 
 
 _AGE = click.option(
-    "--age", type=Age(), metavar="DURATION",
+    "--age", type=AGE, metavar="DURATION",
     help="Keep events that are younger than this: a number with d, h, m or s, like 30d.",
 )  # fmt: skip
 _SIZE = click.option(
-    "--size", type=Size(), metavar="SIZE",
+    "--size", type=SIZE, metavar="SIZE",
     help="Keep the newest events up to this size in bytes, like 500m or 100g.",
 )  # fmt: skip
 _KEEP_FOR = click.option(
@@ -46,15 +47,9 @@ _KEEP_FOR = click.option(
 )  # fmt: skip
 
 
-class _Names(Age):
-    """A parameter type for durations and "forever"; its value is then -1."""
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """Return the duration in milliseconds, or -1 (see `click.ParamType.convert`)."""
-        return _FOREVER if value == "forever" else super().convert(value, param, ctx)
-
-
 _FOREVER = -1
+
+_NAMES = Parsed("age", lambda text: _FOREVER if text == "forever" else parse_age_ms(text))
 
 
 @click.command()
@@ -64,12 +59,12 @@ _FOREVER = -1
 @_SIZE
 @_KEEP_FOR
 @click.option(
-    "--names", type=_Names(), metavar="DURATION",
+    "--names", type=_NAMES, metavar="DURATION",
     help="For how long to compare named batches that are published again, like 90d, the default; or"
     " forever. After that, they are refused.",
 )  # fmt: skip
 @click.option(
-    "--producers", type=_Names(), metavar="DURATION",
+    "--producers", type=_NAMES, metavar="DURATION",
     help="Delete producers that have published nothing for this long, like 180d; or forever, the "
     "default: keep them. A deleted one is refused if it comes again.",
 )  # fmt: skip

@@ -16,25 +16,23 @@ from typing import Any
 import click
 import msgspec
 
-from zeh_spark.cli.parameters import Size
+from zeh_spark.cli.parameters import SIZE, Parsed
 from zeh_spark.errors import OptionError
 from zeh_spark.options.values import parse_duration
 from zeh_spark.publisher.config import Config
 from zeh_spark.telemetry import logs
 
 
-class _Duration(click.ParamType):  # type: ignore[type-arg]  # generic in some versions only
-    """A parameter type for durations like 10s or 500ms; its value is the text."""
+def _duration(text: str) -> str:
+    """Return the text of a duration like 10s or 500ms. Raises ValueError for another text."""
+    try:
+        parse_duration(text)
+    except ValueError as exc:
+        raise ValueError(f"{text!r} {exc}") from None
+    return text
 
-    name = "duration"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        """Return the text (see `click.ParamType.convert`)."""
-        try:
-            parse_duration(str(value))
-        except ValueError as exc:
-            self.fail(f"{value!r} {exc}", param, ctx)
-        return str(value)
+_DURATION = Parsed("duration", _duration)
 
 
 def _setting(name: str, meaning: str, *, option: str = "", **more: Any) -> Any:
@@ -63,7 +61,7 @@ _SETTINGS = {
         "port", "TCP port to listen on; 0 takes a free one.", type=click.IntRange(0, 65535)
     ),
     "staging_quota": _setting(
-        "staging_quota", type=Size(), metavar="SIZE",
+        "staging_quota", type=SIZE, metavar="SIZE",
         meaning="Most bytes that a producer may have uploaded and not yet committed, like 500m or "
         "64g.",
     ),
@@ -81,16 +79,16 @@ _SETTINGS = {
         meaning="Most cursor sets that each client may have begun; for a table, all together.",
     ),
     "least_free": _setting(
-        "least_free", type=Size(), metavar="SIZE",
+        "least_free", type=SIZE, metavar="SIZE",
         meaning="Take uploads, and be ready, only with this much room on the disk of a SQLite "
         "store, like 1g; and commits and new cursor sets with half of it.",
     ),
     "answer_cache": _setting(
-        "answer_cache", type=Size(), metavar="SIZE",
+        "answer_cache", type=SIZE, metavar="SIZE",
         meaning="Most bytes of answers kept in memory for the next readers, like 256m.",
     ),
     "send_buffer": _setting(
-        "send_buffer", type=Size(), metavar="SIZE",
+        "send_buffer", type=SIZE, metavar="SIZE",
         meaning="Most bytes of answers in memory that clients have not taken yet, like 256m. Above "
         "it, readers get 503 and try again.",
     ),
@@ -154,12 +152,12 @@ _SETTINGS = {
         "that only this machine reaches]",
     ),
     "drain_delay": _setting(
-        "drain_delay", type=_Duration(), metavar="DURATION",
+        "drain_delay", type=_DURATION, metavar="DURATION",
         meaning="How long to answer all requests after SIGTERM, while /readyz tells load balancers "
         "to use another publisher, like 10s.",
     ),
     "grace": _setting(
-        "grace", type=_Duration(), metavar="DURATION",
+        "grace", type=_DURATION, metavar="DURATION",
         meaning="How long answers that have begun may continue after that.",
     ),
 }  # fmt: skip

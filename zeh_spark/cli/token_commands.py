@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 from zeh_spark.cli.output import print_answer, print_remark, print_result, print_table
-from zeh_spark.cli.parameters import STORE, Age, name_of, opened, operator
+from zeh_spark.cli.parameters import AGE, STORE, name_of, opened, operator
 from zeh_spark.cli.text import moment
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.phrases import counted
@@ -41,7 +41,7 @@ def token() -> None:
     help="May see the feed's producers, and the receipts of what they published.",
 )  # fmt: skip
 @click.option("--admin", is_flag=True, help="May do all of this with every feed.")
-@click.option("--expires", type=Age(), metavar="DURATION", help="Not valid after this, like 90d.")
+@click.option("--expires", type=AGE, metavar="DURATION", help="Not valid after this, like 90d.")
 def create(
     name: str,
     url: str,

@@ -14,6 +14,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
@@ -199,26 +200,28 @@ class LakeTable:
         return commits.with_transactions(stands, name, self._transactions())
 
     def _by_history(self, name: str) -> TableStanding:
-        limit = self.page
-        while True:
-            known = self._history(limit)
-            complete = len(known) < limit
+        for known, complete in self._pages():
             if stands := commits.standing(known, name, self.text, complete=complete):
                 return stands
-            limit *= 10
+        raise AssertionError("unreachable")
 
     def versions(self, app: str) -> tuple[dict[int, CommitRecord], set[int]]:
         """Return an app's records that count, by number, and the numbers that a RESTORE took back.
 
         They are those in the newest commits that have any.
         """
-        limit = self.page
-        while True:
-            known = self._history(limit)
+        for known, complete in self._pages():
             found, undone = commits.versions(known, app, self.text)
-            if found or len(known) < limit:
+            if found or complete:
                 return found, undone
-            limit *= 10
+        raise AssertionError("unreachable")
+
+    def _pages(self) -> Iterator[tuple[list[TableCommit], bool]]:
+        """Yield the newest commits, more of them each time, and whether they are all."""
+        for power in count():
+            limit = self.page * 10**power
+            known = self._history(limit)
+            yield known, len(known) < limit
 
     def has_transaction(self, app: str) -> bool:
         """Return whether Delta has a transaction of an app; False if it cannot be asked."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from zeh_spark.client.publish_client import PublishClient
+from zeh_spark.client.publish_client import PublishClient, PublishedRange
 from zeh_spark.errors import OptionError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
@@ -60,13 +60,6 @@ def receipts(
     return session.createDataFrame([_row(each) for each in found], _SCHEMA)
 
 
-class _Range(msgspec.Struct):
-    partition: int
-    first: int
-    last: int
-    cursor: str
-
-
 class _Receipt(msgspec.Struct):
     """A receipt in an answer; a publisher's `StoredReceipt`."""
 
@@ -77,7 +70,7 @@ class _Receipt(msgspec.Struct):
     events: int
     digest: str
     time: int
-    ranges: list[_Range]
+    ranges: list[PublishedRange]
     positions: tuple[int, int] | None
 
 

@@ -13,16 +13,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from zeh_spark.client.publish_client import BatchCall, PublishClient, TaskDone
-from zeh_spark.errors import OptionError, PublishError, ZeroEventHubError
-from zeh_spark.protocol import event_key, event_origin, problems
+from zeh_spark.errors import OptionError, ZeroEventHubError
 from zeh_spark.protocol.batch_uploader import BatchUploader
 from zeh_spark.protocol.phrases import counted
 from zeh_spark.protocol.upload_format import StagedChunk, upload_body
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.sink.rows import Rendered
-
-_OPTIONS = {event_key.HEADER: "keepKey", event_origin.HEADER: "keepOrigin"}
-"""The options that add headers which older publishers refuse."""
 
 
 class TaskUploads:
@@ -43,7 +39,6 @@ class TaskUploads:
         self, client: PublishClient, options: SinkOptions, batch: BatchCall, task: TaskDone
     ) -> None:
         self._client = client
-        self._options = options
         self._batch = batch
         self._task = task
         receipt, self.partition_count, self.feed_id = client.look_up(batch)
@@ -86,33 +81,9 @@ class TaskUploads:
         body = upload_body(chunks)
         chunks.clear()
         task = self._task
-        try:
-            return self._client.upload(
-                self._batch, self.partition_count, task.task, task.attempt, number, body
-            )
-        except PublishError as exc:
-            raise _of_older_publisher(exc, self._options) or exc from None
-
-
-def _of_older_publisher(exc: PublishError, options: SinkOptions) -> PublishError | None:
-    """Return a clear error if a publisher refuses a header only because it is an older one.
-
-    Publishers that know the header never say that it is reserved, so their words tell.
-    """
-    said = str(exc.facts.get("detail", ""))
-    for header, option in _OPTIONS.items():
-        if exc.problem == problems.INVALID_UPLOAD.name and f"{header!r} is reserved" in said:
-            return PublishError(
-                f"the publisher of {options.url} is older than the option {option}: it refuses the "
-                f"header {header!r} ({said}). Nothing of the batch was published. Update the "
-                f"publisher, or leave out {option}",
-                status=exc.status,
-                body=exc.body,
-                problem=exc.problem,
-                facts=exc.facts,
-                anchor="the-publisher-is-older-than-the-option",
-            )
-    return None
+        return self._client.upload(
+            self._batch, self.partition_count, task.task, task.attempt, number, body
+        )
 
 
 def check_partition_count(options: SinkOptions, count: int) -> None:

@@ -269,46 +269,27 @@ def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
 
 
 def _parsed(document: Mapping[str, Any]) -> Offset:
+    def text(name: str) -> str | None:
+        return str(document[name]) if name in document else None
+
+    partitions, count = document["partitions"], document["partitionCount"]
     staged = None
     if "stage" in document:
         staged = StagedBatch(
             str(document["stage"]), str(document["batch"]), int(document["segments"])
         )
-    partitions = document["partitions"]
-    feed = str(document["feed"])
-    identity = str(document["id"]) if "id" in document else None
-    reader = str(document["reader"]) if "reader" in document else None
-    ordered = document["version"] == ORDERED_VERSION
-    since = int(document["startingTimestamp"]) if "startingTimestamp" in document else None
-    if document["partitionCount"] is None:
-        everywhere = str(partitions[_EVERY]["cursor"])
-        return Offset(
-            feed,
-            (),
-            everywhere,
-            staged,
-            id=identity,
-            ordered=ordered,
-            reader=reader,
-            since=since,
-        )
-    positions = tuple(
-        _parsed_position(partitions[str(partition)])
-        for partition in range(document["partitionCount"])
-    )
-    started = tuple(str(cursor) for cursor in document.get("startingCursors", {}).values())
-    direct = str(document["direct"]["columns"]) if "direct" in document else None
     return Offset(
-        feed,
-        positions,
-        staged=staged,
-        started=started,
-        id=identity,
-        direct=direct,
-        ordered=ordered,
-        reader=reader,
-        since=since,
-        behind=document.get("behind"),
+        str(document["feed"]),
+        tuple(_parsed_position(partitions[str(each)]) for each in range(count or 0)),
+        str(partitions[_EVERY]["cursor"]) if count is None else wire.FIRST,
+        staged,
+        tuple(str(cursor) for cursor in document.get("startingCursors", {}).values()),
+        text("id"),
+        str(document["direct"]["columns"]) if "direct" in document else None,
+        document["version"] == ORDERED_VERSION,
+        text("reader"),
+        int(document["startingTimestamp"]) if "startingTimestamp" in document else None,
+        document.get("behind"),
     )
 
 

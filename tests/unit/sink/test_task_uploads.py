@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from zeh_spark.client.publish_client import BatchCall, BatchStatus, TaskDone
-from zeh_spark.errors import PublishError
 from zeh_spark.protocol.upload_format import CHUNK_EVENTS
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.rows import Rendered
@@ -104,26 +103,3 @@ def test_a_task_takes_back_what_it_sent():
         uploads.take_back()
 
     assert ([], [TaskDone(3, 7)]) == (nothing, client.released)
-
-
-@pytest.mark.parametrize(
-    ("header", "option"), [("zeh-key", "keepKey"), ("zeh-origin", "keepOrigin")]
-)
-def test_an_older_publisher_is_told_apart(header, option):
-    """It refuses a header that it does not know; the error says what to update."""
-    detail = f"chunk 0, line 3: the header {header!r} is reserved for the publisher: {{}}"
-    said = [{"detail": detail}, {"detail": "chunk 0, line 3: its data is null"}]
-    raised = []
-    for facts in said:
-        refusal = PublishError("no", status=422, problem="invalid-upload", facts=facts)
-        client = Refusing(refusal)
-        with pytest.raises(PublishError) as found, uploads_of(client) as uploads:
-            uploads.add(Rendered(None, CHUNK))
-            uploads.finish()
-        raised.append(found.value)
-    older, other = raised
-    assert f"is older than the option {option}" in str(older)
-    assert detail in str(older)
-    assert f"Update the publisher, or leave out {option}" in str(older)
-    assert ("invalid-upload", 422, said[0]) == (older.problem, older.status, older.facts)
-    assert "no" == other.what
