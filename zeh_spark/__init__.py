@@ -11,48 +11,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeh_spark._lazy import names_of
+from zeh_spark._lazy import lazily
 
 if TYPE_CHECKING:
-    from zeh_spark.datasource import register
-    from zeh_spark.parsing import parsed
-    from zeh_spark.progress import ProgressListener, drain
-    from zeh_spark.session_config import configure
-    from zeh_spark.sink.receipts import receipts
-    from zeh_spark.source.batch import last_cursors
-    from zeh_spark.source.shared_cursors import shared_cursors
-    from zeh_spark.stamping import stamped
+    from zeh_spark.datasource import register as register
+    from zeh_spark.parsing import parsed as parsed
+    from zeh_spark.progress import ProgressListener as ProgressListener
+    from zeh_spark.progress import drain as drain
+    from zeh_spark.session_config import configure as configure
+    from zeh_spark.sink.receipts import receipts as receipts
+    from zeh_spark.source.batch import last_cursors as last_cursors
+    from zeh_spark.source.shared_cursors import shared_cursors as shared_cursors
+    from zeh_spark.stamping import stamped as stamped
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "ProgressListener",
-    "__version__",
-    "configure",
-    "drain",
-    "last_cursors",
-    "parsed",
-    "receipts",
-    "register",
-    "shared_cursors",
-    "stamped",
-]
-
-__getattr__ = names_of(
+__getattr__, __dir__, __all__ = lazily(
     __name__,
     {
-        "ProgressListener": "zeh_spark.progress",
-        "configure": "zeh_spark.session_config",
-        "drain": "zeh_spark.progress",
-        "last_cursors": "zeh_spark.source.batch",
-        "parsed": "zeh_spark.parsing",
-        "receipts": "zeh_spark.sink.receipts",
-        "register": "zeh_spark.datasource",
-        "shared_cursors": "zeh_spark.source.shared_cursors",
-        "stamped": "zeh_spark.stamping",
+        "datasource": "register",
+        "parsing": "parsed",
+        "progress": "ProgressListener drain",
+        "session_config": "configure",
+        "sink.receipts": "receipts",
+        "source.batch": "last_cursors",
+        "source.shared_cursors": "shared_cursors",
+        "stamping": "stamped",
     },
 )
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__all__.append("__version__")

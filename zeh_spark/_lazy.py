@@ -10,15 +10,19 @@ from importlib import import_module
 from typing import Any
 
 
-def names_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package that imports its names on first use.
+def lazily(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package that imports names on first use.
 
-    `homes` has for each name the module that defines it.
+    `homes` has the names that each of its modules defines, with spaces between them.
     """
+    modules = {name: module for module, names in homes.items() for name in names.split()}
+    names = sorted(modules)
 
     def given(name: str) -> Any:
-        if name not in homes:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(homes[name]), name)
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
 
-    return given
+    return given, names.copy, names

@@ -28,29 +28,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeh_spark._lazy import names_of
+from zeh_spark._lazy import lazily
 
 if TYPE_CHECKING:
-    from zeh_spark.lakehouse.delta_reader import from_delta
-    from zeh_spark.lakehouse.delta_writer import DeltaFeedWriter
-    from zeh_spark.lakehouse.feed_table import cursors, to_delta
-    from zeh_spark.lakehouse.merging import merge, purge, stamped
+    from zeh_spark.lakehouse.delta_reader import from_delta as from_delta
+    from zeh_spark.lakehouse.delta_writer import DeltaFeedWriter as DeltaFeedWriter
+    from zeh_spark.lakehouse.feed_table import cursors as cursors
+    from zeh_spark.lakehouse.feed_table import to_delta as to_delta
+    from zeh_spark.lakehouse.merging import merge as merge
+    from zeh_spark.lakehouse.merging import purge as purge
+    from zeh_spark.lakehouse.merging import stamped as stamped
 
-__all__ = ["DeltaFeedWriter", "cursors", "from_delta", "merge", "purge", "stamped", "to_delta"]
-
-__getattr__ = names_of(
+__getattr__, __dir__, __all__ = lazily(
     __name__,
     {
-        "DeltaFeedWriter": "zeh_spark.lakehouse.delta_writer",
-        "cursors": "zeh_spark.lakehouse.feed_table",
-        "from_delta": "zeh_spark.lakehouse.delta_reader",
-        "merge": "zeh_spark.lakehouse.merging",
-        "purge": "zeh_spark.lakehouse.merging",
-        "stamped": "zeh_spark.lakehouse.merging",
-        "to_delta": "zeh_spark.lakehouse.feed_table",
+        "delta_reader": "from_delta",
+        "delta_writer": "DeltaFeedWriter",
+        "feed_table": "cursors to_delta",
+        "merging": "merge purge stamped",
     },
 )
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -15,54 +15,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeh_spark._lazy import names_of
+from zeh_spark._lazy import lazily
 
 if TYPE_CHECKING:
-    from zeh_spark.sessions.calling import Event, Retry
-    from zeh_spark.sessions.inspecting import explain, inspect
-    from zeh_spark.sessions.letters import replay, to_feed
-    from zeh_spark.sessions.logic import SessionLogic
-    from zeh_spark.sessions.model import REASONS, RECORDS
-    from zeh_spark.sessions.ordering import in_order
-    from zeh_spark.sessions.processing import process
-    from zeh_spark.sessions.routing import route
-    from zeh_spark.sessions.verdicts import unresolved
+    from zeh_spark.sessions.calling import Event as Event
+    from zeh_spark.sessions.calling import Retry as Retry
+    from zeh_spark.sessions.inspecting import explain as explain
+    from zeh_spark.sessions.inspecting import inspect as inspect
+    from zeh_spark.sessions.letters import replay as replay
+    from zeh_spark.sessions.letters import to_feed as to_feed
+    from zeh_spark.sessions.logic import SessionLogic as SessionLogic
+    from zeh_spark.sessions.model import REASONS as REASONS
+    from zeh_spark.sessions.model import RECORDS as RECORDS
+    from zeh_spark.sessions.ordering import in_order as in_order
+    from zeh_spark.sessions.processing import process as process
+    from zeh_spark.sessions.routing import route as route
+    from zeh_spark.sessions.verdicts import unresolved as unresolved
 
-__all__ = [
-    "REASONS",
-    "RECORDS",
-    "Event",
-    "Retry",
-    "SessionLogic",
-    "explain",
-    "in_order",
-    "inspect",
-    "process",
-    "replay",
-    "route",
-    "to_feed",
-    "unresolved",
-]
-
-_HOMES = {
-    "REASONS": "zeh_spark.sessions.model",
-    "RECORDS": "zeh_spark.sessions.model",
-    "Event": "zeh_spark.sessions.calling",
-    "Retry": "zeh_spark.sessions.calling",
-    "SessionLogic": "zeh_spark.sessions.logic",
-    "explain": "zeh_spark.sessions.inspecting",
-    "in_order": "zeh_spark.sessions.ordering",
-    "inspect": "zeh_spark.sessions.inspecting",
-    "process": "zeh_spark.sessions.processing",
-    "replay": "zeh_spark.sessions.letters",
-    "route": "zeh_spark.sessions.routing",
-    "to_feed": "zeh_spark.sessions.letters",
-    "unresolved": "zeh_spark.sessions.verdicts",
-}
-
-
-__getattr__ = names_of(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = lazily(
+    __name__,
+    {
+        "calling": "Event Retry",
+        "inspecting": "explain inspect",
+        "letters": "replay to_feed",
+        "logic": "SessionLogic",
+        "model": "REASONS RECORDS",
+        "ordering": "in_order",
+        "processing": "process",
+        "routing": "route",
+        "verdicts": "unresolved",
+    },
+)
