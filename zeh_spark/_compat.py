@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable as ReadAllAvailable
+    from pyspark.sql.streaming.datasource import ReadMaxBytes as ReadMaxBytes
     from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadMaxBytes,
-        SupportsTriggerAvailableNow,
+        SupportsTriggerAvailableNow as SupportsTriggerAvailableNow,
     )
 
     HAS_ADMISSION_CONTROL = True
@@ -41,7 +41,7 @@ except ImportError:  # Spark 4.0 and 4.1: latestOffset() without arguments, no l
 
 
 try:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as DataSourceStreamArrowWriter
 except ImportError:  # the worker of Spark 4.0 looks for the batch class in streams, too
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
@@ -52,7 +52,8 @@ except ImportError:  # the worker of Spark 4.0 looks for the batch class in stre
 
 
 try:
-    from py4j.protocol import Py4JError, Py4JJavaError
+    from py4j.protocol import Py4JError as Py4JError
+    from py4j.protocol import Py4JJavaError as Py4JJavaError
 except ImportError:  # a client of Spark Connect has no Java
 
     class Py4JError(Exception):  # type: ignore[no-redef, unused-ignore]
@@ -108,19 +109,3 @@ def found_column(
 def quoted(name: str) -> str:
     """Return a column's name, quoted for SQL: a name may have dots, and is no path then."""
     return f"`{name.replace('`', '``')}`"
-
-
-__all__ = [
-    "CASE_SENSITIVE",
-    "HAS_ADMISSION_CONTROL",
-    "DataSourceStreamArrowWriter",
-    "Py4JError",
-    "Py4JJavaError",
-    "ReadAllAvailable",
-    "ReadMaxBytes",
-    "SupportsTriggerAvailableNow",
-    "column_of",
-    "found_column",
-    "is_connect",
-    "quoted",
-]

@@ -337,7 +337,9 @@ def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) 
             )
         batches = [each for each in progress if _has_run(each)]
         without_events = 0 if any(map(_has_events, batches)) else without_events + 1
-        if not batches or (without_events >= 2 and not _has_more(batches[-1])):
+        if not batches or (
+            without_events >= 2 and not any(each.has_more for each in feed_progress(batches[-1]))
+        ):
             return runs
         if without_events == _RUNS_WITHOUT_EVENTS:
             raise ZeroEventHubError(
@@ -355,11 +357,6 @@ def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) 
 def _has_run(progress: dict[str, Any]) -> bool:
     """Return whether a progress is that of a micro-batch, and not of a look for events."""
     return "addBatch" in (progress.get("durationMs") or {}) or bool(progress.get("numInputRows"))
-
-
-def _has_more(progress: dict[str, Any]) -> bool:
-    """Return whether a micro-batch says that a feed holds events after it."""
-    return any(each.has_more for each in feed_progress(progress))
 
 
 def _has_events(progress: dict[str, Any]) -> bool:

@@ -264,9 +264,6 @@ class Producer:
                     receipt.batch, self.last.events + receipt.events, receipt
                 )
 
-    def _ended(self) -> None:
-        self._turn.end()
-
 
 class _Turn:
     """Lets one batch at a time be open; the others wait in the order in which they came.
@@ -539,7 +536,7 @@ class OpenBatch:
             ) from exc
         finally:
             self._producer._keep(self, self._attempt)
-            self._producer._ended()
+            self._producer._turn.end()
 
     def settle(self) -> Receipt | None:
         """Find out whether the batch was published.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import json
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -125,8 +124,3 @@ def free_port(wanted: int) -> int:
         except OSError:
             continue
     return wanted  # listening will say why it is not free
-
-
-def run_line(script: Path) -> str:
-    """Return the command that runs the script with this Python."""
-    return f"{sys.executable} {script}"

@@ -131,7 +131,7 @@ def quickstart(ctx: click.Context, folder: Path, port: int) -> None:
     click.echo(
         f"{script.read_text(encoding='utf-8')}\n"
         f"The script above is {script}. Run it in another terminal:\n\n"
-        f"  {sample.run_line(script)}\n"
+        f"  {sys.executable} {script}\n"
     )
     ctx.invoke(serve, url=url, port=port, host="127.0.0.1", log_level="warning")
 

@@ -17,7 +17,6 @@ from zeh_spark.protocol.stamp_columns import (
     MAX_DIGITS,
     MAX_TIME,
     OF_HEADERS,
-    POSITION,
     StampColumn,
     is_number,
 )
@@ -101,8 +100,6 @@ def check(
     Raises MalformedLineError if one is no number that fits its column.
     """
     for name in names:
-        if name == POSITION:
-            continue
         column = OF_HEADERS[name]
         text = headers.get(column.header)
         if text is not None and column.kind != "string" and not is_number(text, column.kind):

@@ -75,7 +75,8 @@ def delta_errors(table: str) -> Iterator[None]:
         if ours := re.search(rf"\[USER_RAISED_EXCEPTION\] (table {re.escape(table)}: .*)", said):
             message = ours[1].partition(" SQLSTATE: ")[0]
             raise LakehouseError(message, table=table) from exc
-        if remedy := _remedy(_condition(said)):
+        fitting = (_REMEDIES[each] for each in _REMEDIES if _condition(said).startswith(each))
+        if remedy := next(fitting, None):
             raise LakehouseError(f"table {table}: {remedy}. ({said})", table=table) from exc
         raise
 
@@ -142,7 +143,3 @@ _REMEDIES = {
     "DELTA_FAILED_TO_MERGE_FIELDS": _COLUMNS,
     "_LEGACY_ERROR_TEMP_DELTA_0007": _COLUMNS,  # DELTA_METADATA_MISMATCH, before Delta 4.1
 }
-
-
-def _remedy(condition: str) -> str | None:
-    return next((text for start, text in _REMEDIES.items() if condition.startswith(start)), None)

@@ -34,8 +34,6 @@ def option(
     value = dataclasses.MISSING if default is None else parse(default)
     if default is None and meaning.startswith("**required**"):
         return field(metadata=about, repr=repr)
-    if isinstance(value, dict):
-        raise TypeError("a default must not be mutable")
     return field(default=None if default is None else value, metadata=about, repr=repr)
 
 

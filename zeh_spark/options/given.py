@@ -137,10 +137,6 @@ def _parsed(text: str, about: Declared) -> Any:
         return about.parse(text)
     except ValueError as exc:
         is_url = about.parse is parse_url or "://" in text
-        got = "(hidden)" if about.secret else _shown_url(text) if is_url else repr(text)
+        hidden = about.secret or (is_url and "@" in text)
+        got = "(hidden)" if hidden else repr(text.partition("?")[0] if is_url else text)
         raise OptionError(f"option {about.name!r} {exc}; got {got}", option=about.name) from None
-
-
-def _shown_url(text: str) -> str:
-    """Return what may be shown of an address that is not valid."""
-    return "(hidden)" if "@" in text else repr(text.partition("?")[0])

@@ -249,7 +249,8 @@ class FiniteRead:
         """Wait for what has to come before the target, or accept the silence as the end."""
         request = replace(self.request, cursor=end.cursor)
         may_settle = self.ending.settles or end.cursor == wire.FIRST
-        if may_settle and self._is_settled and self._probes.is_empty_after(target):
+        is_settled = self.retry.lasted >= min(SETTLED, self.retry.timeout / 4)
+        if may_settle and is_settled and self._probes.is_empty_after(target):
             log.warning(
                 "partition %d: cursor %r is taken for the end, because nothing is after it, nor "
                 "after %r, where the feed was when the query began",
@@ -261,10 +262,6 @@ class FiniteRead:
         else:
             doubt = Doubt.MISSED if self.exact else Doubt.SILENT
             self.retry.wait(TransientError(EndUnknownError(doubt, request, self.ending)))
-
-    @property
-    def _is_settled(self) -> bool:
-        return self.retry.lasted >= min(SETTLED, self.retry.timeout / 4)
 
     @property
     def _probes(self) -> EndProbes:

@@ -318,7 +318,7 @@ class _Handlers:
     def _handler(self, kind: str | None) -> Handler | None:
         if self._handlers is None:
             self._handlers = cloudpickle.loads(self._plan.handlers)
-            for handler in _distinct(self._handlers):
+            for handler in {id(each): each for each in self._handlers.values()}.values():
                 if hasattr(handler, "open"):
                     self._caller.call(handler.open)
                 self._opened.append(handler)
@@ -427,11 +427,6 @@ def _output(verdicts: list[tuple[_Row, _Verdict]]) -> pa.RecordBatch:
         [*columns, results, *(passed.column(name).chunk(0) for name in PASSED)],
         names=[*names, RESULT, *PASSED],
     )
-
-
-def _distinct(handlers: Mapping[str | None, Handler]) -> Iterator[Handler]:
-    """Yield each handler once, also if it is there for several kinds."""
-    yield from {id(each): each for each in handlers.values()}.values()
 
 
 def _result_type(batch: pa.RecordBatch) -> pa.DataType:

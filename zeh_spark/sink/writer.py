@@ -112,7 +112,11 @@ class Publishing:
         known_run = run if run and _is_random(run) else self._run
         return BatchCall(options.producer_id, query, known_run, int(number), options.overrides)
 
-    def _commit(self, messages: Sequence[WriterCommitMessage | None], number: int | None) -> None:
+    @at_spark_border
+    def commit(
+        self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None
+    ) -> None:
+        """Publish what the tasks staged. Only a stream has a number of its batch."""
         staged = [each for each in messages if isinstance(each, StagedTask)]
         if not staged or len(staged) != len(messages):
             raise ZeroEventHubError(
@@ -129,9 +133,9 @@ class Publishing:
                 f"tasks of one batch disagree about it: {sorted(map(str, counts))} partitions, "
                 f"{batch} and others. Nothing was published. Run the batch again"
             )
-        if number is not None and number != batch.number:
+        if batchId is not None and batchId != batch.number:
             raise ZeroEventHubError(
-                f"Spark commits batch {number}, but its tasks wrote batch {batch.number}. Nothing "
+                f"Spark commits batch {batchId}, but its tasks wrote batch {batch.number}. Nothing "
                 f"was published. Report this, with the version of Spark"
             )
         options = replace(self._options, first_contact=None)  # it answered to tasks
@@ -178,7 +182,11 @@ class Publishing:
                 batch.number, batch.producer, counted(rows, "row"), are, options.url,
             )  # fmt: skip
 
-    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    @at_spark_border
+    def abort(
+        self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None
+    ) -> None:
+        """Delete what the tasks staged, which is never published."""
         staged = next((each for each in messages if isinstance(each, StagedTask)), None)
         if staged:
             impatient = replace(self._options, retry_timeout=0.0)
@@ -211,16 +219,6 @@ class BatchWriter(Publishing, DataSourceArrowWriter):
             DeadLetterClient(options.dead_letters).look_up(batch)
         self._options = replace(options, first_contact=None)
 
-    @at_spark_border
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks staged."""
-        self._commit(messages, None)
-
-    @at_spark_border
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete what the tasks staged, which is never published."""
-        self._abort(messages)
-
 
 class StreamWriter(Publishing, DataSourceStreamArrowWriter):
     """The writer of a micro-batch of `df.writeStream`.
@@ -228,16 +226,6 @@ class StreamWriter(Publishing, DataSourceStreamArrowWriter):
     Guarantee: after `commit` each row of the micro-batch is on the feed once, however often Spark
     repeats the batch.
     """
-
-    @at_spark_border
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Publish what the tasks staged."""
-        self._commit(messages, batchId)
-
-    @at_spark_border
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Delete what the tasks staged, which is never published."""
-        self._abort(messages)
 
 
 def stage(

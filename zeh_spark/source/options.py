@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Literal
 
 import orjson
@@ -44,17 +45,8 @@ _OF_KAFKA = {"earliest": "first", "latest": "last"}
 """What Spark's Kafka source calls the words for a feed's first and last event."""
 
 
-def parse_start(text: str) -> Cursors:
-    """Return where to start: first, last, or JSON with a cursor for every partition."""
-    return _parse_cursors(text, "first", "last")
-
-
-def parse_end(text: str) -> Cursors:
-    """Return where to end: last, quiet, or JSON with a cursor for every partition."""
-    return _parse_cursors(text, "last", "quiet")
-
-
-def _parse_cursors(text: str, *words: Literal["first", "last", "quiet"]) -> Cursors:
+def parse_cursors(words: Sequence[Literal["first", "last", "quiet"]], text: str) -> Cursors:
+    """Parse one of these words, or JSON with a cursor for every partition."""
     given_word = _OF_KAFKA.get(text.lower(), text.lower())
     if word := next((word for word in words if given_word == word), None):
         return word
@@ -141,7 +133,7 @@ class SourceOptions(ClientOptions):
         "number of partitions, the spec's `n`; not needed if the publisher returns it",
     )
     starting_cursors: Cursors = option(
-        parse_start,
+        partial(parse_cursors, ("first", "last")),
         "first",
         "where a new query starts: `first` (or `earliest`), `last` (or `latest`), or JSON with a "
         "cursor for every partition",
@@ -154,7 +146,7 @@ class SourceOptions(ClientOptions):
         "`2026-11-22T08:00:00+01:00`; only with `zeh-spark serve`",
     )
     ending_cursors: Cursors = option(
-        parse_end,
+        partial(parse_cursors, ("last", "quiet")),
         "last",
         "where a batch query ends: `last` (or `latest`), `quiet`, or JSON with a cursor for every "
         "partition",
