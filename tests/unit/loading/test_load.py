@@ -76,7 +76,7 @@ def test_lines_become_data(file: Files, name: str) -> None:
 
 def test_standard_input_is_ndjson() -> None:
     """I can pipe into a feed."""
-    assert [1, 2] == data("-", stdin=io.BytesIO(b"1\n2\n"))
+    assert [1, 2] == data("standard input", stream=io.BytesIO(b"1\n2\n"))
 
 
 def test_events_without_key_fill_one_partition_after_the_other(file: Files) -> None:
