@@ -42,7 +42,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, cast
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -163,6 +163,15 @@ class ZeroEventHubError(Exception):
 
     def __str__(self) -> str:
         return f"[{self.code}] {super().__str__()}"
+
+    def reworded(self, message: str, **changes: Any) -> Self:
+        """Return an error of the same type with another message, and the same facts but for some.
+
+        The advice stays, too, and is added to the message.
+        """
+        facts = {name: fact for name, fact in vars(self).items() if name in _Facts.__annotations__}
+        own = {"advice": self.advice, "anchor": self.anchor, **facts}
+        return type(self)(message, **{**own, **changes})
 
     @property
     def code(self) -> str:

@@ -222,14 +222,11 @@ class Producer:
                 run=self.run,
             )
         if (refusal := self._overtaken) is not None:
-            raise PublishError(
+            raise refusal.reworded(
                 f"somebody else used the name {self.name!r}, so this producer does not know its "
                 f"next number. Make a new Producer, and continue from its `last`. The publisher's "
                 f"refusal was: {refusal}",
-                status=refusal.status,
-                body=refusal.body,
-                problem=refusal.problem,
-                facts=refusal.facts,
+                advice=None,
                 anchor="number-taken",
             )
 
@@ -531,9 +528,7 @@ class OpenBatch:
             raise
         except OutcomeUnknownError as exc:
             said = f"{exc.what}. In this program, call the batch's settle() to find out"
-            raise OutcomeUnknownError(
-                said, batch=exc.batch, run=exc.run, advice=exc.advice
-            ) from exc
+            raise exc.reworded(said) from exc
         finally:
             self._producer._keep(self, self._attempt)
             self._producer._turn.end()

@@ -122,7 +122,5 @@ def _located(failure: TransientError, at: int) -> TransientError:
     if not isinstance(failure.final, UnavailableError):
         return failure
     said = f"after position {at:,}: {failure.final.what}"
-    final = UnavailableError(
-        said, advice=failure.final.advice, anchor="the-publisher-does-not-answer"
-    )
+    final = failure.final.reworded(said, anchor="the-publisher-does-not-answer")
     return TransientError(final, failure.retry_after, str(failure))

@@ -280,5 +280,4 @@ def nothing_published() -> Iterator[None]:
     try:
         yield
     except UnavailableError as exc:
-        said = f"nothing of the batch was published: {exc.what}"
-        raise UnavailableError(said, advice=exc.advice, anchor=exc.anchor) from exc
+        raise exc.reworded(f"nothing of the batch was published: {exc.what}") from exc

@@ -201,11 +201,9 @@ class _Fetch:
         try:
             self.retry.wait(failure)
         except UnavailableError as exc:
-            raise UnavailableError(
+            raise exc.reworded(
                 f"{exc.what}. This was asked in a task: if executors have no route to the "
-                f"publisher, set fetch=driver",
-                advice=exc.advice,
-                anchor=exc.anchor,
+                f"publisher, set fetch=driver"
             ) from exc
 
     def _answer(self, upto: int) -> Iterator[FetchedGroup]:
@@ -297,7 +295,7 @@ class _Fetch:
 
     def _gone(self, exc: CursorGoneError) -> CursorGoneError:
         planned = self.ranges[self.at]
-        return CursorGoneError(
+        return exc.reworded(
             f"partition {planned.partition}, cursor {self.cursor!r}: {exc}. The events were there "
             f"when the batch was planned, and were removed before it was read. Keep events for "
             f"longer, or name this reader with 'cursorSet' and have retention wait for it; smaller "
@@ -305,9 +303,7 @@ class _Fetch:
             f"a batch until it is done",
             partition=planned.partition,
             cursor=self.cursor,
-            status=exc.status,
-            body=exc.body,
-            anchor=exc.anchor,
+            advice=None,
         )
 
 

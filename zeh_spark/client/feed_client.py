@@ -358,14 +358,7 @@ def located(exc: PublisherError, partition: int, cursor: str) -> PublisherError:
             f"restored, at the newest cursors that both histories have, which "
             f"zeh_spark.shared_cursors(checkpointLocation, url) gives for 'startingCursors'"
         )
-    return type(exc)(
-        message,
-        partition=partition,
-        cursor=cursor,
-        status=exc.status,
-        body=exc.body,
-        anchor=exc.anchor,
-    )
+    return exc.reworded(message, partition=partition, cursor=cursor, advice=None)
 
 
 def _closed(scanner: PageScanner) -> list[wire.Interval]:
@@ -378,10 +371,4 @@ def _closed(scanner: PageScanner) -> list[wire.Interval]:
 def _masked(exc: PublisherError) -> PublisherError:
     """Return `exc` with secrets masked in it: its text has the publisher's own words."""
     body = None if exc.body is None else masked(exc.body)
-    return type(exc)(
-        masked(str(exc)),
-        partition=exc.partition,
-        cursor=exc.cursor,
-        body=body,
-        anchor=exc.anchor,
-    )
+    return exc.reworded(masked(str(exc)), body=body, advice=None)

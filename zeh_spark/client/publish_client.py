@@ -384,7 +384,7 @@ def _refusal(exc: PublisherError) -> PublisherError:
     if (name := problems.name_in(document)) is None:
         if exc.status in {404, 405}:
             said, advice = _with(said, advice, "; only a publisher of zeh_spark takes batches")
-        return type(exc)(said, status=exc.status, body=exc.body, advice=advice, anchor=exc.anchor)
+        return exc.reworded(said, advice=advice)
     if name == problems.UNKNOWN_FEED.name:
         said, advice = _with(said, advice, ", or make the feed: zeh-spark create FEED")
     return PublishError(

@@ -31,13 +31,10 @@ class DeadLetterClient(PublishClient):
         except PublishError as exc:
             raise _about_letters(exc) from None
         except AccessError as exc:
-            advice = exc.advice and exc.advice.renamed(option_for_letters)
-            raise AccessError(
+            raise exc.reworded(
                 f"the dead-letter feed {exc.what}. The credentials of 'url' are sent to its origin "
                 f"only",
-                status=exc.status,
-                body=exc.body,
-                advice=advice,
+                advice=exc.advice and exc.advice.renamed(option_for_letters),
             ) from None
 
 
@@ -53,11 +50,8 @@ def _about_letters(exc: PublishError) -> PublishError:
     if isinstance(option := facts.get("option"), dict):
         said = _with_own_options(said, option)
         facts["option"] = {option_for_letters(name): value for name, value in option.items()}
-    return PublishError(
+    return exc.reworded(
         f"the dead-letter feed{why}: {said}",
-        status=exc.status,
-        body=exc.body,
-        problem=exc.problem,
         facts=facts,
         advice=exc.advice and exc.advice.renamed(option_for_letters),
         anchor="a-refusal-on-the-dead-letter-feed",

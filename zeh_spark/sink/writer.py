@@ -270,7 +270,7 @@ def _add_all(
     except RowError as exc:
         uploads.take_back()
         where = f"Spark partition {task.task}: {exc}"
-        raise RowError(where, row=exc.row, reason=exc.reason) from None
+        raise exc.reworded(where) from None
 
 
 def _sift_all(

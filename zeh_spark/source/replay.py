@@ -81,13 +81,7 @@ def read_again(
             return dict(zip(moved, pool.map(read, moved), strict=True))
     except ReplayError as exc:
         message = f"{exc}. Start cursors: {_pasteable(start)}; end cursors: {_pasteable(end)}"
-        raise ReplayError(
-            message,
-            partition=exc.partition,
-            cursor=exc.cursor,
-            expected=exc.expected,
-            got=exc.got,
-        ) from exc
+        raise exc.reworded(message) from exc
 
 
 def _pasteable(positions: Sequence[Position]) -> str:
