@@ -25,7 +25,8 @@ from zeh_spark.cli import output
 from zeh_spark.cli.output import print_answer
 from zeh_spark.cli.parameters import AGE, PATIENCE, SIZE, connects
 from zeh_spark.cli.text import table
-from zeh_spark.client.lag import NOT_OFFERED, Lag, lag_at, metrics
+from zeh_spark.client import direct_client
+from zeh_spark.client.lag import Lag, lag_at, metrics
 from zeh_spark.client.transport import Body, Transport
 from zeh_spark.conformance.judge import judge
 from zeh_spark.conformance.rules import Finding, Verdict
@@ -302,7 +303,7 @@ def _asked(transport: Transport, cursors: list[str]) -> Lag:
         try:
             plan, found = lag_at(transport, cursors)
         except PublisherError as exc:
-            if exc.status not in NOT_OFFERED:
+            if exc.status not in direct_client.NOT_OFFERED:
                 raise
             raise StoreError(
                 f"the publisher of {transport.url} tells no lag of this feed: a table of a "

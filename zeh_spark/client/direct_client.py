@@ -46,9 +46,8 @@ _JSON = {"Content-Type": "application/json"}
 _RANGES = 1000
 """Most ranges that are asked for at a time."""
 
-_NOT_OFFERED = {404, 405, 501}
+NOT_OFFERED = {404, 405, 501}
 """How a publisher answers that does not know plans and chunks."""
-
 
 _TIME_REFUSED = {problems.BAD_TIME.name, problems.NO_COMMIT_TIMES.name}
 
@@ -84,7 +83,7 @@ def _at_time(transport: Transport, n: int, time: int) -> list[str]:
         document = problem_document(exc.body or "")
         if problems.name_in(document) in _TIME_REFUSED:
             why = str(document.get("detail"))
-        elif isinstance(exc, AccessError) or exc.status not in {400, *_NOT_OFFERED}:
+        elif isinstance(exc, AccessError) or exc.status not in {400, *NOT_OFFERED}:
             raise
         else:
             why = f"it answers {exc.status}; that of zeh-spark, from this version on, can"
@@ -119,11 +118,11 @@ def _asked(transport: Transport, path: str, body: bytes) -> requests.Response:
     try:
         return transport.request("POST", path, body=body, headers=_JSON)
     except TransientError as exc:
-        if exc.status not in _NOT_OFFERED:
+        if exc.status not in NOT_OFFERED:
             raise
         refused, status, said = exc.final, exc.status, exc.body
     except PublisherError as exc:
-        if exc.status not in _NOT_OFFERED:
+        if exc.status not in NOT_OFFERED:
             raise
         refused, status, said = exc, exc.status, exc.body
     raise PublisherError(

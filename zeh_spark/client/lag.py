@@ -20,6 +20,7 @@ from zeh_spark.client.responses import TransientError
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import PublisherError, ZeroEventHubError
 from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.protocol import wire
 from zeh_spark.protocol.direct_reads import Plan, PlanRequest
 from zeh_spark.protocol.phrases import counted
 
@@ -30,9 +31,6 @@ _TIMEOUT = 5.0
 
 _PAUSE = 60.0
 """Seconds for which a publisher is not asked after it did not answer."""
-
-NOT_OFFERED = {404, 405, 501}
-"""How a publisher answers that tells no lag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +82,13 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
     return {"min": min(values), "mean": mean, "max": max(values)}
 
 
-def numbered(cursors: Sequence[str]) -> dict[str, str]:
-    """Return cursors by the text of their partition's number, as requests have them."""
-    return {str(partition): cursor for partition, cursor in enumerate(cursors)}
-
-
 def lag_at(transport: Transport, cursors: Sequence[str]) -> tuple[Plan, Lag | None]:
     """Ask a publisher how far cursors are behind.
 
     The plan is one of nothing, which tells the feed's head. The lag is None if it is not told.
     Raises PublisherError if plans are not offered.
     """
-    at = numbered(cursors)
+    at = wire.by_partition(cursors)
     plan = direct_client.plan(transport, PlanRequest(len(cursors), at, ends=at))
     return plan, lag_of(plan, len(cursors))
 
@@ -120,7 +113,7 @@ class LagProbe:
         try:
             plan, lag = lag_at(self._transport, cursors)
         except (TransientError, ZeroEventHubError) as exc:
-            never = isinstance(exc, PublisherError) and exc.status in NOT_OFFERED
+            never = isinstance(exc, PublisherError) and exc.status in direct_client.NOT_OFFERED
             self._next = float("inf") if never else time.monotonic() + _PAUSE
             log.info("the lag is unknown, because the publisher did not tell it: %s", exc)
             return None

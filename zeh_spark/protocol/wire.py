@@ -23,7 +23,7 @@ have to parse every event.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -270,6 +270,11 @@ def event_line(partition: int, headers: Mapping[str, str], data: bytes) -> bytes
     """Return an event as it is stored and served: with sorted headers, without a newline."""
     rendered = msgspec.json.encode(headers, order="sorted") if headers else b"{}"
     return b'{"partition":%d,"headers":%b,"data":%b}' % (partition, rendered, data)
+
+
+def by_partition(cursors: Sequence[str]) -> dict[str, str]:
+    """Return cursors by the text of their partition's number, as requests and offsets have them."""
+    return {str(partition): cursor for partition, cursor in enumerate(cursors)}
 
 
 def checkpoint_line(partition: int, cursor: str) -> bytes:

@@ -26,7 +26,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from zeh_spark.client import direct_client
 from zeh_spark.client.discovery import Discovered, discover
 from zeh_spark.client.feed_client import FeedClient, PageRequest
-from zeh_spark.client.lag import numbered
 from zeh_spark.client.transport import Transport
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
@@ -258,8 +257,8 @@ def planned_to_the_end(
     while True:
         request = PlanRequest(
             len(cursors),
-            numbered(batch.ends),
-            ends=UNSET if ends is None else numbered(ends),
+            wire.by_partition(batch.ends),
+            ends=UNSET if ends is None else wire.by_partition(ends),
             upto=upto or UNSET,
         )
         try:

@@ -22,10 +22,11 @@ from msgspec import UNSET
 
 from zeh_spark.client import direct_client
 from zeh_spark.client.feed_client import located
-from zeh_spark.client.lag import Lag, lag_of, numbered
+from zeh_spark.client.lag import Lag, lag_of
 from zeh_spark.client.responses import problem_document
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import CursorGoneError, OptionError, PublisherError
+from zeh_spark.protocol import wire
 from zeh_spark.protocol.direct_reads import (
     MAX_LIMIT,
     PLAN_CHUNKS,
@@ -272,7 +273,7 @@ class DirectPlanner:
         while True:
             request = PlanRequest(
                 len(batch.ends),
-                numbered(batch.ends),
+                wire.by_partition(batch.ends),
                 upto=self._upto or UNSET,
                 max_events=UNSET if events is None else min(events, MAX_LIMIT),
                 max_bytes=size,

@@ -12,9 +12,9 @@ import logging
 from collections.abc import Sequence
 
 from zeh_spark.client import direct_client
-from zeh_spark.client.lag import numbered
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import CursorGoneError, PublisherError, ReplayError
+from zeh_spark.protocol import wire
 from zeh_spark.protocol.direct_reads import PlanRequest, checked_ranges
 from zeh_spark.source.direct_planner import PlannedBatch, about_a_cursor, lost_partitions
 from zeh_spark.source.offsets import Position
@@ -44,7 +44,8 @@ def planned_again(
     batch = PlannedBatch.after(cursors, left)
     accepts = options.replay == "accept"
     while True:
-        request = PlanRequest(len(ends), numbered(batch.ends), ends=numbered(ends))
+        begun, until = wire.by_partition(batch.ends), wire.by_partition(ends)
+        request = PlanRequest(len(ends), begun, ends=until)
         try:
             plan = direct_client.plan(transport, request)
         except CursorGoneError as exc:

@@ -46,7 +46,7 @@ Runs on the driver; pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
@@ -174,13 +174,9 @@ class Offset:
         if self.since is not None:
             document["startingTimestamp"] = self.since
         if self.started:
-            document["startingCursors"] = _by_partition(self.started)
+            document["startingCursors"] = wire.by_partition(self.started)
         document["partitions"] = partitions or {_EVERY: {"cursor": self.everywhere}}
         return document
-
-
-def _by_partition(cursors: Sequence[str]) -> dict[str, str]:
-    return {str(partition): cursor for partition, cursor in enumerate(cursors)}
 
 
 def _position_json(position: Position) -> dict[str, Any]:

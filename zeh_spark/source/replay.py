@@ -80,13 +80,10 @@ def read_again(
         with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
             return dict(zip(moved, pool.map(read, moved), strict=True))
     except ReplayError as exc:
-        message = f"{exc}. Start cursors: {_pasteable(start)}; end cursors: {_pasteable(end)}"
-        raise exc.reworded(message) from exc
-
-
-def _pasteable(positions: Sequence[Position]) -> str:
-    """Return the cursors as the option `startingCursors` takes them."""
-    return json.dumps({str(number): each.cursor for number, each in enumerate(positions)})
+        starts, ends = (  # as the option `startingCursors` takes them
+            json.dumps(wire.by_partition([each.cursor for each in some])) for some in (start, end)
+        )
+        raise exc.reworded(f"{exc}. Start cursors: {starts}; end cursors: {ends}") from exc
 
 
 def _verified(

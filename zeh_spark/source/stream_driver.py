@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
-from zeh_spark.client import lag
+from zeh_spark.client import direct_client, lag
 from zeh_spark.client.discovery import discover
 from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.errors import CursorGoneError, PublisherError
@@ -45,9 +45,6 @@ from zeh_spark.source.replay import digest_of, read_again
 from zeh_spark.source.staging import SegmentPartition, Staging, new_stage, staged_partitions
 
 log = logging.getLogger(__name__)
-
-_NOT_OFFERED = {404, 405, 501}
-"""How a publisher refuses plans that does not know them."""
 
 FIRST_FACTOR = 4
 """How many times as large as `maxBytesPerTrigger` the first batch of a run may be on Spark 4.0 and
@@ -153,7 +150,8 @@ class StreamDriver:
         try:
             batch = planner.next(first=self._first, delay=None if finite else self._delay)
         except PublisherError as exc:
-            if not (self._first and self.options.fetch == "auto" and exc.status in _NOT_OFFERED):
+            may_fall_back = self._first and self.options.fetch == "auto"
+            if not (may_fall_back and exc.status in direct_client.NOT_OFFERED):
                 raise
             check_position(self.options)
             log.warning("the driver fetches, because a plan was refused: %s", exc)
