@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 
@@ -116,11 +116,10 @@ def replay_dead(url: str, letters_of: str | None, keep_key: bool, connect: dict[
     """
     feed = None if letters_of is None else _dead_letter_feed(letters_of, url, connect)
     count = dead_letter_replay.partition_count(url, **connect, **PATIENCE)
-    lines = _Lines(sys.stdin.buffer)
     with _named("standard input", "; nothing was published"):
-        read = dead_letters.letters(lines)
+        read = list(dead_letters.letters(sys.stdin.buffer))
         letters = dead_letter_replay.repaired(read, count, feed, keep_key=keep_key)
-    if not lines.given:
+    if not read:
         raise without_events("standard input")
     outcomes: Counter[Outcome] = Counter()
     refused: list[dict[str, object]] = []
@@ -138,19 +137,6 @@ def replay_dead(url: str, letters_of: str | None, keep_key: bool, connect: dict[
         _tell(outcomes, len(letters), refused)
     if outcomes[Outcome.REFUSED]:
         sys.exit(1)
-
-
-class _Lines:
-    """Lines, of which it is known whether one was not blank."""
-
-    def __init__(self, lines: Iterable[bytes]) -> None:
-        self._lines = lines
-        self.given = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        for line in self._lines:
-            self.given = self.given or bool(line.strip())
-            yield line
 
 
 def _dead_letter_feed(url: str, target: str, connect: dict[str, str]) -> FeedIdentity:

@@ -154,8 +154,9 @@ def _repaired(
 def partition_count(url: str, **options: str) -> int:
     """Return the number of partitions of a feed that a publisher of `zeh_spark` serves."""
     client = PublishClient(parse(ClientOptions, {"url": url, **options}))
-    nobody = BatchCall("replay-dead", BATCH_INCARNATION, uuid.uuid4().hex, 0)
-    return client.look_up(nobody).partition_count
+    # Every batch tells it, also one that is not there. That of a dead letter might be refused.
+    unknown = BatchCall("replay-dead", BATCH_INCARNATION, uuid.uuid4().hex, 0)
+    return client.look_up(unknown).partition_count
 
 
 def identity_of(url: str, **options: str) -> FeedIdentity:
