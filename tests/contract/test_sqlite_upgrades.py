@@ -7,7 +7,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from zeh_spark.testing.writers import chunk, data, publish
 
 from tests.fix_upgrades import BEFORE
 from tests.store_contract.writers import chunk, data, publish
