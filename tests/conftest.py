@@ -65,7 +65,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 # A test is marked with what the fixtures that it uses start. A test that starts something by other
 # means is marked by hand.
 STARTS = {
-    "spark": {"spark", "job", "program", "cluster", "connect_server"},
+    "spark": {"spark", "program", "cluster", "connect_server"},
     "cluster": {"cluster"},
     "browser": {"browser"},
     "postgresql": {"postgresql_server", "own_server", "server", "shop", "postgresql_database"},

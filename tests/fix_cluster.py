@@ -94,14 +94,17 @@ class Publishing:
 
 @pytest.fixture
 def program(tmp_path: Path, inbox: Inbox) -> Iterator[Callable[..., Publishing]]:
-    """`program(url, …)`: a driver that publishes the inbox, with what is given for the job."""
+    """`program(url, …)`: a driver that publishes the inbox, with what is given for the job;
+    `checkpoints` are those of its queries by their producers.
+    """
     made: list[Publishing] = []
 
     def make(url: str, **job: Any) -> Publishing:
-        options = {"url": url, "producerId": "spark", **job.pop("options", {})}
-        usual = {"inbox": str(inbox.folder), "checkpoint": str(tmp_path / "checkpoint")}
+        usual = {"url": url, **job.pop("options", {})}
+        given = job.pop("checkpoints", {"spark": tmp_path / "checkpoint"})
+        queries = {str(folder): {"producerId": name, **usual} for name, folder in given.items()}
         log = tmp_path / f"program-{len(made)}.log"
-        made.append(Publishing({**usual, "options": options, **job}, log))
+        made.append(Publishing({"inbox": str(inbox.folder), "queries": queries, **job}, log))
         return made[-1]
 
     yield make

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -137,19 +138,21 @@ def _azure_store(process: subprocess.Popen[str]) -> ObjectStore:
 
 
 @pytest.fixture
-def object_store(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ObjectStore]:
-    """One of the servers above, whose name is the parameter; S3 without one.
+def object_store(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
+    """One of the servers above, whose name is the parameter; S3 without one."""
+    with used(request.getfixturevalue(f"{getattr(request, 'param', 's3')}_server")) as store:
+        yield store
 
-    Its bucket is empty, and its credentials are in the environment.
-    """
-    store = request.getfixturevalue(f"{getattr(request, 'param', 's3')}_server")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for name, value in store.environment.items():
-        monkeypatch.setenv(name, value)
-    yield store
-    delete_folder(*opened(parse_staging(store.location())))
+
+@contextmanager
+def used(store: ObjectStore) -> Iterator[ObjectStore]:
+    """Give a server whose bucket is empty, with its credentials in the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        for name, value in store.environment.items():
+            patch.setenv(name, value)
+        yield store
+        delete_folder(*opened(parse_staging(store.location())))
 
 
 def _send(method: str, url: str, body: bytes | None = None) -> None:

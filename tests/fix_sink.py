@@ -47,6 +47,11 @@ CALLS = {
 """The calls of batch 1, as the gateway notes them."""
 
 
+def call_of(call: str, batch: int = 1, producer: str = ".*") -> str:
+    """The same of another batch, or of one producer."""
+    return CALLS[call].replace(".*/batches/1", f".*/{producer}/batches/{batch}")
+
+
 # In between
 
 

@@ -179,38 +179,45 @@ class Table:
 
 
 @dataclass
-class Job:
-    """`stream_to_table.py` on a table and a checkpoint of its own."""
+class Queries:
+    """`stream_to_table.py`: streaming queries of one driver, each with a table of its own, and
+    their options of the source by their names.
+    """
 
     folder: Path
-    options: dict[str, str]
-    master: str = "local[2]"
+    options: dict[str, dict[str, str]]
+    master: str = "local[*]"
     environment: dict[str, str] = field(default_factory=dict)
+    said: str = ""
+    """All that they have printed."""
 
-    @property
-    def table(self) -> Table:
-        return Table(self.folder / "table")
+    def table(self, name: str) -> Table:
+        return Table(self.folder / name / "table")
 
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoint"
+    def planned(self, name: str, batch: int) -> dict[str, Any]:
+        """The offset at which a batch ends."""
+        log = self.folder / name / "checkpoint" / "offsets" / str(batch)
+        offset: dict[str, Any] = json.loads(log.read_text().splitlines()[-1])
+        return offset
 
-    def run(self, crash: tuple[int, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run to the end, or to the crash. Fails if it ended otherwise than it should."""
-        done = self.attempt(crash)
-        expected = -signal.SIGKILL if crash else 0
-        assert done.returncode == expected, done.stderr[-4000:]
+    def kill(self, deaths: Mapping[str, tuple[int, str]]) -> None:
+        """Run those that are named until each is at its place, (batch, stage), where they die."""
+        check_killed(self._run({name: self.options[name] for name in deaths}, deaths))
+
+    def run(self) -> dict[str, str]:
+        """Run all to their ends; gives what failures said."""
+        done = self._run(self.options, {})
+        check_killed(done, killed=False)
+        return dict(json.loads(line) for line in done.stdout.splitlines())
+
+    def _run(
+        self, options: Mapping[str, Any], deaths: Mapping[str, tuple[int, str]]
+    ) -> subprocess.CompletedProcess[str]:
+        master = self.master.replace("*", str(len(options) + 1))  # a death occupies a core
+        job = {"master": master, "folder": str(self.folder), "options": options, "deaths": deaths}
+        done = run_program("stream_to_table.py", job, environment=self.environment)
+        self.said += done.stdout + done.stderr
         return done
-
-    def attempt(self, crash: tuple[int, str] | None = None) -> subprocess.CompletedProcess[str]:
-        job: dict[str, Any] = {
-            "options": self.options,
-            "checkpoint": str(self.checkpoint),
-            "table": str(self.folder / "table"),
-            "crash": crash,
-            "master": self.master,
-        }
-        return run_program("stream_to_table.py", job, environment=self.environment)
 
 
 def run_program(
@@ -234,10 +241,5 @@ def run_program(
 
 def check_killed(done: subprocess.CompletedProcess[str], *, killed: bool = True) -> None:
     """Check that a program was killed, or else that it went to its end."""
-    assert done.returncode == (-signal.SIGKILL if killed else 0), done.stderr[-4000:]
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Callable[..., Job]:
-    """`job(url=…, …)`: a streaming job with these options of the source."""
-    return lambda **options: Job(tmp_path, options)
+    said = done.stdout[-4000:] + done.stderr[-4000:]
+    assert done.returncode == (-signal.SIGKILL if killed else 0), said

@@ -62,7 +62,7 @@ LINES = (
             "test_queries::test_a_feed_is_read_by_its_address_alone",
             "test_queries::test_a_second_run_brings_only_what_is_new",
             "test_queries::test_an_idle_query_gets_new_events_by_itself",
-            "test_exactly_once::test_each_event_arrives_once_when_the_driver_is_killed[executors]",
+            "test_exactly_once::test_each_event_arrives_once_when_the_driver_is_killed",
         ),
     ),
     Line("source: batch and stream", "Connect", (f"{CONNECT}a_feed_is_read_and_published",)),

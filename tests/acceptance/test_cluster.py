@@ -1,38 +1,85 @@
-"""The source on a standalone cluster: a master and two workers, each a process of its own."""
+"""Source and sink on a standalone cluster: a master and two workers, each a process of its own."""
 
 from __future__ import annotations
 
 import base64
 import os
 from collections import Counter
+from contextlib import closing
 
 import pytest
 
 from tests.fix_killed import run_to_the_end
 from tests.fix_lake import why_absent
 from tests.fix_raw_server import NO_IDENTITY, ok
-from tests.fix_spark import Job
-from tests.scratch_store import ScratchStore
-from zeh_spark.protocol import wire
+from tests.fix_relay import TYPE, parts_of, without_last_chunk
+from tests.fix_sink import CALLS, UPLOADING, lost
+from tests.fix_spark import Queries, Table, check_killed, run_program
+from tests.standalone import why_not_apart
+from zeh_spark.protocol import direct_reads, wire
+from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish, running_publisher
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.kill
-def test_a_cluster_reads_each_event_once_through_a_crash(cluster, tmp_path):
-    """Executors in other processes decode what the driver fetched; a killed driver continues."""
-    store = ScratchStore()
-    store.create("orders", 4)
+def test_a_cluster_reads_each_event_once_through_a_crash(cluster, tmp_path, publisher, raw_server):
+    """Executors in other processes read what was planned or fetched; a killed driver continues.
+
+    A batch of 200 MiB, 150 when compressed, has one cursor, so it cannot be two: no task of it
+    comes near Spark's limit of 128 MiB.
+    """
     for begin in range(0, 1000, 100):
-        publish(store, "orders", [{"i": i} for i in range(begin, begin + 100)])
+        publisher.publish(*({"i": i} for i in range(begin, begin + 100)))
+    lines = [wire.event_line(0, {}, b'{"i":%d,"x":"%s"}' % (i, noise())) for i in range(4000)]
+    nothing = wire.checkpoint_line(0, "end") + b"\n"
+    everything = b"\n".join([*lines, nothing])
+    raw_server.discovery = NO_IDENTITY
+    raw_server.respond = lambda request: ok(
+        everything if request.query["cursor0"] == "_first" else nothing
+    )
+    large = {"url": raw_server.url, "partitionCount": "1", "maxBytesPerTrigger": "400m"}
+    small = {"url": publisher.url, "maxEventsPerTrigger": "400"}
+    queries = Queries(tmp_path, {"killed": small, "large": large}, cluster)
 
-    with running_publisher(store) as base:
-        job = Job(tmp_path, {"url": f"{base}/orders", "maxEventsPerTrigger": "400"}, cluster)
-        job.run(crash=(1, "tasks"))
-        job.run()
+    queries.kill({"killed": (1, "tasks")})
+    assert {} == queries.run()
 
-    assert job.table.numbers() == Counter(range(1000))
+    assert queries.table("killed").numbers() == Counter(range(1000))
+    table = queries.table("large")
+    assert ["batch=0"] == [each.name for each in table.folder.glob("batch=*")]
+    assert table.numbers() == Counter(range(4000))
+    assert "exceeds max allowed" not in queries.said
+
+
+@pytest.mark.kill
+def test_a_cluster_publishes_each_row_once_through_a_crash(
+    cluster, sink, inbox, spark, program, tmp_path
+):
+    """F1, F4, F10: each task spreads its rows over all partitions; a task fails when it has
+    uploaded a part, and is repeated; the driver is killed after a commit, and the query continues
+    elsewhere, in other tasks.
+    """
+    inbox.add(range(20_000), range(20_000, 21_000), range(21_000, 22_000), pad=200)
+    conf = {"spark.speculation": "true", "spark.speculation.interval": "10ms"}
+    conf["spark.sql.execution.arrow.maxRecordsPerBatch"] = "1000"
+    uploaded, gateway = tmp_path / "uploaded", sink.target.gateway
+    gateway.once("PUT .*/batches/0/.*[.]0[.][0-9]+[.]0$", after=uploaded.touch)
+    driver = program(
+        sink.target.url, master=cluster, tasks=4, conf=conf, clumsy=str(uploaded),
+        options=UPLOADING,
+    )  # fmt: skip
+    gateway.once(CALLS["commit"], after=lambda: (driver.kill(), lost()))
+
+    driver.start()
+    driver.wait(-9)
+    sink.run(inbox.rows(spark))
+
+    sink.target.check_once(range(22_000))
+    assert sink.target.batches() == [0, 1, 2]
+    assert all(gateway.attempts(task) for task in range(4))
+    assert len(gateway.attempts(task=0)) > 1
 
 
 @pytest.mark.campaign
@@ -57,26 +104,69 @@ def test_sessions_are_processed_once_though_an_executor_is_lost(cluster, orders,
     assert len(called) > 16
 
 
-def test_large_batches_stay_far_below_the_limit_of_a_task(cluster, tmp_path, raw_server):
-    """200 MiB, 150 when compressed, in one batch: no task comes near Spark's 128 MiB.
+EVENTS, HALF = 800, 400
+"""Events of each of the four partitions, about 0.8 MiB; half of the rows of a task."""
 
-    There is one cursor for all of it, so it cannot be two batches.
+
+def test_a_direct_read_gives_its_rows_once_whatever_attempts_a_task_has(cluster, relay, tmp_path):
+    """Each row is there once, in a batch and in a stream, although two attempts failed: the first
+    one lost its connection for longer than `retryTimeout`, in the second one the user's code raised
+    an error. And although Spark starts a second attempt while the first one hangs.
     """
-    lines = [wire.event_line(0, {}, b'{"i":%d,"x":"%s"}' % (i, noise())) for i in range(4000)]
-    everything = b"\n".join([*lines, wire.checkpoint_line(0, "end"), b""])
-    nothing = wire.checkpoint_line(0, "end") + b"\n"
-    raw_server.discovery = NO_IDENTITY
-    raw_server.respond = lambda request: ok(
-        everything if request.query["cursor0"] == "_first" else nothing
-    )
-    options = {"url": raw_server.url, "partitionCount": "1", "maxBytesPerTrigger": "400m"}
+    cut = Counter()
 
-    done = Job(tmp_path, options, cluster).run()
+    def change(asked: direct_reads.ChunksRequest, body: bytes):
+        cut[len(asked.ranges)] += 1
+        if len(asked.ranges) == 4 and cut[4] % 3 == 1:  # the first attempt of each read
+            return without_last_chunk(body, parts_of(body)[2].tables)  # in its second range
+        return ok(body, **TYPE)
 
-    table = Job(tmp_path, options).table
-    assert ["batch=0"] == [each.name for each in table.folder.glob("batch=*")]
-    assert table.numbers() == Counter(range(4000))
-    assert "exceeds max allowed" not in done.stderr
+    relay.change = change
+    options = {"url": relay.url, "fetch": "executors"}
+    fails = {
+        "options": {**options, "minPartitions": "1", "retryTimeout": "1ms"},
+        "trouble": "fails",
+    }
+    hangs = {"options": {**options, "minPartitions": "2"}, "trouble": "hangs"}
+    reads = {"batch": {**fails, "stream": False}, "stream": {**fails, "stream": True}}
+    if why_not_apart() is None:
+        reads["hangs"] = {**hangs, "stream": True}
+    conf = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "10ms",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "1",
+    }
+    job = {"reads": reads, "folder": str(tmp_path), "half": HALF, "master": cluster, "conf": conf}
+    with closing(open_store(f"sqlite:///{tmp_path}/orders.db")) as store:
+        store.create("orders", 4)
+        for partition in range(4):
+            numbers = range(partition * EVENTS, (partition + 1) * EVENTS)
+            events = [{"i": i, "x": "x" * 1000} for i in numbers]
+            publish(store, "orders", events, partition=partition)
+        with running_publisher(store) as relay.base:
+            check_killed(run_program("read_by_attempts.py", job), killed=False)
+
+    for name in reads:
+        assert Counter(range(4 * EVENTS)) == Table(tmp_path / name / "table").numbers(), name
+    for name in ("batch", "stream"):
+        found = passed(tmp_path / name)
+        assert found.get((0, 0), 0) <= EVENTS  # it had come; whether it was passed on is Spark's
+        assert HALF <= found[0, 1] < 4 * EVENTS
+        assert 4 * EVENTS == found[0, 2]
+    assert 6 == cut[4]
+    if "hangs" in reads:
+        found = passed(tmp_path / "hangs")
+        assert 2 * EVENTS == found[0, 1]
+        assert 0 < found[0, 0]
+        two = Counter(each.ranges[0].partition for each in relay.asked if len(each.ranges) == 2)
+        assert {0: 2, 2: 1} == two
+
+
+def passed(folder):
+    """Return how many rows each attempt (task, attempt) has passed on."""
+    signs = (each for each in (folder / "signs").iterdir() if each.suffix != ".all")
+    return {tuple(map(int, each.name.split("."))): int(each.read_text()) for each in signs}
 
 
 def noise() -> bytes:

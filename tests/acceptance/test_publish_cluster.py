@@ -1,4 +1,4 @@
-"""What the sink promises when processes are killed, publishers and drivers, and on a cluster.
+"""What the sink promises when processes are killed, publishers and drivers.
 
 The letters and numbers are those of the failure modes, see tests/README.md.
 """
@@ -7,30 +7,13 @@ import json
 import os
 import shutil
 import threading
+from collections import Counter
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.fix_sink import CALLS, UPLOADING, lost, remedy
+from tests.fix_sink import CALLS, UPLOADING, call_of, lost, remedy
 from tests.patience import PATIENCE
-
-
-@pytest.mark.slow
-def test_a_task_that_fails_half_way_is_repeated(target, inbox, program, tmp_path):
-    """F1: what the first attempt has uploaded already is not published."""
-    inbox.add(range(10_000), pad=200)
-    uploaded = tmp_path / "uploaded"
-    target.gateway.once("PUT .*[.]0[.][0-9]+[.]0$", after=uploaded.touch)
-    driver = program(
-        target.url, master="local[2,4]", tasks=2, clumsy=str(uploaded), options=UPLOADING,
-        conf={"spark.sql.execution.arrow.maxRecordsPerBatch": 1000},
-    )  # fmt: skip
-
-    driver.start()
-    driver.wait()
-
-    target.check_once(range(10_000))
-    assert len(target.gateway.attempts(task=0)) == 2
 
 
 @pytest.mark.kill
@@ -74,104 +57,109 @@ def test_a_restored_publisher_is_noticed(sink, killable, inbox, spark, tmp_path)
 
 @pytest.mark.kill
 @pytest.mark.slow
-@pytest.mark.parametrize("call", CALLS)
-def test_a_publisher_that_is_away_for_a_while_is_waited_for(call, sink, killable, inbox, spark):
-    """It is killed in a batch and comes back: the query continues by itself."""
+def test_a_publisher_that_is_away_for_a_while_is_waited_for(sink, killable, inbox, spark):
+    """It is killed at each call, in a batch of its own, and comes back: the query continues by
+    itself.
+    """
     sink.target, publisher = killable
-    inbox.add(range(300), range(300, 600), range(600, 900))
-    back = threading.Timer(1, publisher.start)
-    sink.target.gateway.once(CALLS[call], before=lambda: (publisher.kill(), back.start(), lost()))
+    inbox.add(*(range(i, i + 300) for i in range(0, 1200, 300)))
+    back = []
 
-    sink.run(inbox.rows(spark))
+    def leave():
+        publisher.kill()
+        back.append(threading.Timer(1, publisher.start))
+        back[-1].start()
+        lost()
 
-    sink.target.check_once(range(900))
-    back.join()
+    for batch, call in enumerate(CALLS, 1):
+        sink.target.gateway.once(call_of(call, batch), before=leave)
+
+    sink.run(inbox.rows(spark), retryTimeout="5m")
+
+    sink.target.check_once(range(1200))
+    assert len(back) == len(CALLS)
+    for each in back:
+        each.join()
+
+
+DEATHS = [*((call, "after") for call in CALLS), ("commit", "before")]
+"""Of the driver: the publisher has nothing of the batch then, one upload, all of it; or all
+uploads."""
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize(
-    ("call", "moment"),
-    [
-        pytest.param("upload", "after", marks=pytest.mark.slow),
-        pytest.param("commit", "before", marks=pytest.mark.slow),
-        ("commit", "after"),
-    ],
-    ids=["while tasks upload", "before the commit", "after the commit"],
-)
+@pytest.mark.slow
 def test_each_row_is_published_once_when_the_driver_is_killed(
-    call, moment, sink, inbox, spark, program
+    sink, inbox, spark, program, tmp_path
 ):
-    """F3, F4: SIGKILL, then the query continues from the checkpoint."""
-    inbox.add(range(3000), range(3000, 6000), range(6000, 9000), pad=200)
-    driver = program(sink.target.url, options=UPLOADING)
-    sink.target.gateway.once(CALLS[call], **{moment: lambda: (driver.kill(), lost())})
+    """F3, F4: SIGKILL, when a query is at each stage. They continue from their checkpoints."""
+    inbox.add(range(1000), range(1000, 2000), range(2000, 3000), pad=200)
+    producers = {f"{moment}-{call}".replace(" ", "-"): call for call, moment in DEATHS}
+    checkpoints = {name: tmp_path / name for name in producers}
+    driver = program(sink.target.url, checkpoints=checkpoints, options=UPLOADING, restarts=50)
+    all_are_there = threading.Barrier(len(DEATHS))
+
+    def die():
+        all_are_there.wait(PATIENCE)
+        driver.kill()
+        lost()
+
+    for name, call in producers.items():
+        moment = name.partition("-")[0]
+        sink.target.gateway.once(call_of(call, producer=name), **{moment: die})
 
     driver.start()
     driver.wait(-9)
-    sink.run(inbox.rows(spark))
+    for name, checkpoint in checkpoints.items():
+        sink.run(inbox.rows(spark), checkpoint, producerId=name)
 
-    sink.target.check_once(range(9000))
-    assert sink.target.batches() == [0, 1, 2]
+    events = sink.target.events()
+    once = {(name, i): 1 for name in producers for i in range(3000)}
+    assert Counter((each.stamp[0], each.data["i"]) for each in events) == Counter(once)
+    sink.target.check_stamps(events)
+    assert {name: [0, 1, 2] for name in producers} == {
+        name: sink.target.batches(name) for name in producers
+    }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["one checkpoint", "copies"])
-def test_two_drivers_that_restart_for_ever_make_progress(place, sink, inbox, spark, program):
-    """F7, A3: at the same time; the one that is behind is stopped, by Spark or by the fence, and
-    comes back; both end.
+def test_two_drivers_that_restart_for_ever_make_progress(sink, inbox, spark, program):
+    """F7, A3: at the same time, on one checkpoint and on copies of one; the one that is behind is
+    stopped, by Spark or by the fence, and comes back; both end.
     """
+    checkpoints = {name: sink.folder / name for name in ("one", "copies")}
     inbox.add(range(100))
-    sink.run(inbox.rows(spark))
-    other = sink.checkpoint
-    if place == "copies":
-        other = shutil.copytree(sink.checkpoint, sink.folder / "other")
+    for name, checkpoint in checkpoints.items():
+        sink.run(inbox.rows(spark), checkpoint, producerId=name)
+    other = shutil.copytree(checkpoints["copies"], sink.folder / "other")
     inbox.add(*(range(i, i + 100) for i in range(100, 900, 100)))
-    twin = program(sink.target.url, checkpoint=str(other), restarts=50)
-    come, go = sink.target.gateway.hold("GET .*/batches/1$")
+    twin = program(sink.target.url, checkpoints={**checkpoints, "copies": other}, restarts=50)
+    holds = {name: sink.target.gateway.hold(call_of("look up", 1, name)) for name in checkpoints}
     twin.start()
-    assert come.wait(PATIENCE)
 
-    go.set()
-    failures = run_with_restarts(sink, inbox.rows(spark))
+    failures = []
+    for name, (come, go) in holds.items():
+        assert come.wait(PATIENCE)
+        go.set()
+        failures += run_with_restarts(sink, inbox.rows(spark), checkpoints[name], producerId=name)
     failures += [
         json.loads(line.removeprefix("failed: "))
         for line in twin.wait().splitlines()
         if line.startswith("failed: ")
     ]
 
-    sink.target.check_once(range(900))
+    sink.target.check_once([*range(900), *range(900)])
     # Spark's own failures, over files of a checkpoint that two write, have many forms.
     ours = [each for each in failures if "zeh_spark." in each or "zeh_spark/" in each]
     assert [] == [each for each in ours if "was overtaken" not in each]
 
 
-def run_with_restarts(sink, frame):
+def run_with_restarts(sink, frame, checkpoint, **options):
     failures = []
     while True:
         try:
-            sink.run(frame)
+            sink.run(frame, checkpoint, **options)
             return failures
         except StreamingQueryException as exc:
             failures.append(str(exc))  # ours, or Spark's own: either of the two may be behind
             assert len(failures) < 50, failures
-
-
-@pytest.mark.kill
-@pytest.mark.slow
-def test_a_cluster_publishes_each_row_once_through_a_crash(cluster, sink, inbox, spark, program):
-    """F4, F10: each task spreads its rows over all partitions; the driver is killed after a commit,
-    and the query continues elsewhere, in other tasks.
-    """
-    inbox.add(range(3000), range(3000, 6000), range(6000, 9000), pad=200)
-    conf = {"spark.speculation": "true", "spark.speculation.interval": "10ms"}
-    driver = program(sink.target.url, master=cluster, tasks=4, conf=conf, options=UPLOADING)
-    gateway = sink.target.gateway
-    gateway.once(CALLS["commit"], after=lambda: (driver.kill(), lost()))
-
-    driver.start()
-    driver.wait(-9)
-    sink.run(inbox.rows(spark))
-
-    sink.target.check_once(range(9000))
-    assert sink.target.batches() == [0, 1, 2]
-    assert all(gateway.attempts(task) for task in range(4))

@@ -3,7 +3,6 @@
 The letters and numbers are those of the failure modes, see tests/README.md.
 """
 
-import re
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ import pytest
 import requests
 
 import zeh_spark
-from tests.fix_sink import CALLS, PARTITIONS, UPLOADING, lost
+from tests.fix_sink import CALLS, PARTITIONS, UPLOADING, call_of, lost
 from tests.patience import PATIENCE
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 
@@ -71,64 +70,60 @@ def wait_for_an_upload(uploaded, batches):
 # Answers and publishers
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_a_lost_answer_is_asked_for_again(call, sink, inbox, spark):
+def test_a_lost_answer_is_asked_for_again(sink, inbox, spark):
     """F5: the publisher did it, and nobody heard so; the query does not notice."""
-    inbox.add(range(300), range(300, 600), range(600, 900))
-    sink.target.gateway.once(CALLS[call], after=lost)
+    calls = batches_of_calls(inbox)
+    for call in calls:
+        sink.target.gateway.once(call, after=lost)
 
     sink.run(inbox.rows(spark))
 
-    sink.target.check_once(range(900))
-    assert sink.target.gateway.count(CALLS[call]) == 2
+    sink.target.check_once(range(1200))
+    assert [2, 2, 2] == [sink.target.gateway.count(call) for call in calls]
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_a_query_that_gave_up_continues(call, sink, inbox, spark):
+def test_a_query_that_gave_up_continues(sink, inbox, spark):
     """F5, F6: with no time to ask again the query fails and Spark aborts; it is started again."""
-    inbox.add(range(300), range(300, 600), range(600, 900))
-    sink.target.gateway.once(CALLS[call], after=lost)
+    for call in batches_of_calls(inbox):
+        sink.target.gateway.once(call, after=lost)
 
-    said = sink.fail(inbox.rows(spark), retryTimeout="0s")
+        said = sink.fail(inbox.rows(spark), retryTimeout="0s")
+
+        where = f"UnavailableError: the publisher of {sink.target.url} does not answer"
+        assert said.startswith(where)
     sink.run(inbox.rows(spark))
 
-    assert said.startswith(f"UnavailableError: the publisher of {sink.target.url} does not answer")
-    sink.target.check_once(range(900))
+    sink.target.check_once(range(1200))
+
+
+def batches_of_calls(inbox):
+    """Four batches; gives each call of one of the last three, as the gateway notes it."""
+    inbox.add(*(range(i, i + 300) for i in range(0, 1200, 300)))
+    return [call_of(call, batch) for batch, call in enumerate(CALLS, 1)]
 
 
 # Drivers and checkpoints
 
 
-@pytest.mark.parametrize("call", ["look up", "upload"])
-def test_a_query_that_is_stopped_in_a_task_continues(call, sink, inbox, spark):
-    """q.stop() in the middle: the batch comes again, and late requests of the first run change
-    nothing.
+def test_a_query_that_is_stopped_in_a_batch_continues(sink, inbox, spark):
+    """q.stop() in tasks and in a commit, for whose end Spark waits: the batch comes again, and late
+    requests change nothing.
     """
-    inbox.add(range(300), range(300, 600), range(600, 900))
-    come, go = sink.target.gateway.hold(CALLS[call])
-    query = sink.start(inbox.rows(spark))
-    assert come.wait(PATIENCE)
-
-    query.stop()
+    late = []
+    for call in batches_of_calls(inbox):
+        come, go = sink.target.gateway.hold(call)
+        query = sink.start(inbox.rows(spark))
+        assert come.wait(PATIENCE)
+        if "commit" in call:
+            threading.Timer(0.5, go.set).start()
+        query.stop()
+        late.append(go)
     sink.run(inbox.rows(spark))
-    go.set()
+    for go in late:
+        go.set()
 
-    sink.target.check_once(range(900))
-    assert sink.target.batches() == [0, 1, 2]
-
-
-def test_a_query_that_is_stopped_in_a_commit_continues(sink, inbox, spark):
-    """Spark waits for the commit to end, and repeats the batch all the same."""
-    inbox.add(range(300), range(300, 600), range(600, 900))
-    come, go = sink.target.gateway.hold(CALLS["commit"])
-    query = sink.start(inbox.rows(spark))
-    assert come.wait(PATIENCE)
-
-    threading.Timer(0.5, go.set).start()
-    query.stop()
-    sink.run(inbox.rows(spark))
-
-    sink.target.check_once(range(900))
+    sink.target.check_once(range(1200))
+    assert sink.target.batches() == [0, 1, 2, 3]
 
 
 def test_requests_that_arrive_late_and_again_change_nothing(sink, inbox, spark):
@@ -229,13 +224,12 @@ def test_a_named_write_adds_its_rows_once(target, spark, write):
     target.check_once(range(1500))
     assert target.batches("spark#2026-11-20") == [0]
 
-
-def test_a_write_without_a_name_adds_its_rows_each_time(target, spark, write):
-    """batchId=none."""
     for _ in range(2):
-        write(spark.range(100).selectExpr("id AS i"), batchId="none")
+        write(spark.range(1500, 1600).selectExpr("id AS i"), batchId="none")  # each time
+        write(spark.range(0).selectExpr("id AS i"), batchId="quiet")  # a day without rows
 
-    target.check_once([*range(100), *range(100)])
+    target.check_once([*range(1600), *range(1500, 1600)])
+    assert [each["events"] for each in target.receipts("spark#quiet")] == [0]
 
 
 @pytest.mark.slow
@@ -250,15 +244,6 @@ def test_a_write_in_a_thread_that_has_registered(target, spark, write):
         list(threads.map(publish, range(0, 40, 10)))
 
     target.check_once(range(40))
-
-
-def test_an_empty_write_is_a_batch(target, spark, write):
-    """A day without rows is published, and again."""
-    for _ in range(2):
-        write(spark.range(0).selectExpr("id AS i"), batchId="quiet")
-
-    target.check_once([])
-    assert [each["events"] for each in target.receipts("spark#quiet")] == [0]
 
 
 @pytest.mark.slow
@@ -298,25 +283,14 @@ def in_order(events):
     }
 
 
-@pytest.mark.parametrize(
-    ("columns", "event"),
-    [
-        ("""'{"b":1.50, "a":[1e3]}' AS data""", '"data":{"b":1.50, "a":[1e3]}}'),
-        ("struct(1 AS b, NULL AS a) AS data", '"data":{"b":1,"a":null}}'),
-        ("1 AS b, 'x' AS key", '"data":{"b":1,"key":"x"}}'),
-        ("'1' AS data, map('b', '2', 'zeh-x', '3') AS headers", '"headers":{"b":"2"},"data":1}'),
-    ],
-)
-def test_a_row_becomes_an_event(columns, event, target, spark, write):
-    """Text is JSON already, byte for byte; what is not text is rendered."""
-    write(spark.sql(f"SELECT {columns}"), batchId="one")
+def test_a_row_becomes_an_event(target, spark, write):
+    """What is not text is rendered; `tests/unit/sink/test_rows.py` has all forms."""
+    write(
+        spark.sql("SELECT struct(1 AS b, NULL AS a) AS data, map('b', '2') AS headers"), batchId="1"
+    )
 
-    answer = requests.get(f"{target.publisher}/orders?n=3&{ALL}&headers=b", timeout=30)
-
-    assert [event] == re.findall(r'(?:"headers"|"data").*', answer.text)
-
-
-ALL = "cursor0=_first&cursor1=_first&cursor2=_first"
+    (event,) = target.events()
+    assert ({"b": 1, "a": None}, "2") == (event.data, event.headers["b"])
 
 
 def test_rows_of_one_key_stay_together_and_in_order(target, spark, write):

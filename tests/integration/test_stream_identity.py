@@ -213,17 +213,21 @@ def test_a_checkpoint_keeps_the_name_that_it_knows_the_feed_by(stamped, follow, 
     ],
     ids=["another feed", "no identity"],
 )
-@pytest.mark.parametrize("running", [True, False])
-def test_a_checkpoint_is_not_read_on_from_another_feed(stamped, follow, now, why, running):
-    """Whether the publisher changes while the query runs or is stopped: nothing of it is taken."""
+@pytest.mark.parametrize("when", ["running", "stopped", "pending"])
+def test_a_checkpoint_is_not_read_on_from_another_feed(stamped, follow, now, why, when):
+    """Whether the publisher changes while the query runs, is stopped, or has a batch pending:
+    nothing of it is taken.
+    """
     feed = stamped(2, tells((A, 0)))
     reader = follow(feed)
-    _, end = first_batch(reader)
+    start, end = first_batch(reader)
     feed.server.discovery = now
     feed.logs[0].count = 4
 
     with pytest.raises(CheckpointError, match=why):
-        next_batch(reader if running else follow(feed), end)
+        if when == "pending":
+            feeds(follow(feed), start, end)
+        next_batch(reader if when == "running" else follow(feed), end)
 
 
 def test_what_was_taken_comes_again_when_the_identity_could_not_be_asked(stamped, follow):
