@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 _DEPLOY = "org.apache.spark.deploy"
@@ -93,7 +94,7 @@ def cluster(
 
 
 def _wait_for(pattern: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(600):
+    for _ in range(10 * PATIENCE):
         if re.search(pattern, log.read_text()):
             return
         try:

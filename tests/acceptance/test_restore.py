@@ -3,16 +3,16 @@ that what they are advised works: once.
 """
 
 import json
-import shutil
-from types import SimpleNamespace
 
 import pytest
 
 import zeh_spark
+from tests.fix_datasource import PlainQuery, read_plainly
 from tests.fix_publisher import served
-from tests.fix_sink import Sink, ours, remedy
+from tests.fix_sink import ours, remedy
 from tests.patience import PATIENCE
 from tests.ports import free_port
+from zeh_spark.errors import PublishError
 
 
 @pytest.fixture
@@ -50,76 +50,76 @@ class Reader:
         return sorted(json.loads(row.data)["i"] for row in rows)
 
 
+class Writer(PlainQuery):
+    """A query that publishes ten events in each batch: those of batch 1 are 10 to 19."""
+
+    def add(self, *batches, **options):
+        for batch in batches:
+            rows = [{"i": i} for i in range(batch * 10, batch * 10 + 10)]
+            self.publish(batch, rows, retryTimeout="20s", **options)
+
+    def fail(self, batch, **options):
+        with pytest.raises(PublishError) as raised:
+            self.add(batch, **options)
+        return str(raised.value).partition("\n")[0]
+
+
 @pytest.mark.slow
 def test_a_restore_is_noticed_by_readers_and_writers_and_both_continue(
-    place, port, spark, inbox, tmp_path
+    place, port, spark, tmp_path
 ):
     """F15, F16: nobody loses or doubles an event in silence, also where the feed has grown past a
     reader's cursor; and each continues as the error says.
     """
     url = f"http://127.0.0.1:{port}/orders"
-    sink = Sink(tmp_path, SimpleNamespace(url=url))
-    reader = Reader(spark, url, tmp_path)
+    writer, reader = Writer(url), Reader(spark, url, tmp_path)
 
     with served(place.url, port=port):
-        inbox.add(range(100), range(100, 200))
-        sink.run(inbox.rows(spark))
+        writer.add(0, 1)
         reader.run()
         backup = place.back_up()
-        inbox.add(range(200, 300))
-        sink.run(inbox.rows(spark))
+        writer.add(2)
         reader.run()
-    assert reader.numbers() == [*range(300)]
+    assert reader.numbers() == [*range(30)]
     place.restore(backup)
 
     with served(place.url, port=port):
         shorter = reader.fail(retryTimeout="1s")
-        inbox.add(range(300, 400))
-        gap = sink.fail(inbox.rows(spark))
+        gap = writer.fail(3)
         option = remedy(gap)
-        sink.run(inbox.rows(spark), **option)
+        writer.add(3, **option)
         grown = reader.fail()
         seam = zeh_spark.shared_cursors(reader.checkpoint(), url)
         reader.run("reader-2", startingCursors=seam)
         again = place.back_up()
-        inbox.add(range(400, 500))
-        sink.run(inbox.rows(spark), **option)
+        writer.add(4, **option)
     assert "its store was restored" in shorter  # or it is a copy that lags
     assert "cursor-of-another-history" in grown
     for said in (shorter, grown):
         assert "zeh_spark.shared_cursors(checkpointLocation, url)" in said
     assert "has published up to batch 1, this is 3" in gap
     assert option.keys() == {"acceptGap"}
-    assert reader.numbers("reader-2") == [*range(300, 400)]
+    assert reader.numbers("reader-2") == [*range(30, 40)]
 
     place.restore(again)
     with served(place.url, port=port):
-        inbox.add(range(500, 600))
-        second = remedy(sink.fail(inbox.rows(spark), **option))
+        second = remedy(writer.fail(5, **option))
         assert second.keys() == {"acceptGap"}
         assert second != option
-        sink.stop()
 
 
-@pytest.mark.slow
-def test_a_checkpoint_that_repeats_what_is_missing_brings_it_back(
-    place, port, spark, inbox, tmp_path
-):
+def test_a_checkpoint_that_repeats_what_is_missing_brings_it_back(place, port):
     """The other way on, without a gap: the writer goes back to an older copy of its checkpoint."""
     url = f"http://127.0.0.1:{port}/orders"
-    sink = Sink(tmp_path, SimpleNamespace(url=url))
+    writer = Writer(url)
     with served(place.url, port=port):
-        inbox.add(range(100))
-        sink.run(inbox.rows(spark))
+        writer.add(0)
         backup = place.back_up()
-        shutil.copytree(sink.checkpoint, tmp_path / "older")
-        inbox.add(range(100, 200))
-        sink.run(inbox.rows(spark))
+        writer.add(1)
     place.restore(backup)
 
     with served(place.url, port=port):
-        inbox.add(range(200, 300))
-        assert "batch-gap" in sink.fail(inbox.rows(spark))
-        sink.run(inbox.rows(spark), tmp_path / "older")
-        rows = spark.read.format("zeroeventhub").load(url).collect()
-    assert sorted(json.loads(row.data)["i"] for row in rows) == [*range(300)]
+        assert "batch-gap" in writer.fail(2)
+        writer.add(1, 2)
+        rows = read_plainly(url, "data")
+    assert sorted(json.loads(row["data"])["i"] for row in rows) == [*range(30)]
