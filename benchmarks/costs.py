@@ -53,7 +53,7 @@ def pieces(url: str, publisher: int, partitions: int) -> Iterator[tuple[str, flo
     for name, run in (
         ("fetch", fetch),
         ("scan", lambda: scanned(bodies)),
-        ("digest", lambda: hashes.sum_of_lines(lines)),
+        ("digest", lambda: [hashes.sum_of_lines(each) for each in lines]),
         ("compress", lambda: pack(segment)),
         ("unpack", lambda: list(unpack(payload))),
         ("decode", decode),

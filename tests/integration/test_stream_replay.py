@@ -13,7 +13,6 @@ from zeh_spark.errors import (
     ReplayError,
     StagingError,
 )
-from zeh_spark.protocol import hashes
 
 
 @pytest.fixture
@@ -128,32 +127,6 @@ def in_another_order(feed):
 def test_the_order_between_checkpoints_does_not_matter(repeated):
     """The spec lets a publisher change it: the batch has the same events (D7)."""
     assert {0: list(range(19, 1, -1))} == repeated(between=in_another_order).rows()
-
-
-def test_a_batch_of_an_older_version_is_compared_in_its_order(repeated):
-    """Its offset has a digest of version 1, which depends on the order."""
-
-    def as_written_before(case):
-        lines = b"".join(Log().event(n) for n in range(2, 20))
-        case.done.offset["version"] = 1
-        case.done.offset["partitions"]["0"]["digest"] = hashes.digest_in_order([lines])
-        return case
-
-    assert {0: list(range(2, 20))} == as_written_before(repeated()).rows()
-    with pytest.raises(ReplayError, match="others now"):
-        as_written_before(repeated(between=in_another_order)).rows()
-
-
-def test_a_checkpoint_of_an_older_version_continues(repeated):
-    """Its offset comes back unchanged while nothing is new; the next one is of this version."""
-    case = repeated()
-    case.done.offset["version"] = 1
-    case.done.offset["partitions"]["0"]["digest"] = "0" * 32
-    assert case.run.next() is None
-    assert 1 == case.run.offset["version"]
-    case.feed.logs[0].count = 30
-    assert list(range(20, 30)) == case.run.until(10)
-    assert 3 == case.run.offset["version"]
 
 
 def test_other_events_are_an_error(repeated):

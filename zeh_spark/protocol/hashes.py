@@ -1,18 +1,17 @@
-"""Digests of many texts: sums of hashes, which do not depend on the order, and one that does.
+"""Digests of many texts: sums of hashes, which do not depend on the order.
 
 Pure; runs everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import xxhash
 
 MODULUS = 1 << 128
 
-_LINES_AT_A_TIME = 1 << 12
 _FEW = 32
 
 
@@ -31,30 +30,14 @@ def sum_of(texts: Sequence[bytes]) -> int:
     return total % MODULUS
 
 
-def sum_of_lines(blocks: Iterable[bytes]) -> str:
+def sum_of_lines(lines: bytes) -> str:
     """Return a digest of lines which their order does not change, as 32 hex digits.
 
     It is the sum of the xxh3-128 of each line, modulo 2^128.
     """
-    total = 0
-    lines: list[bytes] = []
-    for block in blocks:
-        lines += block.split(b"\n")
-        lines.pop()  # what split adds behind the last line
-        if len(lines) >= _LINES_AT_A_TIME:
-            total += sum_of(lines)
-            lines = []
-    return in_hex(total + sum_of(lines))
+    return in_hex(sum_of(lines.split(b"\n")[:-1]))
 
 
 def in_hex(total: int) -> str:
     """Return a sum of hashes as 32 hex digits."""
     return f"{total % MODULUS:032x}"
-
-
-def digest_in_order(blocks: Iterable[bytes]) -> str:
-    """Return the xxh3-128 of lines as 32 hex digits, to tell whether the same events came again."""
-    hasher = xxhash.xxh3_128()
-    for block in blocks:
-        hasher.update(block)
-    return hasher.hexdigest()

@@ -23,12 +23,10 @@ The version says what the digests are:
   "columns": …}`: the version of the digests, and the fingerprint of the options that decide what
   rows hold. Its digests are those of plans (`protocol.direct_reads`), and its bytes are those of
   the stored lines.
-- 1: the hash of the lines in their order (`hashes.digest_in_order`). It is read, and no longer
-  written.
 
 `id` is the identity of the feed in the checkpoint (`FeedIdentity.id`): its own id; or `feed` again,
-if the publisher told no id when the query began. Offsets of older versions have no `id`. `reader`
-is random, made with the first offset that has one, and kept for the checkpoint's life: by it the
+if the publisher told no id when the query began. The initial offset has none. `reader` is random,
+made with the first offset that has one, and kept for the checkpoint's life: by it the
 publisher tells two queries with one `cursorSet` apart. Rejected: `stage`, which only staged batches
 have, and the query's id, which Spark does not tell a source. `behind` tells what the feed held
 after the batch: on Spark 4.0 and 4.1, which show no more of a source in a query's progress, and if
@@ -56,7 +54,7 @@ from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.protocol.phrases import counted
 from zeh_spark.source.options import SourceOptions
 
-ORDERED_VERSION, DIRECT_VERSION, VERSION = 1, 2, 3
+DIRECT_VERSION, VERSION = 2, 3
 _EVERY = "*"
 _NAME = re.compile(r"[0-9A-Za-z]+")
 """Of a stage or a batch: they become parts of a path below which files are read and deleted."""
@@ -105,10 +103,9 @@ class Offset:
         everywhere: the cursor of all partitions while their number is not known.
         staged: where the batch that ends here is staged, if it is.
         started: in the first offset of a query, the cursors where it began, by partition.
-        id: the feed's identity in the checkpoint; None in an offset of an older version.
+        id: the feed's identity in the checkpoint; None in the initial offset.
         direct: the fingerprint of the options (`SourceOptions.fingerprint`), if executors fetched
             the batch; None if the driver did.
-        ordered: whether the digests are those of lines in their order (version 1).
         reader: the checkpoint's identity as a consumer of a cursor set; None until it has one.
         since: the time at which the query starts, in ms since 1970, while its cursors are not
             known; None in an offset that Spark keeps.
@@ -122,7 +119,6 @@ class Offset:
     started: tuple[str, ...] = ()
     id: str | None = None
     direct: str | None = None
-    ordered: bool = False
     reader: str | None = None
     since: int | None = None
     behind: Mapping[str, Any] | None = field(default=None, compare=False)
@@ -130,9 +126,7 @@ class Offset:
     @property
     def version(self) -> int:
         """The version of the offset's format."""
-        if self.direct is not None:
-            return DIRECT_VERSION
-        return ORDERED_VERSION if self.ordered else VERSION
+        return VERSION if self.direct is None else DIRECT_VERSION
 
     @property
     def cursors(self) -> tuple[str, ...]:
@@ -207,7 +201,7 @@ class Reached:
         feed: the feed's name: the option `feedId`, or its URL.
         cursors: the cursors by partition; empty if all are at `_first`.
         started: for a query's first offset, the cursors where it began; None for all later ones.
-        id: the feed's identity in the checkpoint; None in an offset of an older version.
+        id: the feed's identity in the checkpoint; None in the initial offset.
     """
 
     feed: str
@@ -241,10 +235,10 @@ def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
     Raises CheckpointError if its format, feed or partition count is another one.
     """
     version = document.get("version")
-    if version not in {ORDERED_VERSION, DIRECT_VERSION, VERSION}:
+    if version not in {DIRECT_VERSION, VERSION}:
         raise CheckpointError(
             f"the checkpoint holds an offset of format {version!r}, this version of zeh-spark "
-            f"reads formats {ORDERED_VERSION} to {VERSION}. Use the version that wrote it, or a "
+            f"reads formats {DIRECT_VERSION} and {VERSION}. Use the version that wrote it, or a "
             f"new checkpointLocation",
             expected=VERSION,
             got=version,
@@ -282,7 +276,6 @@ def _parsed(document: Mapping[str, Any]) -> Offset:
         tuple(str(cursor) for cursor in document.get("startingCursors", {}).values()),
         text("id"),
         str(document["direct"]["columns"]) if "direct" in document else None,
-        document["version"] == ORDERED_VERSION,
         text("reader"),
         int(document["startingTimestamp"]) if "startingTimestamp" in document else None,
         document.get("behind"),
@@ -337,8 +330,8 @@ def check_identity(known: str | None, identity: FeedIdentity, url: object) -> No
     """Refuse a publisher that serves another feed than the checkpoint's.
 
     A copy of a feed has an id of its own and is accepted: its epochs name the feed that it was
-    copied from. `known` is the id in the checkpoint's offsets; None if they have none. Raises
-    CheckpointError if it is another feed, or the publisher tells no id any more.
+    copied from. `known` is the id in the checkpoint's offsets; None if it has only the initial one.
+    Raises CheckpointError if it is another feed, or the publisher tells no id any more.
     """
     if known is None or known == identity.id or (identity.told and known in identity.feeds):
         return
@@ -353,9 +346,8 @@ def check_identity(known: str | None, identity: FeedIdentity, url: object) -> No
         )
     raise CheckpointError(
         f"the checkpoint belongs to the feed with the id {known!r}, but the publisher at {url} "
-        f"tells no id: an older version of zeh-spark serves the feed there, or it is another "
-        f"publisher. Upgrade all publishers of the feed first; if it is another feed, correct the "
-        f"option 'url' or use a new checkpointLocation",
+        f"tells no id, so it is another publisher. Correct the option 'url', or use a new "
+        f"checkpointLocation",
         expected=known,
         got=None,
         anchor="the-publisher-tells-no-id",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -23,7 +23,7 @@ from zeh_spark.polling.end_detection import Ending
 from zeh_spark.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.protocol import hashes, wire
 from zeh_spark.protocol.phrases import counted
-from zeh_spark.source.offsets import Offset, Position
+from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
 
 log = logging.getLogger(__name__)
@@ -37,30 +37,21 @@ _MOST_GROWTH, _MORE_BYTES = 4, 64 << 20
 
 _OTHERS = "the feed gives others now (or the option 'headers' was changed)"
 
-Digest = Callable[[Iterable[bytes]], str]
-
-
-def digest_of(offset: Offset) -> Digest | None:
-    """Return how an offset's digests were made of lines; None if they were not."""
-    if offset.direct is not None:
-        return None
-    return hashes.digest_in_order if offset.ordered else hashes.sum_of_lines
-
 
 def read_again(
     client: FeedClient,
     options: SourceOptions,
     start: Sequence[Position],
     end: Sequence[Position],
-    digest: Digest | None = hashes.sum_of_lines,
+    *,
+    compare: bool = True,
 ) -> dict[int, list[bytes]]:
     """Return the event lines of the batch (start, end].
 
-    `end` has the events and digest that each partition has to have, and `digest` says how these
-    were made of lines. It is None for a batch that executors fetched: its number of events is
-    compared, and that it ends there. Partitions without events are left out. Raises ReplayError if
-    a partition differs, and `replay` is not `accept`; or if it is not known which events belong to
-    the batch.
+    `end` has the events and digest that each partition has to have. The digests are compared unless
+    executors fetched the batch (`compare`): then its number of events is, and that it ends there.
+    Partitions without events are left out. Raises ReplayError if a partition differs, and `replay`
+    is not `accept`; or if it is not known which events belong to the batch.
     """
     moved = [partition for partition, position in enumerate(end) if position.events]
 
@@ -73,8 +64,8 @@ def read_again(
             options.requested_headers,
         )
         if options.replay == "accept":
-            return _accepted(client, request, end[partition], digest)
-        return _verified(client, request, end[partition], digest)
+            return _accepted(client, request, end[partition])
+        return _verified(client, request, end[partition], compare=compare)
 
     try:
         with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
@@ -87,15 +78,15 @@ def read_again(
 
 
 def _verified(
-    client: FeedClient, request: PageRequest, end: Position, digest: Digest | None
+    client: FeedClient, request: PageRequest, end: Position, *, compare: bool
 ) -> list[bytes]:
-    """Return the lines, of which only the number is compared if there is no digest of them."""
+    """Return the lines; only their number is compared if there is no digest of them."""
     try:
-        if digest is None:
+        if compare:
+            lines = _first_events(client, request, end.events)
+        else:
             _check_known(client, request, end)
             lines = _up_to(client, request, end)
-        else:
-            lines = _first_events(client, request, end.events)
     except CursorGoneError as exc:
         found = f"the publisher no longer has them ({exc.__cause__ or exc})"
         raise mismatch(request.partition, request.cursor, end, found) from exc
@@ -103,7 +94,7 @@ def _verified(
     if count != end.events:
         found = f"the feed gives {count} now"
         raise mismatch(request.partition, request.cursor, end, found, got=count)
-    if digest and (got := digest([lines])) != end.digest:
+    if compare and (got := hashes.sum_of_lines(lines)) != end.digest:
         raise mismatch(request.partition, request.cursor, end, _OTHERS, got=got)
     return [lines]
 
@@ -141,9 +132,7 @@ def mismatch(
     )
 
 
-def _accepted(
-    client: FeedClient, request: PageRequest, end: Position, digest: Digest | None
-) -> list[bytes]:
+def _accepted(client: FeedClient, request: PageRequest, end: Position) -> list[bytes]:
     """Return what the feed has now, up to the end cursor.
 
     If that cursor is gone, so are all events before it, and nothing is returned.
@@ -164,7 +153,7 @@ def _accepted(
         end.cursor,
         end.events,
         lines.count(b"\n"),
-        " (the same)" if digest and digest([lines]) == end.digest else "",
+        " (the same)" if hashes.sum_of_lines(lines) == end.digest else "",
     )
     return [lines]
 

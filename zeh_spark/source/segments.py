@@ -4,7 +4,7 @@ A packed segment is a line of JSON that names its parts, then one zstd frame of 
 Measured: the same bytes without compression cost Spark's transport five times the time, and its
 heap ten times the memory.
 
-Rule for editors: staged segments outlive an upgrade, so `unpack` has to read the old format. Packed
+Rule for editors: staged segments outlive an upgrade, so their format stays. Packed
 on the driver, unpacked on executors; pure.
 """
 

@@ -41,7 +41,7 @@ from zeh_spark.source.packed_batches import PackedBatch, PackedBatches, checked,
 from zeh_spark.source.planning import TriggerDelay
 from zeh_spark.source.position_reporter import CursorSet
 from zeh_spark.source.prefetch import Fetcher
-from zeh_spark.source.replay import digest_of, read_again
+from zeh_spark.source.replay import read_again
 from zeh_spark.source.staging import SegmentPartition, Staging, new_stage, staged_partitions
 
 log = logging.getLogger(__name__)
@@ -428,7 +428,7 @@ class StreamDriver:
             self.options,
             origin,
             target.positions,
-            digest_of(target),
+            compare=target.direct is None,
         )
         payloads = list(packed(lines, self.options.parallelism))
         feed = self._stamping(target) if payloads else None

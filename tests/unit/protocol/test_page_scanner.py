@@ -29,7 +29,7 @@ def scan(*pieces: bytes) -> tuple[list[Interval], PageScanner]:
 
 def interval(lines: bytes, events: int, cursor: str) -> Interval:
     """An interval with the digest by which a repeated batch is compared."""
-    return Interval(lines, events, cursor, int(hashes.sum_of_lines([lines]), 16))
+    return Interval(lines, events, cursor, int(hashes.sum_of_lines(lines), 16))
 
 
 def cursors_of(body: bytes) -> list[str]:
