@@ -6,6 +6,7 @@ import re
 from contextlib import closing
 
 import pytest
+from pyspark.sql import functions as F
 
 import zeh_spark
 from tests.fix_backup import SqliteFile
@@ -17,9 +18,7 @@ pytest.importorskip("delta", reason=why_absent())
 
 from tests.acceptance.test_delta_merge import merging
 from zeh_spark import lakehouse
-from zeh_spark.errors import LakehouseError, OptionError
-from zeh_spark.lakehouse.delta_table import LakeTable
-from zeh_spark.lakehouse.old_rows import UNNAMED
+from zeh_spark.errors import LakehouseError
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish
 
@@ -40,18 +39,6 @@ def event(key, value, number, feed=EU, *, time=None, gone=False, producer="order
 @pytest.fixture
 def merge(spark, tmp_path):
     return merging(spark, str(tmp_path / "merged"))
-
-
-@pytest.fixture
-def old(merge, spark):
-    """A table that an older version has merged: key 1 with number 10 of `orders-job`."""
-    columns = "key INT, value INT, gone BOOLEAN, headers MAP<STRING, STRING>"
-    rows = spark.createDataFrame([event(1, 10, 10, None)], columns)
-    made = lakehouse.stamped(rows).drop("_zeh_feed", "_zeh_time")
-    made.selectExpr("*", "false AS _zeh_deleted", "now() AS _zeh_changed").write.format(
-        "delta"
-    ).save(merge.table)
-    return merge
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["in one batch", "one after the other"])
@@ -107,31 +94,28 @@ def test_a_restore_shows_within_a_batch(merge):
         merge(event(1, 10, 10, time=1000), event(1, 11, 9, time=2000))
 
 
-@pytest.mark.slow
-def test_a_table_of_an_older_version_is_not_guessed_about(old):
-    """Its rows do not tell their feed: an event of the same producer is refused, until it is said
-    which feed they are of.
+def test_a_row_without_its_feed_is_not_guessed_about(merge):
+    """An event of the same producer is refused; one without a producer is newer, as it arrives
+    later.
     """
-    old(event(2, 20, 3, US))
+    merge(event(1, 10, 10, None), event(2, 20, 3, None))
     with pytest.raises(LakehouseError, match="one of the two does not name its feed") as raised:
-        old(event(1, 11, 9, EU))
-    assert EU in str(raised.value) and "accept='rows without a feed are of '" in str(raised.value)
+        merge(event(1, 11, 9, EU))
+    assert EU in str(raised.value) and "Keep that header" in str(raised.value)
 
-    old(event(1, 11, 9, EU), accept=f"rows without a feed are of {EU}")
-    assert {1: 10, 2: 20} == old.shown()
-
-    old(event(1, 12, 0, US))
-    assert {1: 12, 2: 20} == old.shown()
-
-    with pytest.raises(LakehouseError, match="leave accept out"):
-        old(event(1, 13, 9, US), accept=f"rows without a feed are of {US}")
+    merge((2, 21, False, {}))
+    assert {1: 10, 2: 21} == merge.shown()
 
 
-def test_an_event_without_a_producer_needs_no_feed(old):
-    """It is newer because it arrives later, as ever."""
-    old((1, 11, False, {}))
+def test_a_table_whose_rows_cannot_name_their_feed_is_refused(merge, spark):
+    """No release has made it."""
+    columns = "key INT, value INT, gone BOOLEAN, headers MAP<STRING, STRING>"
+    rows = lakehouse.stamped(spark.createDataFrame([event(1, 10, 10)], columns))
+    made = rows.selectExpr("*", "false AS _zeh_deleted", "now() AS _zeh_changed")
+    made.drop("_zeh_feed", "_zeh_time").write.format("delta").save(merge.table)
 
-    assert {1: 11} == old.shown()
+    with pytest.raises(LakehouseError, match="lacks the columns _zeh_feed, _zeh_time"):
+        merge(event(1, 11, 11))
 
 
 def keys(lake, table="orders"):
@@ -178,68 +162,17 @@ def test_two_feeds_are_merged_by_two_queries(two_feeds):
 
 
 @pytest.mark.slow
-def test_a_table_of_an_older_version_continues_if_it_has_one_feed(lake):
-    """It gets the new columns, and keeps to be told which event is newer."""
-    lake.publish({"key": "a", "value": "1"})
-    lake.run(**MERGED)
-    _forget_identity(lake)
-    lake.publish({"key": "b", "value": "2"})
-
-    lake.run(**MERGED)
-
-    assert {"a": "1", "b": "2"} == keys(lake)
-    properties = LakeTable(lake.spark, lake.at("orders")).state().properties
-    assert lake.store.identity("orders").id == properties[UNNAMED]
-
-
-@pytest.mark.slow
-def test_a_table_of_an_older_version_with_two_feeds_is_refused(two_feeds):
-    """Its rows may be of either, and hide newer events of the other."""
-    lake = two_feeds
-    both = {"source": {}, "change": lambda df: df.unionByName(lake.read("returns")), **MERGED}
-    lake.run(**both)
-    _forget_identity(lake)
-    lake.publish({"key": "b", "value": "2"})
-
-    told = lake.fail(**both)
-    assert "did not distinguish feeds, and its rows may be of several" in told
-    orders = lake.store.identity("orders").id
-    assert orders in told
-
-    lake.run(accept=f"rows without a feed are of {orders}", **both)
-    assert {"other": "9", "a": "newer", "b": "2"} == keys(lake)
-
-
-@pytest.mark.slow
-def test_a_table_of_an_older_version_whose_log_does_not_tell_is_refused(lake):
-    """Somebody else's MERGE may have brought rows of another feed."""
-    lake.publish({"key": "a", "value": "1"})
-    lake.run(**MERGED)
-    lake.publish({"key": "b", "value": "2"}, feed="returns")
-    batch = lake.spark.read.format("zeroeventhub").load(lake.url("returns"))
-    rows = zeh_spark.parsed(batch, DATA)
-    lakehouse.merge(rows, lake.at("orders"), ["key"])
-    _forget_identity(lake)
-    lake.publish({"key": "c", "value": "3"})
-
-    told = lake.fail(**MERGED)
-
-    assert "its log does not tell which" in told
-    with pytest.raises(OptionError, match="names no feed"):
-        lake.run(accept="rows without a feed are of nobody", **MERGED)
-
-
-@pytest.mark.slow
 def test_stamps_without_their_feed_are_refused(lake):
-    """Code that was complete before feeds had ids: its events would all count as of the first
-    epoch.
-    """
+    """Their events would all count as of the first epoch."""
     stamps = ["key", "value", "_zeh_producer", "_zeh_partition", "_zeh_sequence"]
+    bare = F.map_filter("headers", lambda name, _: name != "zeh-feed")
     lake.publish({"key": "a", "value": "1"})
 
     keyed = {"merge_keys": ["key"]}
 
     told = lake.fail(change=lambda df: lakehouse.stamped(df).select(*stamps), **keyed)
+    assert "zeh_spark.lakehouse.stamped(df) has to be called before headers are dropped" in told
+    told = lake.fail(change=lambda df: df.withColumn("headers", bare), **keyed)
     assert "an event has a producer and no zeh-feed" in told
 
     whole = [*stamps, "_zeh_feed", "_zeh_time"]
@@ -257,20 +190,6 @@ def test_a_feed_that_is_read_at_two_addresses_is_refused(lake):
     told = lake.fail(change=lambda df: df.unionByName(zeh_spark.parsed(other, DATA)))
 
     assert "twice, from two places or at two addresses" in told
-
-
-def _forget_identity(lake):
-    """Make the table what an older version would have made of it."""
-    table = lake.at("orders")
-    state = LakeTable(lake.spark, table).state()
-    mapped = {"delta.columnMapping.mode": "name"}
-    LakeTable(lake.spark, table).set_properties(
-        {**mapped, "delta.minReaderVersion": "2", "delta.minWriterVersion": "5"}
-    )
-    lake.sql("ALTER TABLE {} DROP COLUMNS (_zeh_feed, _zeh_time)")
-    for name in state.properties:
-        if name.startswith("zeh_spark."):
-            lake.sql(f"ALTER TABLE {{}} UNSET TBLPROPERTIES ('{name}')")
 
 
 @pytest.mark.slow

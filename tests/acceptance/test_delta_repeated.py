@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import Counter
 
@@ -117,25 +116,6 @@ def accepted(told):
 
 @pytest.mark.slow
 @needs_batches
-def test_a_batch_of_an_older_version_continues_and_says_so(tables, monkeypatch, caplog):
-    """Its record has no sum: what the batch held is not known."""
-    from zeh_spark.lakehouse import commits
-
-    written = commits.CommitRecord.to_json
-    bare = lambda record: re.sub(r', "content": (\[.*?\]|null)', "", written(record))  # noqa: E731
-    with monkeypatch.context() as old:
-        old.setattr(commits.CommitRecord, "to_json", bare)
-        old.setattr(lakehouse.DeltaFeedWriter, "_check_written", lambda *_, **__: None)
-        tables.fail(crash=True, on_gap="dead-letter")
-
-    with caplog.at_level(logging.WARNING, "zeh_spark.lakehouse"):
-        tables.run(on_gap="dead-letter")
-
-    assert "whether they are the same is not known" in caplog.text
-    assert Counter([("a", 1), ("a", 2)]) == tables.steps("dead")
-
-
-@pytest.mark.slow
 def test_rows_that_depend_on_chance_are_refused_when_the_batch_comes_again(lake):
     """The table has other ones already; what the error prints lets the query continue,
     however often they change.

@@ -14,7 +14,6 @@ A feed into a table:
     claims          keeps each feed under one name
     content         compares a repeated batch with the one that was written
     app_versions    writes each version once for `merge` with a version
-    old_rows        names the feed of rows that an older version wrote
 
 A table as a feed:
 

@@ -4,7 +4,7 @@ Each batch is one Delta commit. Its `userMetadata` is a record: who wrote it, an
 it. The same commit carries a Delta transaction (`app`, `number`), by which Delta refuses the second
 of two writers that continue from one record at the same time.
 
-    {"zeh_spark": 1, "name": …, "app": "zeh-spark:<name>:<generation>", "number": k,
+    {"zeh_spark": 2, "name": …, "app": "zeh-spark:<name>:<generation>", "number": k,
      "query": id, "batch": N, "cursors": {"<feed>": {"0": …, …}, …},
      "content": [rows, sum]}                      of a query with state, see `content`; else null
 
@@ -28,10 +28,7 @@ import orjson
 from zeh_spark.errors import LakehouseError
 from zeh_spark.protocol.phrases import counted
 
-FORMAT = 1
-_REWRITES = {"OPTIMIZE", "DELETE", "REORG", "RESTORE"}
-"""Operations that only rewrite or remove rows which the table has already."""
-
+FORMAT = 2
 _MEMBERS = {"name", "app", "number", "query", "batch", "cursors"}
 
 Cursors = Mapping[str, Mapping[str, str]]
@@ -76,7 +73,6 @@ class CommitRecord:
         app: The name of Delta's transaction.
         number: The number of Delta's transaction.
         content: What the batch holds; None for a query without state.
-        is_older: Whether an older version wrote the record, which kept no content.
     """
 
     name: str
@@ -86,11 +82,10 @@ class CommitRecord:
     batch: int
     cursors: Cursors
     content: BatchContent | None = None
-    is_older: bool = False
 
     def to_json(self) -> str:
         """Return the record as JSON, for `userMetadata`."""
-        document: dict[str, Any] = {
+        document = {
             "zeh_spark": FORMAT,
             "name": self.name,
             "app": self.app,
@@ -98,9 +93,8 @@ class CommitRecord:
             "query": self.query,
             "batch": self.batch,
             "cursors": self.cursors,
+            "content": self.content and [self.content.rows, self.content.sum],
         }
-        if not self.is_older:
-            document["content"] = self.content and [self.content.rows, self.content.sum]
         return json.dumps(document)
 
     @property
@@ -145,7 +139,7 @@ def record_of(metadata: str | None, table: str) -> CommitRecord | None:
         return None
     if not isinstance(document, dict) or "zeh_spark" not in document:
         return None
-    if document["zeh_spark"] != FORMAT or not document.keys() >= _MEMBERS:
+    if document["zeh_spark"] != FORMAT or not document.keys() >= {*_MEMBERS, "content"}:
         raise LakehouseError(
             f"table {table}: a commit has a record of format {document['zeh_spark']!r}, this "
             f"version of zeh-spark reads format {FORMAT}. Use the version that wrote it",
@@ -153,11 +147,10 @@ def record_of(metadata: str | None, table: str) -> CommitRecord | None:
             expected=FORMAT,
             got=document["zeh_spark"],
         )
-    content = document.get("content")
+    content = document["content"]
     return CommitRecord(
         **{member: document[member] for member in _MEMBERS},
         content=BatchContent(*content) if content else None,
-        is_older="content" not in document,
     )
 
 
@@ -215,25 +208,6 @@ def _records(commits: Iterable[TableCommit], table: str) -> Iterator[CommitRecor
     for commit in commits:
         if record := record_of(commit.metadata, table):
             yield record
-
-
-def feeds_of(commits: Sequence[TableCommit], table: str) -> set[str] | None:
-    """Return the feeds that all of a table's commits name.
-
-    None means that they are not known: there are older commits, or some wrote rows and name no
-    feed.
-    """
-    feeds: set[str] = set()
-    for commit in commits:
-        record = record_of(commit.metadata, table)
-        if record is not None and not record.cursors:
-            return None
-        if record is None and commit.rows and commit.operation not in _REWRITES:
-            return None
-        feeds |= set(record.cursors) if record else set()
-        if _begins(commit):
-            return None if commit.operation == "CLONE" else feeds
-    return None
 
 
 def _unknown(beginning: TableCommit | None, oldest: int) -> str | None:

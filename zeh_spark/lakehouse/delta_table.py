@@ -227,17 +227,12 @@ class LakeTable:
         """Return whether Delta has a transaction of an app; False if it cannot be asked."""
         return app in (self._transactions() or {})
 
-    def feeds(self) -> set[str] | None:
-        """Return all feeds of the table's rows, by its records; None if its log does not tell."""
-        return commits.feeds_of(self._history(), self.text)
-
-    def _history(self, limit: int | None = None) -> list[TableCommit]:
-        """Return the newest commits, the newest first; all of them without a limit."""
+    def _history(self, limit: int) -> list[TableCommit]:
+        """Return at most `limit` of the newest commits, the newest first."""
         written = F.col("operationMetrics")["numOutputRows"]
-        most = "" if limit is None else f" LIMIT {limit}"
         with delta_errors(self.text):
             rows = (
-                self.spark.sql(f"DESCRIBE HISTORY {self.identifier}{most}")
+                self.spark.sql(f"DESCRIBE HISTORY {self.identifier} LIMIT {limit}")
                 .select("version", "operation", "operationParameters", "userMetadata", written)
                 .collect()
             )
@@ -299,12 +294,6 @@ class LakeTable:
         pairs = ", ".join(f"{_literal(key)} = {_literal(properties[key])}" for key in properties)
         with delta_errors(self.text):
             self.spark.sql(f"ALTER TABLE {self.identifier} SET TBLPROPERTIES ({pairs})")
-
-    def add_columns(self, columns: Mapping[str, str]) -> None:
-        """Add columns, by name with their SQL types, in a commit without rows."""
-        listed = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
-        with delta_errors(self.text):
-            self.spark.sql(f"ALTER TABLE {self.identifier} ADD COLUMNS ({listed})")
 
     def properties(self) -> dict[str, str]:
         """Return the table's properties."""

@@ -13,7 +13,6 @@ Runs on the driver.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -39,11 +38,8 @@ from zeh_spark.lakehouse.merging import (
     Merge,
     option_text,
 )
-from zeh_spark.lakehouse.old_rows import ACCEPT, UNNAMED, accepted_feed, name_unnamed
 from zeh_spark.lakehouse.write_options import check_reserved, check_spelling
 from zeh_spark.source.offsets import Reached
-
-log = logging.getLogger("zeh_spark.lakehouse")
 
 Transform = Callable[[DataFrame, int], DataFrame]
 
@@ -112,7 +108,6 @@ class DeltaFeedWriter:
     ) -> None:
         check_reserved(options)
         check_spelling(options, _ARGUMENTS)
-        accepted_feed(accept)
         if deleted is not None and merge_keys is None:
             raise OptionError("deleted= needs merge_keys: appended rows stay", option="deleted")
         if order not in (None, "sequence", "arrival"):
@@ -169,7 +164,8 @@ class DeltaFeedWriter:
         stands = self._standing(table, state)
         record = next_record(self._table, self._name, stands, place, self._accept)
         if record is None:
-            self._leave_out(batch, stands, place)
+            # The table has the batch. Without its rows the query's state would lack them.
+            batch.write.format("noop").mode("overwrite").save()
             return
         frame = self._transform(batch, place.number) if self._transform else batch
         added = self._added(record)
@@ -182,7 +178,7 @@ class DeltaFeedWriter:
                 table.save(frame.limit(0).write.options(**self._options))
         ready = self._claimed(table, place, state)
         if merge:
-            merge.run(frame, record.transaction, added, unnamed=ready.properties.get(UNNAMED))
+            merge.run(frame, record.transaction, added)
         else:
             table.save(frame.write.options(**self._options, **record.transaction))
         self._check_written(table, record, place, ready)
@@ -197,21 +193,6 @@ class DeltaFeedWriter:
                 table=self._table,
                 got=number,
             )
-
-    def _leave_out(self, batch: DataFrame, stands: TableStanding, place: QueryBatch) -> None:
-        """Leave out a batch that the table has, but evaluate its rows.
-
-        Otherwise the query's state would lack them. `transform` is not called.
-        """
-        if place.content and stands.record and stands.record.is_older:
-            log.warning(
-                "table %s, name=%r: batch %d was written by an older version, which kept no sum of "
-                "its rows: whether they are the same is not known",
-                self._table,
-                self._name,
-                place.number,
-            )
-        batch.write.format("noop").mode("overwrite").save()
 
     def _merge(
         self, table: LakeTable, frame: DataFrame, place: QueryBatch, added: dict[str, Column]
@@ -239,41 +220,8 @@ class DeltaFeedWriter:
             feeds=place.ids,
             by_arrival=self._order == "arrival",
         )
-        accepted = accepted_feed(self._accept)
-        if merge.is_older():
-            name_unnamed(table, accepted or self._only_feed(table, place, merge.feeds_of(frame)))
-        elif accepted:
-            name_unnamed(table, accepted)
         merge.prepare(frame, added)
         return merge
-
-    def _only_feed(self, table: LakeTable, place: QueryBatch, given: set[str]) -> str | None:
-        """Return the only feed of a table that an older version has merged.
-
-        None if the batch has none.
-
-        Args:
-            table: The table.
-            place: The batch.
-            given: The feeds of the batch's events. An offset of an older version does not name
-                them.
-        """
-        ids = set(place.ids) or given
-        known = table.feeds()
-        if known is not None and known <= set(place.end) and len(place.end) == 1 and len(ids) < 2:
-            return next(iter(ids), None)
-        feeds = ", ".join(sorted(known)) if known else "its log does not tell which"
-        raise LakehouseError(
-            f"table {self._table} was merged by an older version, which did not distinguish feeds, "
-            f"and its rows may be of several ({feeds}): a row of one may hide a newer event of "
-            f"another that has a producer of the same name. Merge the feeds into a new table; or, "
-            f"if the rows are all of one feed, say accept={ACCEPT!r} followed by its id, which is "
-            f"the header zeh-feed of its events (this query reads {', '.join(sorted(ids))})",
-            table=self._table,
-            expected=1,
-            got=known and sorted(known),
-            anchor="the-table-was-merged-by-an-older-version",
-        )
 
     def _standing(self, table: LakeTable, state: LakeTableState | None) -> TableStanding:
         """Return where the table stands, from memory if it has not changed since the last batch."""

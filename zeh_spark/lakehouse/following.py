@@ -72,15 +72,14 @@ def check_content(
 ) -> None:
     """Compare a batch that is in the table with the same batch as Spark gives it again.
 
-    A record of an older version has no content, and is not judged. What `accept` has to say names
-    the batch and its content in the table. It does not name the content that came now, which may be
-    another one at each try.
+    What `accept` has to say names the batch and its content in the table. It does not name the
+    content that came now, which may be another one at each try.
 
     Raises:
         LakehouseError: the batch has other rows now, which `accept` drops; or it was written by a
             query without state, and this one has state, or the other way round.
     """
-    if last.is_older or content == last.content:
+    if content == last.content:
         return
     if content is None or last.content is None:
         raise LakehouseError(

@@ -11,9 +11,6 @@ Beside the events' own columns such a table keeps, for each key, which event it 
 Which event wins is decided in `precedence`. A deleted key stays as a row, so that an older event
 that arrives late does not bring it back, until `purge`.
 
-Rows that an older version wrote have no `_zeh_feed`. They are of the feed that the table's property
-`zeh_spark.unnamedFeed` names. If it names none, only events without a feed are compared with them.
-
 Runs on the driver; builds expressions.
 """
 
@@ -36,14 +33,11 @@ from zeh_spark.lakehouse.commits import CommitRecord
 from zeh_spark.lakehouse.content import content_of, evaluated
 from zeh_spark.lakehouse.delta_errors import delta_errors
 from zeh_spark.lakehouse.delta_table import LakeTable, check_free
-from zeh_spark.lakehouse.old_rows import accepted_feed, name_unnamed
 from zeh_spark.lakehouse.precedence import (
     ARRIVAL,
     FEED,
     IDENTITY,
     STAMPS,
-    TIME,
-    feed_of,
     newest,
     wins,
 )
@@ -69,9 +63,8 @@ def stamped(df: DataFrame) -> DataFrame:
     if has_stamps(df):
         values = {name: stamp(df, IDENTITY[name][0]).cast(IDENTITY[name][1]) for name in missing}
         return df.withColumns(values) if values else df
-    if not {*STAMPS} & {*missing}:  # of a table that an older version has written
-        none = {name: F.lit(None).cast(IDENTITY[name][1]) for name in missing}
-        return df.withColumns(none) if none else df
+    if not missing:
+        return df
     raise LakehouseError(
         "to merge, the frame needs the column 'headers', which holds the events' stamps, or "
         "zeh_spark.lakehouse.stamped(df) has to be called before headers are dropped. For "
@@ -125,9 +118,8 @@ def merge(
     target = LakeTable(df.sparkSession, table)
     made = Merge(target, keys, deleted, options)
     made.prepare(df)
-    unnamed = name_unnamed(target, accepted_feed(accept))
     if app_id is None or version is None:
-        made.run(df, {}, unnamed=unnamed)
+        made.run(df, {})
         return
     query = app_versions.calling_query(df.sparkSession, table, checkpointLocation, version)
     app = f"{app_id}:{query}" if query else app_id
@@ -136,7 +128,7 @@ def merge(
             f"merge:{app_id}", app, version, query or "", version, {}, content_of(df)
         )
         if app_versions.is_next(target, record, accept):
-            made.run(df, record.transaction, unnamed=unnamed)
+            made.run(df, record.transaction)
             app_versions.check_written(target, record)
 
 
@@ -200,7 +192,6 @@ class Merge:
         df: DataFrame,
         commit: Mapping[str, str],
         constants: Mapping[str, Column] | None = None,
-        unnamed: str | None = None,
     ) -> None:
         """Merge a batch, in one commit, into a table that `prepare` has made.
 
@@ -208,7 +199,6 @@ class Merge:
             df: the batch.
             commit: what Delta keeps with the commit: txnAppId, txnVersion and userMetadata.
             constants: columns to add to the rows that are changed.
-            unnamed: the feed of the table's rows that name none; None if it is not known.
         """
         events = self._made(df, constants or {})
         columns = [name for name in events.columns if name != ARRIVAL]
@@ -220,11 +210,10 @@ class Merge:
         with committing(found, commit) as source, delta_errors(self._table.text):
             (
                 source.mergeInto(self._table.identifier, reduce(Column.__and__, keys))
-                .whenMatched(wins("_zeh_first", unnamed, self._table.text))
+                .whenMatched(wins("_zeh_first", self._table.text))
                 .update(first)
                 .whenMatched(
-                    F.col("_zeh_second").isNotNull()
-                    & wins("_zeh_second", unnamed, self._table.text)
+                    F.col("_zeh_second").isNotNull() & wins("_zeh_second", self._table.text)
                 )
                 .update(second)
                 .whenNotMatched()
@@ -304,9 +293,7 @@ class Merge:
             return F.col(FEED)
         complaint = (
             f"table {self._table.text}: an event has a producer and no {feed_identity.HEADER}, "
-            f"which tells whose numbers it has: read with headers=_all, and keep the column "
-            f"headers; or take {FEED} and {TIME} along with the other columns of "
-            f"lakehouse.stamped(df)"
+            f"which tells whose numbers it has: read with headers=_all, and keep that header"
         )
         # If the feed has an id, only the header tells to which of its epochs an event belongs.
         named = len(self._feeds) == 1 and not feed_identity.ID.fullmatch(self._feeds[0])
@@ -316,28 +303,12 @@ class Merge:
 
     def _prepare(self, events: DataFrame) -> None:
         if self._table.exists():
-            known = self._add_identity(self._table.frame().schema)
+            known = self._table.frame().schema
             self._check_keys(known, events)
             if not self._evolves or not _new_fields(known, events.schema):
                 self._check_columns(known)
                 return
         self._table.save(events.limit(0).write.options(**self._options))
-
-    def feeds_of(self, df: DataFrame) -> set[str]:
-        """Return the feeds that a batch's events name. Reads the batch."""
-        found = stamped(df).select(feed_of(F.col(FEED)).alias("feed")).distinct().collect()
-        return {row.feed for row in found if row.feed is not None}
-
-    def is_older(self) -> bool:
-        """Return whether an older version has made the table, which did not distinguish feeds."""
-        return self._table.exists() and bool(_unnamed(self._table.columns()))
-
-    def _add_identity(self, known: StructType) -> StructType:
-        """Give a table of an older version the columns that name its events' feed and time."""
-        if not (lacking := _unnamed(known.names)):
-            return known
-        self._table.add_columns({name: IDENTITY[name][1] for name in lacking})
-        return self._table.frame().schema
 
     @property
     def _evolves(self) -> bool:
@@ -377,12 +348,6 @@ class Merge:
 def _lacking(table: Sequence[str], names: Iterable[str]) -> list[str]:
     """Return which columns a Delta table does not have, whose names have no case."""
     return [name for name in names if not found_column(table, name, case_sensitive=False)]
-
-
-def _unnamed(table: Sequence[str]) -> list[str]:
-    """Return the columns that a merged table of an older version does not have."""
-    merged = not _lacking(table, (*STAMPS, DELETED, CHANGED))
-    return _lacking(table, (FEED, TIME)) if merged else []
 
 
 def _new_fields(known: DataType | None, given: DataType) -> bool:

@@ -22,7 +22,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from zeh_spark._compat import quoted
-from zeh_spark.lakehouse.old_rows import ACCEPT
 from zeh_spark.protocol import feed_identity
 
 STAMPS = ("_zeh_producer", "_zeh_partition", "_zeh_sequence")
@@ -78,14 +77,14 @@ def newest(events: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
     )
 
 
-def wins(event: str, unnamed: str | None, table: str) -> Column:
+def wins(event: str, table: str) -> Column:
     """Return whether an event replaces the table's. Without stamps, the later arrival does.
 
     The MERGE fails for an event that cannot be compared: a row of its producer has no feed, or the
     feed was restored.
     """
     mine, theirs = F.col(event), F.struct(*IDENTITY)
-    given, shown = mine[FEED], F.coalesce(theirs[FEED], F.lit(unnamed))
+    given, shown = mine[FEED], theirs[FEED]
     producer = (mine[STAMPS[0]] == theirs[STAMPS[0]]) & (mine[STAMPS[1]] == theirs[STAMPS[1]])
     unknown = producer & (given.isNull() != shown.isNull())
     same = producer & feed_of(given).eqNullSafe(feed_of(shown))
@@ -122,10 +121,8 @@ def _unnamed(table: str, event: Column, feed: Column) -> Column:
         F.lit(", producer "),
         event[STAMPS[0]],
         F.lit(
-            ", meets a row of that producer, and one of the two does not name its feed: an older "
-            "version wrote it, or its headers were dropped. If the table's rows without a feed are "
-            f"all of one feed, say which: accept={ACCEPT!r} followed by the feed's id, which is "
-            "the header zeh-feed of its events"
+            ", meets a row of that producer, and one of the two does not name its feed, because it "
+            "came without the header zeh-feed. Keep that header, and merge into a new table"
         ),
     )
 
