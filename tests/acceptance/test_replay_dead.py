@@ -191,56 +191,23 @@ def test_dead_letters_at_the_same_place_of_another_feed_are_other_dead_letters(s
     assert Counter(f'{{"i": {n}}}' for n in range(1, 5)) == shop.data()
 
 
-def without_feed(lines: Lines) -> Lines:
-    """Dead letters as an older version printed them."""
-    found = json.loads(json.dumps(lines))
-    for each in found:
-        del each["headers"]["zeh-feed"]
-    return list(found)
-
-
-def test_a_file_of_an_older_version_does_not_double_dead_letters(shop: Shop) -> None:
-    """It does not say which feed its dead letters are from: nothing is published until I say it."""
+def test_dead_letters_that_do_not_name_their_feed_are_refused(shop: Shop) -> None:
+    """They could be published a second time: nothing is published."""
     shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2']))
     new = with_data(shop.letters(), closed)
+    old = json.loads(json.dumps(new[:1]))
+    del old[0]["headers"]["zeh-feed"]
     shop.replay(new[:1])
 
-    done = shop.replay([*new[1:], *without_feed(new[:1])])
+    done = shop.replay([*new[1:], *old])
 
     assert {'{"i": 1}': 1} == shop.data()
     assert (1, "") == (done.returncode, done.stdout)
     assert re.fullmatch(
-        r"Error: \[ZEH_\w+\] standard input, line 2: .* 'zeh-feed'.* zeh-spark dead-letters.* "
-        r"--letters-of URL; nothing was published\nSee \S+\n",
+        r"Error: \[ZEH_\w+\] standard input, line 2: it lacks valid headers .*zeh-feed.* "
+        r"zeh-spark dead-letters.*; nothing was published\nSee \S+\n",
         done.stderr,
     )
-
-
-def test_the_feed_of_dead_letters_that_an_older_version_printed_can_be_given(shop: Shop) -> None:
-    """Each is published once, whichever file comes first."""
-    shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2']))
-    new = with_data(shop.letters(), closed)
-    old = text_of(without_feed(new))
-    shop.replay(new[:1])
-
-    done = shop.run("replay-dead", shop.orders, "--letters-of", shop.dead, stdin=old)
-
-    assert "Published 1 dead letter; 1 dead letter published before: no change.\n" == done.stdout
-    again = "Published 0 dead letters; 2 dead letters published before: no change.\n"
-    assert again == shop.replay(new).stdout
-    assert {'{"i": 1}': 1, '{"i": 2}': 1} == shop.data()
-
-
-def test_the_feed_that_dead_letters_go_to_is_not_the_one_that_they_are_from(shop: Shop) -> None:
-    """A mistaken address would give the dead letters other names, and double them."""
-    shop.sink("job", 0, data=pa.array(['{"i":1']))
-    old = text_of(without_feed(with_data(shop.letters(), closed)))
-
-    done = shop.run("replay-dead", shop.orders, "--letters-of", shop.orders, stdin=old)
-
-    assert (2, "") == (done.returncode, done.stdout)
-    assert "the feed that the dead letters are published to" in done.stderr
-    assert [] == shop.events()
 
 
 def test_nothing_is_published_if_a_dead_letter_cannot_be(shop: Shop) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from tests.fix_cli import Run
 from tests.fix_publisher import served
-from tests.fix_raw_server import refused
 from tests.patience import eventually
 from zeh_spark.publish import Producer
 
@@ -151,16 +150,3 @@ def test_the_owner_of_a_producer_may_ask_for_it_before_it_published(
         done = run("producers", f"{base}/orders", "till-7")
 
     assert "producer 'till-7' has never published" in done.stderr
-
-
-def test_a_token_goes_to_its_publisher_alone(run: Run, token, tmp_path: Path, raw_server) -> None:
-    """`--letters-of` may name a feed of somebody else."""
-    run("create", "orders")
-    (tmp_path / "token").write_text(token("writer", "--publish", "orders"))
-    with served(tmp_path / "feeds.db") as (base, _):
-        raw_server.respond = lambda request: refused(404, "{}")
-        words = "replay-dead", f"{base}/orders", "--letters-of", raw_server.url
-        run(*words, "--token-file", str(tmp_path / "token"))
-
-    assert raw_server.requests
-    assert all("authorization" not in request.headers for request in raw_server.requests)

@@ -21,12 +21,8 @@ from zeh_spark.cli.parameters import PATIENCE, connects
 from zeh_spark.client.following import follow
 from zeh_spark.errors import StoreError, printable
 from zeh_spark.loading.load import without_events
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
-from zeh_spark.options.values import origin
 from zeh_spark.protocol import dead_letters, wire
 from zeh_spark.protocol.dead_letters import Unreadable
-from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.protocol.phrases import counted
 
 _NAMED = 5
@@ -82,17 +78,12 @@ def list_letters(url: str, connect: dict[str, str]) -> None:
 @click.command("replay-dead")
 @click.argument("url")
 @click.option(
-    "--letters-of", metavar="URL",
-    help="The dead-letter feed of those dead letters that have no header zeh-feed, because an "
-    "older version printed them. The others keep the feed that they name.",
-)  # fmt: skip
-@click.option(
     "--keep-key", is_flag=True,
     help="Keep the key of each event in the header zeh-key: for dead letters of a query that "
     "publishes with keepKey.",
 )  # fmt: skip
 @connects
-def replay_dead(url: str, letters_of: str | None, keep_key: bool, connect: dict[str, str]) -> None:
+def replay_dead(url: str, keep_key: bool, connect: dict[str, str]) -> None:
     """Publish repaired dead letters from standard input to the feed at URL, each once.
 
     A line is a dead letter as dead-letters or tail --headers prints it. Repair it in data.row.data,
@@ -105,20 +96,16 @@ def replay_dead(url: str, letters_of: str | None, keep_key: bool, connect: dict[
     The command can be repeated, also with other files that hold the same dead letters: each is
     published once, as it was repaired first.
 
-    A dead letter has to name the dead-letter feed that it is from. Files that an older version
-    printed do not name it: print the dead letters again, or name their feed with --letters-of.
-
     \b
     Example:
       zeh-spark dead-letters http://127.0.0.1:8080/orders-dead > dead.ndjson
       jq -c '(.data.row.data | strings) |= gsub("NaN"; "null")' dead.ndjson |
         zeh-spark replay-dead http://127.0.0.1:8080/orders
     """
-    feed = None if letters_of is None else _dead_letter_feed(letters_of, url, connect)
     count = dead_letter_replay.partition_count(url, **connect, **PATIENCE)
     with _named("standard input", "; nothing was published"):
         read = list(dead_letters.letters(sys.stdin.buffer))
-        letters = dead_letter_replay.repaired(read, count, feed, keep_key=keep_key)
+        letters = dead_letter_replay.repaired(read, count, keep_key=keep_key)
     if not read:
         raise without_events("standard input")
     outcomes: Counter[Outcome] = Counter()
@@ -137,19 +124,6 @@ def replay_dead(url: str, letters_of: str | None, keep_key: bool, connect: dict[
         _tell(outcomes, len(letters), refused)
     if outcomes[Outcome.REFUSED]:
         sys.exit(1)
-
-
-def _dead_letter_feed(url: str, target: str, connect: dict[str, str]) -> FeedIdentity:
-    """Return the identity of the feed at `url`. Raises UsageError if it is the target's."""
-    origins = {origin(parse(ClientOptions, {"url": each}).url.full) for each in (url, target)}
-    theirs = connect if len(origins) == 1 else {}  # a token is for its publisher alone
-    feed = dead_letter_replay.identity_of(url, **theirs, **PATIENCE)
-    if feed.id == dead_letter_replay.identity_of(target, **connect, **PATIENCE).id:
-        raise click.UsageError(
-            f"--letters-of {url} is the feed that the dead letters are published to. Give the "
-            f"dead-letter feed that they were printed from."
-        )
-    return feed
 
 
 @contextmanager

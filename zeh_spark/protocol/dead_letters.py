@@ -33,7 +33,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from zeh_spark.options.values import MAX_PARTITIONS
 from zeh_spark.protocol import upload_format, wire
-from zeh_spark.protocol.feed_identity import HEADER, ID, FeedIdentity
+from zeh_spark.protocol.feed_identity import HEADER, ID
 
 LETTER_BYTES = (
     upload_format.LINE_BYTES
@@ -159,7 +159,7 @@ class DeadLetterId:
     Args:
         time: when it was committed, in ms since 1970.
         feed: its header `zeh-feed`: the id of the epoch of the dead-letter feed from which it was
-            read. None for a dead letter that an older version printed.
+            read.
     """
 
     producer: str
@@ -167,36 +167,13 @@ class DeadLetterId:
     partition: int
     sequence: int
     time: int
-    feed: str | None = None
+    feed: str
 
     @property
     def name(self) -> str:
-        """The name of the batch in which it is published, with the feed and producer as a hash.
-
-        The feed is part of it only if its publisher told its id. A `zeh-feed` made of a URL is left
-        out: the same dead letter has another one if it is read from another address, or after its
-        publisher was upgraded.
-        """
-        whose = f"{self.feed}/{self.producer}" if self.has_feed else self.producer
-        shown = xxhash.xxh3_64_hexdigest(whose.encode())
+        """The name of the batch in which it is published, with the feed and producer as a hash."""
+        shown = xxhash.xxh3_64_hexdigest(f"{self.feed}/{self.producer}".encode())
         return f"dead:{self.batch}:{self.partition}:{self.sequence}:{self.time}:{shown}"
-
-    @property
-    def has_feed(self) -> bool:
-        """Whether it is known which feed the dead letter comes from."""
-        return self.feed is not None and bool(ID.fullmatch(self.feed))
-
-    def in_feed(self, feed: FeedIdentity) -> DeadLetterId:
-        """Return the identity with the feed's epoch, as `zeh-spark dead-letters` prints it.
-
-        A dead letter that names a feed keeps that one.
-        """
-        return self if self.feed is not None else replace(self, feed=feed.at(self.time))
-
-    @property
-    def without_feed(self) -> DeadLetterId:
-        """The identity under which older versions of zeh-spark published the dead letter."""
-        return replace(self, feed=None)
 
     @property
     def base(self) -> str:
@@ -302,14 +279,18 @@ def _place(headers: Mapping[str, str]) -> DeadLetterId:
     names = ("zeh-batch", "zeh-partition", "zeh-sequence", "zeh-time")
     try:
         batch, partition, sequence, time = (int(headers[name]) for name in names)
-        whose, feed = headers["zeh-producer"], headers.get(HEADER) or None
+        whose, feed = headers["zeh-producer"], headers[HEADER]
         place = DeadLetterId(whose, batch, partition, sequence, time, feed)
     except (KeyError, ValueError):
         place = None
-    if place is None or not (wire.NAME.fullmatch(place.base) and wire.NAME.fullmatch(place.name)):
+    if place is None or not (
+        wire.NAME.fullmatch(place.base)
+        and wire.NAME.fullmatch(place.name)
+        and ID.fullmatch(place.feed)
+    ):
         raise ValueError(
-            f"it lacks valid headers zeh-producer, {', '.join(names)}, which identify a dead "
-            f"letter. Print it again with zeh-spark dead-letters, or tail --headers"
+            f"it lacks valid headers zeh-producer, {HEADER}, {', '.join(names)}, which identify a "
+            f"dead letter. Print it again with zeh-spark dead-letters, or tail --headers"
         )
     if more := sorted(name for name in headers if not name.startswith(wire.RESERVED_HEADER)):
         raise ValueError(

@@ -23,11 +23,9 @@ from zeh_spark.protocol.dead_letters import (
     letter_id,
     letters,
 )
-from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
 
 FEED, OTHER = "9f86d081884c7d65", "60303ae22b998861"
-URL = "http://orders.example/dead"
-PLACE = DeadLetterId("orders-job", 17, 3, 5, 1795000000000)
+PLACE = DeadLetterId("orders-job", 17, 3, 5, 1795000000000, FEED)
 
 
 def line(data, place=PLACE, sequence=None, partition=0):
@@ -38,7 +36,7 @@ def line(data, place=PLACE, sequence=None, partition=0):
         "zeh-partition": str(place.partition),
         "zeh-sequence": str(place.sequence if sequence is None else sequence),
         "zeh-time": str(place.time),
-        **({} if place.feed is None else {"zeh-feed": place.feed}),
+        "zeh-feed": place.feed,
     }
     return wire.event_line(partition, stamps, data) + b"\n"
 
@@ -172,6 +170,8 @@ UNREADABLE = {
     "a batch that is too long": ([line(SMALL).replace(b'"17"', b'"%s"' % (b"9" * 200))], 1, "tail"),
     "a producer that cannot be": ([line(SMALL).replace(b"orders-job", b"a b")], 1, "tail"),
     "no stamps": ([wire.event_line(0, {"h": "1"}, SMALL)], 1, "tail --headers"),
+    "no feed": ([line(SMALL, replace(PLACE, feed=""))], 1, "zeh-feed"),
+    "a url for a feed": ([line(SMALL, replace(PLACE, feed="http://a.example"))], 1, "zeh-feed"),
     "an odd stamp": ([line(SMALL).replace(b'"17"', b'"x"')], 1, "tail --headers"),
     "another event": ([b"\n", line(b'{"id":1}')], 2, "no 'row'"),
     "data that is none": ([line(SMALL), line(b"1", sequence=6)], 2, "no 'row'"),
@@ -251,35 +251,16 @@ def test_a_row_that_is_not_repaired_is_refused(row, why):
 
 def test_places_have_names_that_batches_may_have():
     """As long as they can be."""
-    place = DeadLetterId("p" * 100 + "#" + "k" * 100, 2**63 - 1, 99_999, 2**63 - 1, 2**63 - 1)
+    most = 2**63 - 1
+    place = DeadLetterId("p" * 100 + "#" + "k" * 100, most, 99_999, most, most, f"{FEED}~999999999")
 
     assert wire.NAME.fullmatch(place.name)
-    assert wire.NAME.fullmatch(replace(place, feed=f"{FEED}~999999999").name)
     assert "p" * 100 == place.base
 
 
-def test_a_dead_letter_of_an_older_version_keeps_its_name():
+def test_a_dead_letters_name_stays():
     """The publisher knows it by that, and would publish it a second time under another one."""
-    name = "dead:17:3:5:1795000000000:b5e91d3e87116cfb"
-
-    assert name == PLACE.name == replace(PLACE, feed=FEED).without_feed.name
-    assert name != replace(PLACE, feed=FEED).name
-
-
-def test_a_dead_letter_belongs_to_the_epoch_of_its_time():
-    """After a restore its feed has another id; the dead letters of before keep theirs."""
-    later = f"{FEED}~1"
-    feed = FeedIdentity(FEED, (Epoch(FEED), Epoch(later, PLACE.time)))
-
-    assert later == PLACE.in_feed(feed).feed
-    assert FEED == replace(PLACE, time=PLACE.time - 1).in_feed(feed).feed
-    assert OTHER == replace(PLACE, feed=OTHER).in_feed(feed).feed
-
-
-@pytest.mark.parametrize("feed", ["http://a.example/dead", "http://b.example/dead?" + "0" * 64])
-def test_an_address_is_no_part_of_a_dead_letters_name(feed):
-    """A feed that has no id may be read from several; its dead letters are the same ones."""
-    assert PLACE.name == replace(PLACE, feed=feed).name
+    assert "dead:17:3:5:1795000000000:88bc3f273efa378b" == PLACE.name
 
 
 def test_parts_of_two_feeds_are_two_dead_letters():
@@ -299,7 +280,7 @@ def test_no_two_dead_letters_have_one_name():
         for partition in (0, 1)
         for sequence in (0, 1, 11)
         for time in (1, 11)
-        for feed in (None, FEED, f"{FEED}~1", OTHER)
+        for feed in (FEED, f"{FEED}~1", OTHER)
     ]
 
     assert len(places) == len({(each.base, each.name) for each in places})
@@ -317,7 +298,7 @@ def test_dead_letters_are_read_as_they_were_written(texts, chance):
     written, sequence, given_lines = {}, 0, []
     for text, times in texts:
         whole = letter("why", "p", 1, {"data": text.encode(errors="replace").decode() * times})
-        place = DeadLetterId("p", 1, 0, sequence, 7)
+        place = DeadLetterId("p", 1, 0, sequence, 7, FEED)
         given_lines += lines(whole, place)
         written[place] = whole
         sequence += len(cut(whole))

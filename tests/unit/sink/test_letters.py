@@ -359,7 +359,7 @@ def test_a_repaired_dead_letter_is_the_row(rows):
     found = letters_of(layout, BATCH, frame(columns), reasons, 4)
 
     stamped = b'{"partition":0,"headers":{"zeh-producer":"p","zeh-batch":"17","zeh-partition":"0",'
-    stamped += b'"zeh-time":"7",'
+    stamped += b'"zeh-time":"7","zeh-feed":"9f86d081884c7d65",'
     lines = [
         stamped + b'"zeh-sequence":"%d"},' % number + rest.partition(b'"headers":{},')[2]
         for number, rest in enumerate(found.rests)
