@@ -73,11 +73,9 @@ def test_a_second_consumer_of_a_name_is_refused(database):
     assert {1: "b"} == feed.load_cursors("it's", 2, "two")
 
 
-def test_cursors_of_an_earlier_version_are_bound_to_the_first_that_tells_its_identity(database):
-    """Its table still works, and its owner has to do nothing."""
+def test_cursors_without_an_identity_are_bound_to_the_first_that_tells_one(database):
     feed = served(database)
-    old = "(table_name, cursorset, n, partition, cursor) VALUES ('outbox', 'mailer', 2, 0, 'a')"
-    database.execute(f"INSERT INTO zeroeventhub_cursors {old}")
+    feed.save_cursors("mailer", 2, {0: "a"})
     assert [{0: "a"}] * 2 == [feed.load_cursors("mailer", 2, each) for each in ("", "one")]
     feed.save_cursors("mailer", 2, {1: "b"})
     feed.save_cursors("mailer", 2, {0: "c"}, "one")

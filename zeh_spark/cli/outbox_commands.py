@@ -252,12 +252,11 @@ def _new_history(config: FeedConfig, name: str, *, copy: bool, yes: bool) -> Non
     with _feed(config, name, writes=True) as opened:
         history = opened.new_history(copy=copy)
         told = opened.identity()
-    which = f" and the id {told.id}" if told else ", and no id yet: see zeh-spark ddl"
     where = f"Table {config.table!r} in {shown_url(config.url)}"
     print_result(
-        f"{where} has the new history {history}{which}.",
+        f"{where} has the new history {history} and the id {told.id}.",
         feed=name,
-        id=told.id if told else None,
+        id=told.id,
         history=history,
     )
 

@@ -4,9 +4,7 @@ A role that serves a table needs no right to write, so the table of cursors is m
 asked for (`zeh-spark ddl --cursorsets`). Connections only read; `_writing` allows one transaction.
 
 A name is bound to a consumer (see `store.cursor_sets`) in a row with n = 0 and partition = 0, whose
-cursor is the consumer's identity. A reader's n is at least 1, so no version takes it for a cursor.
-Rejected: a column of its own; tables that an earlier version made would need an upgrade by their
-owner.
+cursor is the consumer's identity. A reader's n is at least 1, so it is no cursor.
 
 Rule for editors: `save` locks the row of the name before it writes a cursor.
 """

@@ -54,11 +54,9 @@ def gone_history(table: OutboxTable, missing: tuple[str, ...]) -> StoreError:
     )
 
 
-def no_feed_ids(table: OutboxTable, missing: Sequence[str]) -> StoreError:
-    """Return the error for a copy that cannot get an id of its own, with the statements missing."""
-    return StoreError(
-        f"{HISTORY} has no column feed_id yet, for the id that table {table.name} is to get as a "
-        f"copy. Run these statements, which zeh-spark ddl prints, and then this command again:\n"
-        + "\n".join(missing),
-        anchor="the-table-cannot-be-served",
+def unreleased_history(table: OutboxTable) -> Fault:
+    """Return the fault of a table of histories without feed ids, which no release has made."""
+    return Fault(
+        f"{HISTORY} has no column feed_id, so no release of zeh-spark has made it: drop it, and "
+        f"run what zeh-spark ddl prints then. Readers of {table.name} have to begin again"
     )

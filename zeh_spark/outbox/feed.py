@@ -214,24 +214,21 @@ class SqlTableFeed(Feed):
         held = self._guard
         return TableState(standing.history, held.holder, held.seconds, self._skipped)
 
-    def identity(self) -> FeedIdentity | None:
-        """Return the feed's identity; None if the table has no feed id yet.
+    def identity(self) -> FeedIdentity:
+        """Return the feed's identity, whose id is kept beside the table's history.
 
-        The id is kept beside the table's history. An older version prepared tables without one;
-        run what `zeh-spark ddl` prints to add it. The feed has one epoch, because its events have
-        no numbers and no times.
+        The feed has one epoch, because its events have no numbers and no times.
 
         Raises:
             StoreError: The table cannot be a feed, or its id has another form.
         """
-        if (name := self._do(self._prepared().feed_id)) is None:
-            return None
+        name = self._do(self._prepared().feed_id)
         try:
             return parse(FeedIdentity(name, (Epoch(name),)).document())
         except ValueError as exc:
             raise StoreError(
                 f"the id of table {self.table.name} in {HISTORY} is {name!r}; it must be 16 digits "
-                f"of 0-9 and a-f. Set feed_id to NULL there, and run what zeh-spark ddl prints.",
+                f"of 0-9 and a-f. Write such an id there.",
                 anchor="the-table-cannot-be-served",
             ) from exc
 

@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox import postgresql_check, postgresql_ddl
-from zeh_spark.outbox.faults import Fault, gone_history, no_feed_ids
+from zeh_spark.outbox.faults import Fault, gone_history
 from zeh_spark.outbox.names import CURSORS, HISTORY, REMOVED, literal, qualified, quoted
 from zeh_spark.outbox.postgresql_check import Column, PostgresqlFacts
 from zeh_spark.outbox.queries import TableSql
@@ -99,10 +99,8 @@ class PostgresqlTable(TableSql):
                 removed[partition] = Removed((tx, key if self.facts.uuid else int(key)), times)
         return TableStatus(history, removed, (end,), (horizon,), standby, server)
 
-    def feed_id(self, connection: Connection) -> str | None:
+    def feed_id(self, connection: Connection) -> str:
         """Return the feed's id (see `TableSql.feed_id`)."""
-        if not _has_feed_ids(connection, self.table):
-            return None
         found = connection.exec_driver_sql(
             f"SELECT feed_id FROM {self._beside(HISTORY)}"
             f" WHERE table_name = {literal(self.table.bare_name)}"
@@ -112,8 +110,7 @@ class PostgresqlTable(TableSql):
         return found[0]  # type: ignore[no-any-return]
 
     def _gone_history(self) -> StoreError:
-        missing = postgresql_ddl.history(self.table, add_column=self.facts.lacks_feed_ids)
-        return gone_history(self.table, missing)
+        return gone_history(self.table, postgresql_ddl.history(self.table))
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
         """Return the newest settled row, and whether others wait (see `TableSql.newest`)."""
@@ -167,9 +164,6 @@ class PostgresqlTable(TableSql):
         """
         moved = f"UPDATE {self._name} SET {self._tx} = 0 WHERE {self._tx} <> 0"
         facts = self.facts
-        if copy and facts.lacks_feed_ids:
-            missing = postgresql_ddl.feed_id(self.table, add_column=True)
-            raise no_feed_ids(self.table, missing)
         renamed = f", feed_id = {postgresql_ddl.NEW_FEED_ID}" if copy else ""
         trigger = quoted(postgresql_ddl.UPDATES) if facts.moves_updates else None
         if trigger:
@@ -308,12 +302,11 @@ def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
         " has_function_privilege('pg_control_system()', 'execute'),"
         " coalesce(row_security_active(to_regclass({0})), false)"
     )
-    has_ids = history and _has_feed_ids(connection, table)
+    lacks_ids = history and not _has_feed_ids(connection, table)
     row = None
     if history:
-        feed_id = "feed_id" if has_ids else "NULL"
         mine = f"{qualified(table, HISTORY)} WHERE table_name = {literal(table.bare_name)}"
-        row = connection.exec_driver_sql(f"SELECT {feed_id} FROM {mine}").first()
+        row = connection.exec_driver_sql(f"SELECT 1 FROM {mine}").first()
     facts = PostgresqlFacts(
         columns=columns,
         kind=kind or "",
@@ -322,8 +315,7 @@ def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
         triggers=dict(tuple(each) for each in found(_TRIGGERS)),
         subscribed=subscribed,
         has_history=row is not None,
-        has_feed_id=row is not None and row[0] is not None,
-        lacks_feed_ids=history and not has_ids,
+        lacks_feed_ids=lacks_ids,
         has_removed=removed,
         has_cursors=cursors,
         sees_cluster=sees,

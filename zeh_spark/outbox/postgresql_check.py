@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox import cursor_sets
 from zeh_spark.outbox import postgresql_ddl as statements
-from zeh_spark.outbox.faults import Fault, repair_statements
+from zeh_spark.outbox.faults import Fault, repair_statements, unreleased_history
 from zeh_spark.outbox.names import quoted
 from zeh_spark.outbox.table import OutboxTable
 from zeh_spark.outbox.table_facts import More
@@ -61,7 +61,6 @@ class PostgresqlFacts:
     triggers: Mapping[str, str]
     subscribed: bool
     has_history: bool
-    has_feed_id: bool
     lacks_feed_ids: bool
     has_removed: bool
     has_cursors: bool
@@ -92,12 +91,14 @@ class PostgresqlFacts:
 
 def postgresql_faults(table: OutboxTable, facts: PostgresqlFacts) -> list[Fault]:
     """Return why a table cannot be a feed; empty if it can."""
+    if facts.lacks_feed_ids:
+        return [unreleased_history(table)]
     if not facts.kind:
         made = (
             statements.next_tx(table),
             statements.create_table(table),
             *_index(table, facts),
-            *statements.history(table, add_column=facts.lacks_feed_ids),
+            *statements.history(table),
         )
         return [Fault(f"there is no table {table.name}", made)]
     if facts.kind not in {"r", "p", "v"}:
@@ -124,7 +125,7 @@ def postgresql_faults(table: OutboxTable, facts: PostgresqlFacts) -> list[Fault]
         faults += _tx_faults(table, facts)
         faults += _index_faults(table, facts)
     if not facts.has_history:
-        made = statements.history(table, add_column=facts.lacks_feed_ids)
+        made = statements.history(table)
         faults.append(Fault(f"{table.name} has no history of its own", made))
     if facts.notes_removed and not _notes_as_it_is(table, facts):
         reason = "its trigger notes deleted rows by partitions that it no longer has"
@@ -141,8 +142,6 @@ def postgresql_ddl(table: OutboxTable, facts: PostgresqlFacts, more: More) -> li
     if facts.is_view and (more.updates or more.retention):
         raise StoreError(f"{table.name} is a view. Give the option for its table.")
     found = repair_statements(table, postgresql_faults(table, facts))
-    if facts.has_history and not facts.has_feed_id:
-        found += statements.feed_id(table, add_column=facts.lacks_feed_ids)
     if more.notify and not facts.notifies and not facts.is_view:
         found += statements.notify(table)
     if more.updates and not facts.moves_updates:

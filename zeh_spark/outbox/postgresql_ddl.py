@@ -126,36 +126,17 @@ NEW_FEED_ID = "right(replace(gen_random_uuid()::text, '-', ''), 16)"
 """SQL for a new feed id: 16 hexadecimal digits."""
 
 
-def history(table: OutboxTable, *, add_column: bool) -> tuple[str, ...]:
-    """Return the statements that give the table a history and a feed id.
-
-    Args:
-        table: The table.
-        add_column: Whether an older version created the table of histories, without feed_id.
-    """
+def history(table: OutboxTable) -> tuple[str, ...]:
+    """Return the statements that give the table a history and a feed id."""
     return (
         f"CREATE TABLE IF NOT EXISTS {qualified(table, HISTORY)} (\n"
-        f"    table_name text PRIMARY KEY, history text NOT NULL, cluster text, feed_id text);",
-        *_feed_id_column(table, add_column),
+        f"    table_name text PRIMARY KEY, history text NOT NULL, cluster text,\n"
+        f"    feed_id text NOT NULL);",
         f"INSERT INTO {qualified(table, HISTORY)} (table_name, history, cluster, feed_id)\n"
         f"    SELECT {literal(table.bare_name)}, left(gen_random_uuid()::text, 8),"
         f" system_identifier::text,\n    {NEW_FEED_ID}\n"
         f"    FROM pg_control_system() ON CONFLICT DO NOTHING;",
     )
-
-
-def feed_id(table: OutboxTable, *, add_column: bool) -> tuple[str, ...]:
-    """Return the statements that give the feed an id, unless it has one (see `history`)."""
-    return (
-        *_feed_id_column(table, add_column),
-        f"UPDATE {qualified(table, HISTORY)} SET feed_id = {NEW_FEED_ID}\n"
-        f"    WHERE table_name = {literal(table.bare_name)} AND feed_id IS NULL;",
-    )
-
-
-def _feed_id_column(table: OutboxTable, wanted: bool) -> tuple[str, ...]:
-    add = f"ALTER TABLE {qualified(table, HISTORY)} ADD COLUMN IF NOT EXISTS feed_id text;"
-    return (add,) if wanted else ()
 
 
 def notify(table: OutboxTable) -> tuple[str, ...]:

@@ -98,8 +98,8 @@ class TableSql(ABC):
         """
 
     @abstractmethod
-    def feed_id(self, connection: Connection) -> str | None:
-        """Return the feed's id; None if an older version prepared the table without one."""
+    def feed_id(self, connection: Connection) -> str:
+        """Return the feed's id."""
 
     @abstractmethod
     def newest(self, connection: Connection) -> tuple[object, bool]:

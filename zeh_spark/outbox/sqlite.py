@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox import sqlite_ddl, sqlite_values
-from zeh_spark.outbox.faults import Fault, gone_history, no_feed_ids
+from zeh_spark.outbox.faults import Fault, gone_history
 from zeh_spark.outbox.names import CURSORS, HISTORY, REMOVED, literal, quoted
 from zeh_spark.outbox.queries import TableSql
 from zeh_spark.outbox.sqlite_ddl import Column, SqliteFacts
@@ -80,7 +80,7 @@ class SqliteTable(TableSql):
         """Return how the table stands now (see `TableSql.standing`)."""
         name = literal(self.table.bare_name)
         if (found := _history(connection, self.table, "history")) is None:
-            raise self._gone_history(connection)
+            raise self._gone_history()
         if _notes_removed(connection, self.table) != self.facts.notes_removed:
             return None
         removed: dict[int, Removed] = {}
@@ -94,18 +94,14 @@ class SqliteTable(TableSql):
         last = connection.exec_driver_sql(given).scalar() or 0
         return TableStatus(found[0], removed, (0, last + 1))
 
-    def feed_id(self, connection: Connection) -> str | None:
+    def feed_id(self, connection: Connection) -> str:
         """Return the feed's id (see `TableSql.feed_id`)."""
-        if _lacks_feed_ids(connection):
-            return None
         if (found := _history(connection, self.table, "feed_id")) is None:
-            raise self._gone_history(connection)
+            raise self._gone_history()
         return found[0]  # type: ignore[no-any-return]
 
-    def _gone_history(self, connection: Connection) -> StoreError:
-        add_column = _lacks_feed_ids(connection)
-        missing = sqlite_ddl.create_history(self.table, add_column=add_column)
-        return gone_history(self.table, missing)
+    def _gone_history(self) -> StoreError:
+        return gone_history(self.table, sqlite_ddl.create_history(self.table))
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
         """Return the highest id; no rows wait to be settled (see `TableSql.newest`)."""
@@ -119,9 +115,6 @@ class SqliteTable(TableSql):
     def new_history(self, connection: Connection, *, copy: bool) -> str:
         """Begin a new history and return it (see `TableSql.new_history`)."""
         name = literal(self.table.bare_name)
-        if copy and self.facts.lacks_feed_ids:
-            missing = sqlite_ddl.create_feed_id(self.table, add_column=True)
-            raise no_feed_ids(self.table, missing)
         renamed = f", feed_id = {sqlite_ddl.NEW_FEED_ID}" if copy else ""
         if self.facts.notes_removed:
             connection.exec_driver_sql(f"DELETE FROM {REMOVED} WHERE table_name = {name}")
@@ -130,7 +123,7 @@ class SqliteTable(TableSql):
             f" WHERE table_name = {name}"
         )
         if (found := _history(connection, self.table, "history")) is None:
-            raise self._gone_history(connection)
+            raise self._gone_history()
         return str(found[0])
 
     def _beside(self, name: str) -> str:
@@ -226,14 +219,12 @@ def inspected(connection: Connection, table: OutboxTable) -> SqliteTable:
         f"SELECT name FROM sqlite_master WHERE name IN ('{HISTORY}', '{CURSORS}')"
     )
     names = set(there.scalars())
-    row = _history(connection, table, "NULL" if lacks else "feed_id") if HISTORY in names else None
     facts = SqliteFacts(
         columns=[Column(row[1], row[2].upper(), bool(row[5]), row[6] != 0) for row in columns],
         statement=statement if kind == "table" else None,
         is_view=kind == "view",
         beside=list(beside.scalars()),
-        has_history=row is not None,
-        has_feed_id=row is not None and row[0] is not None,
+        has_history=HISTORY in names and _history(connection, table, "1") is not None,
         lacks_feed_ids=lacks,
         notes_removed=_notes_removed(connection, table),
         has_cursors=CURSORS in names,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox import cursor_sets
-from zeh_spark.outbox.faults import Fault, repair_statements
+from zeh_spark.outbox.faults import Fault, repair_statements, unreleased_history
 from zeh_spark.outbox.names import HISTORY, REMOVED, literal, quoted
 from zeh_spark.outbox.postgresql_ddl import DELETES
 from zeh_spark.outbox.table import OutboxTable
@@ -63,7 +63,6 @@ class SqliteFacts:
     is_view: bool
     beside: Sequence[str]
     has_history: bool
-    has_feed_id: bool
     lacks_feed_ids: bool
     notes_removed: bool
     has_cursors: bool
@@ -79,7 +78,9 @@ class SqliteFacts:
 
 def sqlite_faults(table: OutboxTable, facts: SqliteFacts) -> list[Fault]:
     """Return why a table cannot be a feed; empty if it can."""
-    made = create_history(table, add_column=facts.lacks_feed_ids)
+    if facts.lacks_feed_ids:
+        return [unreleased_history(table)]
+    made = create_history(table)
     if not facts.statement and not facts.is_view:
         return [Fault(f"there is no table {table.name}", (create_table(table), *made))]
     types = facts.types
@@ -118,9 +119,6 @@ def sqlite_ddl(table: OutboxTable, facts: SqliteFacts, more: More) -> list[str]:
             "SQLite has no roles: everybody who may read the file may serve it. Leave the role out."
         )
     found = repair_statements(table, sqlite_faults(table, facts))
-    if facts.has_history and not facts.has_feed_id:
-        made = create_feed_id(table, add_column=facts.lacks_feed_ids)
-        found += [each for each in made if each not in found]
     if more.retention and not facts.notes_removed:
         found += _retention(table)
     if more.cursor_sets and not facts.has_cursors:
@@ -138,34 +136,14 @@ def create_table(table: OutboxTable) -> str:
     return f"CREATE TABLE IF NOT EXISTS {quoted(table.bare_name)} (\n" + ",\n".join(columns) + ");"
 
 
-def create_history(table: OutboxTable, *, add_column: bool) -> tuple[str, ...]:
-    """Return the statements that give the table a history and a feed id.
-
-    Args:
-        table: The table.
-        add_column: Whether an older version created the table of histories, without feed_id.
-    """
+def create_history(table: OutboxTable) -> tuple[str, ...]:
+    """Return the statements that give the table a history and a feed id."""
     return (
         f"CREATE TABLE IF NOT EXISTS {HISTORY}"
-        f" (table_name TEXT PRIMARY KEY, history TEXT NOT NULL, feed_id TEXT);",
-        *_feed_id_column(add_column),
+        f" (table_name TEXT PRIMARY KEY, history TEXT NOT NULL, feed_id TEXT NOT NULL);",
         f"INSERT OR IGNORE INTO {HISTORY} (table_name, history, feed_id)\n"
         f"    VALUES ({literal(table.bare_name)}, lower(hex(randomblob(4))), {NEW_FEED_ID});",
     )
-
-
-def create_feed_id(table: OutboxTable, *, add_column: bool) -> tuple[str, ...]:
-    """Return the statements that give the feed an id, unless it has one."""
-    return (
-        *_feed_id_column(add_column),
-        f"UPDATE {HISTORY} SET feed_id = {NEW_FEED_ID}"
-        f" WHERE table_name = {literal(table.bare_name)} AND feed_id IS NULL;",
-    )
-
-
-def _feed_id_column(add: bool) -> tuple[str, ...]:
-    """Return the statement that adds the column feed_id, which cannot be run again."""
-    return (f"ALTER TABLE {HISTORY} ADD COLUMN feed_id TEXT;",) if add else ()
 
 
 def _retention(table: OutboxTable) -> tuple[str, ...]:
