@@ -26,7 +26,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint bench bench-cluster docs docs-publish pictures notebooks matrix constraints release dist sbom smoke python java test-oldest $(OTHER_SPARKS:%=test-spark-%)
+.PHONY: help demo test test-slow test-all lint bench bench-cluster docs docs-publish pictures notebooks matrix frozen constraints release dist sbom smoke python java test-oldest $(OTHER_SPARKS:%=test-spark-%)
 .DELETE_ON_ERROR:
 
 help:
@@ -72,6 +72,9 @@ bench: .venv/.installed .venv-reference/.installed | java  ## measure; PEERS=kaf
 
 bench-cluster: .venv/.installed | java  ## measure a standalone cluster of one worker and of two, part by part
 	$(PYTHON) -m benchmarks cluster $(ARGS)
+
+frozen: .venv/.jars  ## write what this version stores into tests/data, for later versions to open; never again for a release
+	$(PYTHON) -m tests.frozen
 
 docs-publish: .venv-docs/.installed  ## commit this version's documentation to the branch gh-pages; ARGS=--push pushes it
 	export PATH="$(CURDIR)/.venv-docs/bin:$$PATH"; \

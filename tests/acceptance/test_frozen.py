@@ -1,0 +1,84 @@
+"""Checkpoints and tables that a release has written are continued: see `tests.frozen`."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+pytest.importorskip("google.protobuf", reason="protobuf is not installed")
+
+from tests.fix_lake import why_absent
+from tests.frozen import EVENTS, Queries, add, events, trusted, unpacked
+from zeh_spark.publisher import migrate_store, open_store
+from zeh_spark.testing import running_publisher
+
+NEW = [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
+
+
+@pytest.fixture
+def queries(spark, tmp_path):
+    """The queries of the archive, whose feed got step 2 of each order, and step 1 once more."""
+    folder = unpacked(tmp_path)
+    written = (folder / "spark").read_text()
+    if _version(spark.version) < _version(written):
+        pytest.skip(f"Spark {written} has written it")
+    url = f"sqlite:///{folder}/feeds.db"
+    migrate_store(url)
+    with closing(trusted(open_store(url))) as store, running_publisher(store) as base:
+        add(base, (2, 1), "second")
+        yield Queries(spark, base, folder)
+
+
+def _version(text):
+    return tuple(int(each) for each in text.split(".")[:2])
+
+
+def forget(queries, checkpoint):
+    """As if the driver had ended before it noted its last batch."""
+    commits = queries.folder / checkpoint / "commits"
+    newest = max(commits.glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.unlink()
+
+
+@pytest.mark.parametrize("name", ["driver", "executors", "seen"])
+def test_a_query_continues_after_what_it_has_read(queries, name):
+    assert sorted(queries.read(name)) == NEW
+
+
+def test_sessions_continue_with_what_they_hold(queries):
+    """Step 3 was held; step 1 is a duplicate."""
+    found = queries.read("sessions")
+
+    assert [step for name, step in found if name == "a"] == [2, 3]
+    assert [step for name, step in found if name == "b"] == [2, 3]
+
+
+@pytest.mark.parametrize("name", ["driver", "executors", "seen"])
+def test_a_batch_is_repeated_as_it_was(queries, name):
+    """Its digests are compared."""
+    forget(queries, name)
+
+    assert sorted(queries.read(name)) == sorted([*EVENTS, *NEW])
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_what_was_published_stays(queries, crashed):
+    """A batch that is repeated is known to the publisher, and compared."""
+    if crashed:
+        forget(queries, "sink")
+
+    queries.publish()
+
+    assert events(f"{queries.base}/copies") == sorted([*EVENTS, *NEW])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_table_continues(queries, crashed):
+    """Each event is there once."""
+    pytest.importorskip("delta", reason=why_absent())
+    if crashed:
+        forget(queries, "delta")
+
+    assert queries.keep() == sorted([*EVENTS, *NEW])

@@ -1,0 +1,58 @@
+"""Stores that a release has written are opened by this version: see `tests.frozen`."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.frozen import EVENTS, add, events, trusted, unpacked
+from tests.postgresql import Server
+from zeh_spark.publisher import Store, migrate_store, open_store
+from zeh_spark.store.cursor_sets import CursorSet
+from zeh_spark.store.interface import Retention
+from zeh_spark.testing import running_publisher
+
+
+def test_a_sqlite_store_of_a_release_goes_on(tmp_path: Path) -> None:
+    """An upgrade, if one is needed, keeps all of it."""
+    url = f"sqlite:///{unpacked(tmp_path)}/feeds.db"
+    migrate_store(url)
+    with closing(trusted(open_store(url, must_exist=True))) as store:
+        _goes_on(store)
+        assert EVENTS == _events(store, "copies")
+
+
+def test_a_postgresql_store_of_a_release_goes_on(postgresql_server: Server, tmp_path: Path) -> None:
+    """An upgrade, if one is needed, keeps all of it."""
+    database = postgresql_server.create_database()
+    url = postgresql_server.url(database)
+    dump = postgresql_server.directory / "feeds.sql"
+    shutil.copy(unpacked(tmp_path) / "feeds.sql", dump)
+    postgresql_server.run("psql", "-q", "-v", "ON_ERROR_STOP=1", "-f", str(dump), database)
+    migrate_store(url)
+    with closing(trusted(open_store(url, must_exist=True))) as store:
+        _goes_on(store)
+
+
+def _goes_on(store: Store) -> None:
+    assert EVENTS == _events(store, "orders")
+    retention = Retention(bytes=10**9, readers=("mailer",), names_ms=None)
+    assert retention == store.retention("orders")
+    assert [CursorSet("mailer", "spark:1", {2: {0: "_first"}})] == store.cursor_sets("orders")
+    with running_publisher(store) as base:
+        add(base, {step for _, step in EVENTS})  # the batch is known, and compared
+        add(base, (2,), "second")
+        assert sorted([*EVENTS, ("a", 2), ("b", 2)]) == events(f"{base}/orders")
+
+
+def _events(store: Store, feed: str) -> list[tuple[str, int]]:
+    with running_publisher(store) as base:
+        return events(f"{base}/{feed}")
+
+
+@pytest.mark.parametrize("member", ["feeds.db", "feeds.sql", "driver", "delta", "table", "spark"])
+def test_the_archive_is_whole(tmp_path: Path, member: str) -> None:
+    assert (unpacked(tmp_path) / member).exists()
