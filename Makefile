@@ -21,6 +21,9 @@ OLDEST_PYTHON ?= $(firstword $(foreach each,python3.10 python3.11,$(shell $(each
 # Two of them have a Spark session, and run all tests that share one (tests/lanes.py).
 TEST := -m pytest -n 4 --dist loadgroup
 
+# Sessions of the demo live for ten seconds: the JVM compiles little, and collects simply.
+DEMO_JAVA := -Dlog4j2.configurationFile=file:$(CURDIR)/conf/log4j2.properties -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+
 export PYSPARK_PYTHON := $(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
@@ -34,7 +37,7 @@ help:
 	awk 'NR == 1 {print "To begin with:"} NR == 5 {print "\nAll others:"} 1'
 
 demo: .venv/.installed | java  ## a year of real flights through a feed into a table, with a crash half way
-	PYSPARK_SUBMIT_ARGS="--driver-java-options -Dlog4j2.configurationFile=file:$(CURDIR)/conf/log4j2.properties pyspark-shell" \
+	PYSPARK_SUBMIT_ARGS="--driver-java-options '$(DEMO_JAVA)' pyspark-shell" \
 	$(PYTHON) -m examples.demo $(ARGS)
 
 test: .venv/.jars .venv-reference/.installed  ## all tests but the slow ones and the campaigns
