@@ -30,9 +30,6 @@ _LOOKS, _LOOKED_AT = 10, 200
 producers of a part.
 """
 
-RANGES = 8
-"""Ranges of a receipt that are shown."""
-
 
 @dataclass(frozen=True, slots=True)
 class Partition:

@@ -144,16 +144,6 @@ class ActFilter:
     since: int | None = None
     before: int | None = None
 
-    def matches(self, act: Act) -> bool:
-        """Return whether an act is wanted."""
-        return (
-            self.feed in (None, act.feed)
-            and self.actor in (None, act.actor, f"{act.via}:{act.actor}")
-            and self.action in (None, act.action)
-            and (self.since is None or act.time >= self.since)
-            and (self.before is None or act.id < self.before)
-        )
-
 
 EVERY_ACT = ActFilter()
 
