@@ -4,7 +4,7 @@ This module exports what users call on Spark's driver. `zeh_spark.publish` publi
 `zeh_spark.lakehouse`, `zeh_spark.sessions` and `zeh_spark.dedup` process what was read.
 
 Rule for editors: each name is imported on first use, so that the publisher and the command line run
-without PySpark. A new name goes into all three lists below.
+without PySpark. A new name goes into both lists below.
 """
 
 from __future__ import annotations
@@ -40,3 +40,4 @@ __getattr__, __dir__, __all__ = lazily(
     },
 )
 __all__.append("__version__")
+__all__.sort()
