@@ -144,7 +144,6 @@ def replay(
                 f"it is not known whether the dead letter of line {each.line} was published: its "
                 f"commit was not answered. Give the same dead letters again; none is published "
                 f"twice.",
-                anchor="the-publisher-does-not-answer",
             ) from exc
         published = batch.receipt.run == by.run
         yield Replayed(each, Outcome.PUBLISHED if published else Outcome.REPEATED)

@@ -15,9 +15,7 @@ def refuse(answer: Answer, options: ClientOptions) -> None:
         kind = PublisherError if answer.final else UnavailableError
         error = kind(f"{answer.problem}. Check the address, and whether the publisher runs")
     elif answer.status in (429, 502, 503, 504):
-        error = UnavailableError(
-            f"{url} answered {answer.told}. Try again later", anchor="the-publisher-does-not-answer"
-        )
+        error = UnavailableError(f"{url} answered {answer.told}. Try again later")
     elif answer.status in (401, 403):
         given = "the token" if options.token or options.token_file else "no token"
         error = AccessError(

@@ -284,7 +284,7 @@ class _Handlers:
         self._caller = Caller(plan.timeout)
         self._retry_until = plan.retry_seconds
         self._failures = 0
-        self._names: dict[int, tuple[pa.RecordBatch, list[dict[str, Any]]]] = {}
+        self._converted: dict[int, tuple[pa.RecordBatch, list[dict[str, Any]]]] = {}
 
     def process(self, row: _Row) -> _Verdict:
         """Call the handler until it succeeds or the retries are used up.
@@ -332,7 +332,6 @@ class _Handlers:
             raise ProcessingError(
                 f"{_place(event)}: {one_line(exc)}. The batch is repeated when the query starts "
                 f"again",
-                anchor="a-handler-stops-the-query",
             ) from exc
         except Exception as exc:  # noqa: BLE001 - whatever the user's code raises
             return _Verdict("failed", event.attempt, detail=one_line(exc)), False
@@ -350,7 +349,6 @@ class _Handlers:
                 f"{_place(event)}: {verdict.detail}; the retries of this task took over "
                 f"retry_time={self._plan.retry_seconds:g} seconds. End the cause, or raise "
                 f"retry_time, or lower retries; the batch is repeated when the query starts again",
-                anchor="a-handler-stops-the-query",
             )
         self._retry_until -= wait
         time.sleep(wait)
@@ -362,7 +360,6 @@ class _Handlers:
             raise ProcessingError(
                 f"{where}: {verdict.detail}. on_failure='fail' stops the query: repair the "
                 f"handler, and start it again",
-                anchor="a-handler-stops-the-query",
             )
         if self._failures > self._plan.max_failures:
             raise too_many(self._plan.max_failures, f"{where}: {verdict.detail}")
@@ -382,11 +379,11 @@ class _Handlers:
 
     def _values(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
         """Return the columns of a batch's events, converted once."""
-        if id(batch) not in self._names:
+        if id(batch) not in self._converted:
             column = batch.column("event")
             convert, values = plain(column.type), column.to_pylist()
-            self._names = {id(batch): (batch, [*map(convert, values)] if convert else values)}
-        return self._names[id(batch)][1]
+            self._converted = {id(batch): (batch, [*map(convert, values)] if convert else values)}
+        return self._converted[id(batch)][1]
 
 
 def too_many(limit: int, example: str) -> ProcessingError:
@@ -395,7 +392,6 @@ def too_many(limit: int, example: str) -> ProcessingError:
         f"more than max_failures={limit} events of a batch failed, for instance {example}. Nothing "
         f"of the batch is committed. End the cause, or raise max_failures, and start the query "
         f"again",
-        anchor="a-handler-stops-the-query",
     )
 
 

@@ -349,6 +349,5 @@ def check_identity(known: str | None, identity: FeedIdentity, url: object) -> No
         f"tells no id, so it is another publisher. Correct the option 'url', or use a new "
         f"checkpointLocation",
         expected=known,
-        got=None,
         anchor="the-publisher-tells-no-id",
     )
