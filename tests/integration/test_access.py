@@ -8,11 +8,12 @@ import random
 import re
 import socket
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import pytest
 import requests
 
+from tests.cases import each_case
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.access.gate import Gate, own_hosts
@@ -54,16 +55,18 @@ PUBLIC = {
 }
 
 
+@functools.cache
 def all_routes():
     """The routes of the app: method, path with values, and what it needs."""
+    found = []
     for route in create_app(ScratchStore(), console=True).routes:
         path = re.sub(r"\{(\w+)(:\w+)?\}", lambda found: PARAMETERS[found[1]], route.path)
-        for method in sorted(route.methods):
-            yield pytest.param(method, path, route.name, id=f"{method} {route.path}")
+        found += [(method, path, route.name) for method in sorted(route.methods)]
+    return found
 
 
 def guarded_routes():
-    return [each for each in all_routes() if each.values[1] not in PUBLIC]
+    return [each for each in all_routes() if each[1] not in PUBLIC]
 
 
 @contextmanager
@@ -88,21 +91,6 @@ def asked(*grants, is_open=False, hosts=None, tokens=True):
         yield ask
 
 
-@pytest.fixture(scope="module")
-def shared():
-    """`asked`, with one publisher for all tests of this module that ask with the same arguments.
-
-    For requests that change nothing which another test looks at.
-    """
-    with ExitStack() as stack:
-
-        @functools.cache
-        def get(*grants, **given):
-            return stack.enter_context(asked(*grants, **given))
-
-        yield get
-
-
 def refusal(response):
     """The name of the problem if it is one of access, else None."""
     return (
@@ -112,52 +100,52 @@ def refusal(response):
 
 def test_every_route_is_guarded():
     """A new route has to say what it needs."""
-    names = {each.values[2] for each in guarded_routes()}
+    names = {each[2] for each in guarded_routes()}
 
     assert names == set(ENOUGH)
-    assert {each.values[1] for each in all_routes() if each.values[2] == "nothing"} == PUBLIC
+    assert {each[1] for each in all_routes() if each[2] == "nothing"} == PUBLIC
 
 
-@pytest.mark.parametrize("method, path, needs", guarded_routes())
-def test_a_request_without_a_token_is_refused(method, path, needs, shared):
-    ask = shared(*ADMIN)
-    for token in (None, "zeh_00000000_wrong", f"{ask.token.id}", "x"):
-        response = ask(method, path, token)
+def test_a_request_without_a_token_is_refused():
+    with asked(*ADMIN) as ask:
+        for token in (None, "zeh_00000000_wrong", f"{ask.token.id}", "x"):
+            answers = {route: ask(*route[:2], token) for route in guarded_routes()}
 
-        assert response.status_code == 401
-        assert response.headers["WWW-Authenticate"] == 'Bearer realm="zeh-spark"'
+            assert {401} == {each.status_code for each in answers.values()}, token
+            told = {each.headers["WWW-Authenticate"] for each in answers.values()}
+            assert {'Bearer realm="zeh-spark"'} == told
 
 
-@pytest.mark.parametrize("right", Right)
-@pytest.mark.parametrize("method, path, needs", guarded_routes())
-def test_a_right_is_enough_for_its_routes_alone(method, path, needs, right, shared):
+@each_case("right", Right)
+def test_a_right_is_enough_for_its_routes_alone(right):
     """Whoever may only read cannot publish, and so on, for each route and each right."""
-    ask = shared(Grant(right, "*" if needs == "watches" else FEED))
-    response = ask(method, path)
-    elsewhere = ask(method, path.replace(FEED, "other"))
+    refused, elsewhere = {}, {}
+    with asked(Grant(right, FEED)) as of_feed, asked(Grant(right, "*")) as of_all:
+        for route in guarded_routes():
+            method, path, needs = route
+            ask = of_all if needs == "watches" else of_feed
+            refused[route] = ask(method, path).status_code == 403
+            if needs not in OF_ALL_FEEDS:
+                elsewhere[route] = ask(method, path.replace(FEED, "other")).status_code
 
-    assert (
-        response.status_code == 403 if right not in ENOUGH[needs] else response.status_code != 403
-    )
-    if needs not in OF_ALL_FEEDS:
-        assert elsewhere.status_code == 403
+    assert refused == {route: right not in ENOUGH[route[2]] for route in guarded_routes()}
+    assert {403} == {*elsewhere.values()}, elsewhere
 
 
-@pytest.mark.parametrize(
-    "method, path, needs",
-    [each for each in guarded_routes() if each.values[2] != "knows_anything"],
-)
-def test_whether_a_feed_exists_is_not_told(method, path, needs, shared):
+def test_whether_a_feed_exists_is_not_told():
     """The answer is the same for a feed that is there and one that is not."""
-    ask = shared(Grant(Right.READ, "mine"), Grant(Right.PUBLISH, "mine"))
     same = {"X-Request-ID": "same"}
-    here = ask(method, path, **same)
-    nowhere = ask(method, path.replace(FEED, "nowhere"), **same)
+    with asked(Grant(Right.READ, "mine"), Grant(Right.PUBLISH, "mine")) as ask:
+        for method, path, needs in guarded_routes():
+            if needs != "knows_anything":
+                here = ask(method, path, **same)
+                nowhere = ask(method, path.replace(FEED, "nowhere"), **same)
+                expected = (403, nowhere.text), (method, path)
+                found = here.status_code, here.text.replace(FEED, "nowhere")
+                assert expected == (found, (method, path))
 
-    assert (here.status_code, here.text.replace(FEED, "nowhere")) == (403, nowhere.text)
 
-
-@pytest.mark.parametrize(
+@each_case(
     "grant, producer, may",
     [
         ("orders/till-*", "till-7", True),
@@ -178,7 +166,7 @@ def test_publishing_is_bound_to_the_names_of_producers(grant, producer, may):
     assert (response.status_code == 403) is not may
 
 
-@pytest.mark.parametrize(
+@each_case(
     "query, may",
     [
         ("", True),
@@ -241,18 +229,17 @@ def test_without_tokens_an_open_publisher_asks_nobody():
         ({"Sec-Fetch-Site": "cross-site"}, "another origin"),
     ],
 )
-@pytest.mark.parametrize("method, path, needs", guarded_routes())
-def test_web_pages_cannot_use_an_open_publisher(
-    method, path, needs, headers, named, shared, caplog
-):
+def test_web_pages_cannot_use_an_open_publisher(headers, named, caplog):
     """A page that I look at in a browser on this machine neither reads nor publishes."""
-    ask = shared(is_open=True, hosts=own_hosts("127.0.0.1", []), tokens=False)
-    caplog.clear()  # the first test of a process makes the feeds, which is logged
-    response = ask(method, path, None, **headers)
+    with asked(is_open=True, hosts=own_hosts("127.0.0.1", []), tokens=False) as ask:
+        caplog.clear()  # of the making of the feeds
+        answers = {route: ask(*route[:2], None, **headers) for route in guarded_routes()}
 
-    assert (response.status_code, caplog.records) == (403, [])
-    if method != "HEAD":
-        assert (refusal(response), named in response.text) == ("foreign-origin", True)
+        assert (caplog.records, {403}) == ([], {each.status_code for each in answers.values()})
+    for route, answer in answers.items():
+        if route[0] != "HEAD":
+            found = refusal(answer), named in answer.text
+            assert ("foreign-origin", True) == found, route
 
 
 def test_a_proxys_host_can_be_allowed():
@@ -349,7 +336,7 @@ def test_a_new_token_counts_at_once_at_a_publisher_that_was_quiet():
         eventually(lambda: ask("GET", "/orders?n=2&cursor0=_first", text).status_code == 200, 10)
 
 
-@pytest.mark.parametrize("text", ["orders/", "orders/till-7#day", "a/b/c", ""])
+@each_case("text", ["orders/", "orders/till-7#day", "a/b/c", ""])
 def test_a_right_that_says_nothing_is_refused(text):
     """An empty variable in a script does not grant every producer."""
     with pytest.raises(StoreError, match="cannot be granted"):

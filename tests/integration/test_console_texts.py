@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,6 +19,7 @@ from zeh_spark.publisher import create_app, open_store
 from zeh_spark.store.access import ADMIN, new_token
 from zeh_spark.testing import running_publisher
 
+CAMPAIGN = os.environ.get("HYPOTHESIS_PROFILE") == "campaign"
 TEXTS = [
     "\0", "9" * 16, "-1", "%", "..", "a" * 300, "\u202e😀", "\r\nX-Header: y",
     "<script>alert(1)</script>", "\"'><img src=x onerror=alert(1)>",
@@ -78,16 +80,21 @@ def visited(postgresql_server: Server) -> Iterator[Visited]:
 @pytest.mark.parametrize(("method", "path"), routes())
 def test_no_text_is_an_error_of_the_server(visited: Visited, method: str, path: str) -> None:
     """Nobody makes my log say that the store fails, nor a page that runs what he wrote."""
-    slots = re.findall(r"{(\w+)}", path)
     form = dict.fromkeys(FIELDS, "") if method == "POST" else {}
-    for text in TEXTS:
-        for slot in slots:
-            named = {**THERE, slot: text}
-            visited.ask(method, filled(path, named), {}, form)
-        for parameter in PARAMETERS:
+    for slot in re.findall(r"{(\w+)}", path):
+        for text in TEXTS:
+            visited.ask(method, filled(path, {**THERE, slot: text}), {}, form)
+    for number, parameter in enumerate(PARAMETERS):
+        for text in some_texts(number):
             visited.ask(method, filled(path, THERE), {parameter: text}, form)
-        for field in FIELDS if form else ():
+    for number, field in enumerate(FIELDS if form else ()):
+        for text in some_texts(number):
             visited.ask(method, filled(path, THERE), {}, {**form, field: text})
+
+
+def some_texts(number: int) -> list[str]:
+    """A third of the texts, another one for the next place; all in a campaign."""
+    return TEXTS if CAMPAIGN else TEXTS[number % 3 :: 3]
 
 
 def filled(path: str, named: dict[str, str]) -> str:

@@ -25,7 +25,7 @@ from zeh_spark.publisher.openapi import document
 
 CAMPAIGN = os.environ.get("HYPOTHESIS_PROFILE") == "campaign"
 CALLS = settings(
-    max_examples=300 if CAMPAIGN else 15,
+    max_examples=300 if CAMPAIGN else 8,
     derandomize=not CAMPAIGN,
     database=None,
     deadline=None,
