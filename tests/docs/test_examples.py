@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from markdown_it import MarkdownIt
 
+from tests.cases import each_case
 from tests.fix_spark import ENVIRONMENT
 from tests.patience import PATIENCE
 from tests.ports import free_port
@@ -190,7 +191,7 @@ def test_every_code_block_runs(page: Path, reader: Reader, spark: SparkSession) 
     finish_queries(spark)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+@each_case("page", PAGES)
 def test_every_block_that_starts_a_query_waits_for_it(page: Path) -> None:
     """As a script, it would end before the query has done anything."""
     starting = [
@@ -203,7 +204,7 @@ def test_every_block_that_starts_a_query_waits_for_it(page: Path) -> None:
     assert [] == starting
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+@each_case("page", PAGES)
 def test_every_code_block_names_its_language(page: Path) -> None:
     """A block without a language would be neither coloured nor run."""
     assert [] == [f"line {block.line}" for block in blocks(page) if not block.language]

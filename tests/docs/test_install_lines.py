@@ -6,10 +6,10 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from tests.cases import each_case
 from tests.release import smoke
 from zeh_spark import __version__
 
@@ -53,7 +53,7 @@ def test_extras_that_are_named_exist():
     assert [] == [each for each in named if each[1] not in ours]
 
 
-@pytest.mark.parametrize("package", ["pyspark", "delta-spark"])
+@each_case("package", ["pyspark", "delta-spark"])
 def test_versions_that_are_named_are_those_of_the_tests(package):
     """What the docs install is what `make test` runs with."""
     developed = [Requirement(need) for need in metadata.requires("zeh-spark") or []]

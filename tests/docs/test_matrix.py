@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 
-import pytest
-
+from tests.cases import each_case
 from tests.matrix import LINES, PAGE, SPARKS, TESTS, Line, stored, table, verdict, written
 
 TWO = Line("part", "classic", ("m::a", "m::b"), refusal="m::c")
@@ -33,7 +32,7 @@ def test_a_line_names_tests_that_exist():
             assert test.partition("[")[0] in functions_of(module), name
 
 
-@pytest.mark.parametrize("spark", SPARKS)
+@each_case("spark", SPARKS)
 def test_each_cell_has_been_run(spark):
     """Each test of each line has an outcome on each Spark, and none is a failure."""
     run = RUNS[spark]
@@ -54,7 +53,7 @@ def test_the_page_shows_the_runs():
     assert written(page, RUNS) == page
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("outcomes", "expected"),
     [
         ({"m::a": "passed", "m::b": "passed"}, ("passed", "")),

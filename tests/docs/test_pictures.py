@@ -6,15 +6,14 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
-
+from tests.cases import each_case
 from tests.pictures import MOST_BYTES, PICTURES, faster
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md"]
 
 
-@pytest.mark.parametrize("picture", sorted(PICTURES.iterdir()), ids=lambda each: each.name)
+@each_case("picture", sorted(PICTURES.iterdir()))
 def test_a_picture_is_small_and_shown(picture: Path) -> None:
     """A page is there at once, and no picture is kept that nobody sees."""
     assert picture.stat().st_size < MOST_BYTES

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from docs.generate import PARTS, generated
+from tests.cases import each_case
 from tests.release import sbom
 from tests.unit.test_package import ON_DATABRICKS
 from zeh_spark import errors
@@ -49,7 +49,7 @@ def _rows(lines: list[str]) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("page", PARTS)
+@each_case("page", PARTS)
 def test_generated_parts_are_those_of_the_code(page):
     """What the reference says about options and commands is what the code declares."""
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -90,9 +90,7 @@ def test_every_promise_names_a_test_that_exists():
     assert missing == []
 
 
-@pytest.mark.parametrize(
-    "page", ["explanation/limits.md", "reference/json-types.md", "reference/publish-api.md"]
-)
+@each_case("page", ["explanation/limits.md", "reference/json-types.md", "reference/publish-api.md"])
 def test_the_longest_line_is_the_one_that_writers_hold_to(page):
     """The publisher's limit is stated as it is."""
     text = (DOCS / page).read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ import requests
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tests.cases import each_case
 from tests.fix_cli import Run, call
 from tests.fix_upgrades import BEFORE
 from tests.scratch_store import ScratchStore
@@ -272,7 +273,7 @@ def test_under_sudo_the_actor_is_the_one_who_called_it(monkeypatch: pytest.Monke
     assert "cli:alice@host" == str(Actor("alice@host", Via.CLI))
 
 
-@pytest.mark.parametrize(("closed", "actor"), [(True, "ops"), (False, "anonymous@127.0.0.1")])
+@each_case(("closed", "actor"), [(True, "ops"), (False, "anonymous@127.0.0.1")])
 def test_a_request_acts_as_its_token(closed: bool, actor: str) -> None:
     """What my own service changes over HTTP is in the log under the name of the caller's token."""
     store = ScratchStore()
@@ -300,7 +301,7 @@ def test_a_request_acts_as_its_token(closed: bool, actor: str) -> None:
     assert 1 == sum(each.action == "set-retention" for each in store.acts())
 
 
-@pytest.mark.parametrize(("closed", "actor"), [(True, "tills"), (False, "anonymous@127.0.0.1")])
+@each_case(("closed", "actor"), [(True, "tills"), (False, "anonymous@127.0.0.1")])
 def test_an_override_is_in_the_log_under_the_name_of_its_token(closed: bool, actor: str) -> None:
     """I see which job was started again with `keepFirst`, and how many rows that dropped."""
     store = ScratchStore()

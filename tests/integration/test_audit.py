@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pytest
 
+from tests.cases import each_case
 from tests.fix_audit import Vandal, audited, difference, events, seven_chunks, whole
 from tests.fix_middlemen import Proxy
 from tests.fix_publisher import Publisher
@@ -293,7 +294,7 @@ class Foreign(Feed):
         return 0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("cursor", "reason"),
     [
         ("17", "its cursor '17' is not of the kind"),
@@ -309,7 +310,7 @@ def test_feed_of_another_publisher_is_refused(cursor: str, reason: str) -> None:
         audited(base)
 
 
-@pytest.mark.parametrize("cursor", ["17", "1.00000000"])
+@each_case("cursor", ["17", "1.00000000"])
 def test_table_is_refused_as_one(cursor: str) -> None:
     """It has no receipts, whatever its cursors look like."""
     with (

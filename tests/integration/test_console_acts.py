@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cases import each_case
 from tests.fix_console import Site, Visitor, site
 from zeh_spark.console import retention_form
 from zeh_spark.errors import StoreError
@@ -123,7 +124,7 @@ def test_the_same_retention_is_no_change(console, ada):
     assert acts(console) == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     "rule",
     [
         Retention(),
@@ -137,7 +138,7 @@ def test_a_form_keeps_a_retention_as_it_is(rule):
     assert retention_form.parsed(retention_form.texts(rule)) == rule
 
 
-@pytest.mark.parametrize(
+@each_case(
     "fields",
     [
         {"age": "30"},

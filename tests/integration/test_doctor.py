@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import zeh_spark
+from tests.cases import each_case
 from tests.fix_cli import Run, call, published
 from tests.fix_raw_server import RawServer, refused
 from zeh_spark.doctor import installed_spark, machine
@@ -198,7 +199,7 @@ def test_what_is_printed_says_what_to_do() -> None:
     assert "FAILURE    reachable\n           found:" in done.stdout
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("version", "requirement", "expected"),
     [
         ("4.2.0", "pyspark<=4.2.0,>=4.0.1", True),

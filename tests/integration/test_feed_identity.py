@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 import pytest
 import requests
 
+from tests.cases import each_case
 from tests.fix_publisher import Publisher
 from tests.integration.test_openapi import check
 from zeh_spark.errors import StoreError
@@ -72,7 +73,7 @@ def test_other_refusals_do_not_tell_it(quiet_publisher: Publisher, query: str) -
     assert "feed" not in quiet_publisher.get(query).problem
 
 
-@pytest.mark.parametrize("feed", [Plain(), Named(None)])
+@each_case("feed", [Plain(), Named(None)])
 def test_feed_without_an_id_tells_none(feed: Plain) -> None:
     """A service's own feed is served as before; readers name it by its URL."""
     with running_publisher({"orders": feed}) as base:
@@ -88,9 +89,7 @@ def test_services_own_feed_may_have_an_id() -> None:
     assert told == feed_identity.parse(document["feed"])
 
 
-@pytest.mark.parametrize(
-    ("error", "status"), [(StoreBusyError("locked"), 503), (StoreError("broken"), 500)]
-)
+@each_case(("error", "status"), [(StoreBusyError("locked"), 503), (StoreError("broken"), 500)])
 def test_feed_that_cannot_tell_its_id_now_is_not_another_feed(
     error: StoreError, status: int
 ) -> None:

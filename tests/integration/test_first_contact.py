@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.cases import each_case
 from tests.fix_raw_server import ok
 from tests.fix_stream import DECODER
 from tests.ports import free_port
@@ -34,7 +35,7 @@ def asked(transport: Transport) -> None:
     transport.retry().call(lambda: transport.request("GET").close())
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:{port}", "no-such-host.invalid"])
+@each_case("host", ["127.0.0.1:{port}", "no-such-host.invalid"])
 def test_an_address_that_never_answered_fails_soon(host):
     """I mistyped it, or forgot to start the publisher: the error asks me."""
     url = f"http://{host.format(port=free_port())}/orders"

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 import pytest
 import requests
 
+from tests.cases import each_case
 from tests.fix_publisher import served
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
@@ -90,9 +91,7 @@ def test_a_publisher_without_room_for_its_store_is_not_ready(store, file):
     assert "MiB free; at least" in told["checks"]["disk"]["detail"]
 
 
-@pytest.mark.parametrize(
-    "found", [Check("clock", False, "3,600 s ahead"), StoreError("no time server answers")]
-)
+@each_case("found", [Check("clock", False, "3,600 s ahead"), StoreError("no time server answers")])
 def test_a_publisher_with_a_wrong_clock_is_not_ready(found):
     """Whatever looks at the clock may say so, or fail."""
 

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from starlette.requests import Request
 
+from tests.cases import each_case
 from tests.fix_cli import call
 from tests.fix_publisher import served
 from tests.scratch_store import ScratchStore
@@ -227,7 +228,7 @@ def test_tokens_of_the_store_count_beside_them(
     assert 200 == ask(signed()).status_code
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("claim", "granted"),
     [
         (["read:orders", "publish:orders/till-*"], "read:orders publish:orders/till-*"),

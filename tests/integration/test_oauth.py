@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.cases import each_case
 from tests.fix_client import BODY, ask, client, read
 from tests.fix_oauth import CLIENT, SECRET, TokenServer
 from tests.fix_raw_server import ok, refused
@@ -206,7 +207,7 @@ def test_a_token_server_that_stays_away_is_named(token_server, raw_server):
         read(client(raw_server, retryTimeout="0s", **token_server.options).page(ask()))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "said"),
     [
         ({"oauth.clientId": CLIENT}, "'oauth.tokenUrl' is missing"),

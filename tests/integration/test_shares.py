@@ -14,6 +14,7 @@ import anyio.lowlevel
 import pytest
 import requests
 
+from tests.cases import each_case
 from tests.fix_publish import Who, rows
 from tests.scratch_store import ScratchStore
 from tests.store_contract.site import StoppedClock
@@ -324,7 +325,7 @@ class CountedStore(ScratchStore):
         return found
 
 
-@pytest.mark.parametrize("what", ["cursors", "_first", "_last", "_last page", "chunks"])
+@each_case("what", ["cursors", "_first", "_last", "_last page", "chunks"])
 def test_work_is_that_of_the_stored_partitions(what: str) -> None:
     """A reader with 65,536 partitions asks a store of 2 no more than a reader with 3."""
 

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from benchmarks import cpu, feeds
 from benchmarks.cpu import Cost, Seen
+from tests.cases import each_case
 from zeh_spark.publisher import open_store
 from zeh_spark.store.feed import ChunkFeed
 
@@ -61,7 +60,7 @@ def test_a_feed_that_was_filled_row_by_row_reads_like_any_other(tmp_path: Path):
     assert [0, 0, 2, 2, 4] == [each.sequence for each in first + rest]
 
 
-@pytest.mark.parametrize("events", [4000, 150_000])
+@each_case("events", [4000, 150_000])
 def test_flights_are_as_many_as_were_asked_for(events: int):
     """A large feed is made of the same chunks again and again."""
     made = list(feeds.flights(events))

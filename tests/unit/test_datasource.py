@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructType
 
+from tests.cases import each_case
 from zeh_spark.datasource import ZeroEventHubDataSource, decoder
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import OptionError
@@ -63,7 +64,7 @@ def test_a_schema_of_mine_may_be_in_any_case():
     assert expected == decoded(*columns, mode="PERMISSIVE")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("columns", "given", "complaint"),
     [
         ([("data", TEXT), ("DATA", TEXT)], {}, "has the column 'data' twice, in upper or lower"),

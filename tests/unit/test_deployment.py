@@ -15,6 +15,7 @@ import click
 import pytest
 import yaml
 
+from tests.cases import each_case
 from zeh_spark.cli.main import zeh_spark
 from zeh_spark.cli.serve_command import serve
 from zeh_spark.network.draining import CLOSE_SECONDS
@@ -56,7 +57,7 @@ def test_the_image_runs_a_command_that_exists() -> None:
     assert "serve" == parsed(instruction("CMD"))
 
 
-@pytest.mark.parametrize("image", IMAGES)
+@each_case("image", IMAGES)
 def test_the_image_copies_files_that_exist(image: str) -> None:
     """And its context lets them through, and no others."""
     let_through = (DOCKER / f"{image}.dockerignore").read_text(encoding="utf-8").splitlines()
@@ -71,7 +72,7 @@ def test_the_image_copies_files_that_exist(image: str) -> None:
     assert {f"!{name}" for name in copied} == {*let_through} - {"*", "**/__pycache__"}
 
 
-@pytest.mark.parametrize("image", IMAGES)
+@each_case("image", IMAGES)
 def test_the_image_does_not_run_as_root(image: str) -> None:
     text = (DOCKER / image).read_text(encoding="utf-8")
     assert ["10001:10001"] == re.findall(r"^USER (.+)$", text, re.MULTILINE)
@@ -117,7 +118,7 @@ def test_variables_of_image_and_services_are_settings() -> None:
     assert named <= VARIABLES
 
 
-@pytest.mark.parametrize("name", ["publisher", "owner"])
+@each_case("name", ["publisher", "owner"])
 def test_services_run_commands_that_exist(name: str) -> None:
     service = COMPOSE["services"][name]
     parsed(service["command"])
@@ -125,7 +126,7 @@ def test_services_run_commands_that_exist(name: str) -> None:
     assert script.endswith('exec zeh-spark "$@"')
 
 
-@pytest.mark.parametrize("name", COMPOSE["services"])
+@each_case("name", COMPOSE["services"])
 def test_services_get_passwords_from_files_that_are_secrets(name: str) -> None:
     """No password is in the file, in the environment of a container, or in a list of processes."""
     service = COMPOSE["services"][name]

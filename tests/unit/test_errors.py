@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import each_case
 from zeh_spark import errors
 from zeh_spark.client.responses import TransientError
 from zeh_spark.errors import (
@@ -46,7 +47,7 @@ FACTS = {
 }
 
 
-@pytest.mark.parametrize("kind", TREE)
+@each_case("kind", TREE)
 def test_an_error_pickles_with_its_facts(kind):
     """An error raised on an executor tells me on the driver where it happened."""
     error = kind("what happened", **{name: FACTS[name] for name in FACTS if hasattr(kind, name)})
@@ -57,7 +58,7 @@ def test_an_error_pickles_with_its_facts(kind):
     assert vars(error) == vars(copy)
 
 
-@pytest.mark.parametrize("kind", TREE)
+@each_case("kind", TREE)
 def test_an_error_says_what_it_means(kind):
     """Each kind of error has a sentence that explains it."""
     assert inspect.getdoc(kind)
@@ -140,7 +141,7 @@ def _deep_inside(error: Exception) -> None:
         raise error from exc
 
 
-@pytest.mark.parametrize("call", [failing, lambda error: list(failing_later(error))])
+@each_case("call", [failing, lambda error: list(failing_later(error))])
 def test_spark_shows_one_frame_of_ours(call):
     """Spark's error ends with the message and its address, after one frame of ours."""
     with pytest.raises(UnavailableError) as caught:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.cases import each_case
 
 PACKAGE = Path(__file__).parents[2] / "zeh_spark"
 MODULES = {
@@ -115,7 +115,7 @@ def floors(imports: dict[str, set[str]]) -> list[set[str]]:
     return [*found, {*left}]
 
 
-@pytest.mark.parametrize("package", LAYERS)
+@each_case("package", LAYERS)
 def test_a_package_imports_only_what_it_names(package):
     """I can read and change a package knowing those below it, and no others."""
     used = {
@@ -194,7 +194,7 @@ def test_one_folder_level_is_enough():
     assert [] == [module for module in MODULES if module.count(".") > 2]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("module", "unwanted"),
     [
         ("zeh_spark", ["pyspark", *SERVER]),

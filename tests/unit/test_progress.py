@@ -9,6 +9,7 @@ import pytest
 
 import zeh_spark
 import zeh_spark.errors
+from tests.cases import each_case
 from zeh_spark.progress import feed_progress
 
 _OFFSET = {
@@ -69,7 +70,7 @@ _BEHIND = {
 _UNKNOWN = {"eventsBehind": None, "secondsBehind": None}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("end", "latest", "shown", "told"),
     [
         ({}, {"feed": "f", **_BEHIND}, "5,200 behind (12.4 s)", (5200, 5200, 12.4, None)),
@@ -78,7 +79,6 @@ _UNKNOWN = {"eventsBehind": None, "secondsBehind": None}
         ({}, {"feed": "f", **_UNKNOWN}, "617 events/s", (None, None, None, None)),
         ({}, {"feed": "f"}, "617 events/s", (None, None, None, None)),
     ],
-    ids=["Spark 4.2", "Spark 4.0", "unknown on Spark 4.0", "unknown", "an older version's"],
 )
 def test_the_lag_is_in_the_progress_of_every_spark(end, latest, shown, told):
     """I see how far a query is behind, and an unknown lag is no number."""
@@ -95,7 +95,7 @@ def test_the_lag_is_in_the_progress_of_every_spark(end, latest, shown, told):
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     "sinks", ["http://feeds/orders", [("http://feeds/orders",)], ("http://feeds/orders", "job"), 7]
 )
 def test_sinks_of_another_form_are_refused_with_the_right_one(sinks):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import each_case
 from tests.fix_lake import why_absent
 
 pytest.importorskip("delta", reason=why_absent())
@@ -54,7 +55,7 @@ def test_what_is_set_stays():
     assert 2 == len(found["spark.jars.packages"].split(","))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "given",
     [
         ("spark.jars", "/opt/jars/delta-spark_4.2_2.13-4.4.0.jar"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import msgspec
-import pytest
 
+from tests.cases import each_case
 from zeh_spark.audit.chain import Chain, ListedState, state_of
 from zeh_spark.store.batches import StoredRange, StoredReceipt, chained
 
@@ -74,7 +74,7 @@ def test_receipts_that_follow_from_each_other_are_right():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "expected"),
     [
         ({"level": 2}, "position 2, batch 1 of producer 'p': the receipt's level: expected at most "
@@ -112,7 +112,7 @@ def test_changed_receipt_is_told_by_its_hash():
     assert found.startswith("position 2, batch 1 of producer 'p': the receipt's hash: expected ")
 
 
-@pytest.mark.parametrize("name", ["incarnation", "lastBatch", "run", "level", "chain", "time"])
+@each_case("name", ["incarnation", "lastBatch", "run", "level", "chain", "time"])
 def test_state_is_that_of_its_newest_receipt(name):
     """Each part of it."""
     made = receipts(1, 2)
@@ -154,8 +154,8 @@ def test_missing_receipts_are_named():
     assert [] == wrong(told, made[1:], newest=1001)
 
 
-@pytest.mark.parametrize("read", range(1, 6))
-@pytest.mark.parametrize("kept", range(1, 6))
+@each_case("read", range(1, 6))
+@each_case("kept", range(1, 6))
 def test_commits_between_the_questions_are_no_difference(read, kept):
     """State, next numbers and receipts may each be newer than the one before, and old receipts go
     meanwhile.
@@ -169,7 +169,7 @@ def test_commits_between_the_questions_are_no_difference(read, kept):
         assert [] == wrong(now, made[5 - kept :], newest=1000 + 5 - kept, head=read)
 
 
-@pytest.mark.parametrize("numbers", [{"0": 5}, {"0": 3}, {}, {"0": 6, "1": 1}])
+@each_case("numbers", [{"0": 5}, {"0": 3}, {}, {"0": 6, "1": 1}])
 def test_next_numbers_are_those_after_a_receipt(numbers):
     """No others, and of no other partition."""
     made = receipts(1, 2, 3)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from zeh_spark.audit.lines import OddLineError, content, stamps_of
 from zeh_spark.audit.pieces import Cutter, Piece, StrangeFeedError
 from zeh_spark.protocol import wire
@@ -85,7 +86,7 @@ def test_chunks_older_than_producers_have_fewer_stamps():
     assert (None, None, None, 9) == (stamps.producer, stamps.batch, stamps.sequence, stamps.time)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("old", "new", "reason"),
     [
         (b'"zeh-sequence":"6"', b'"zeh-sequence":"7"', "line 2"),
@@ -99,7 +100,7 @@ def test_chunks_older_than_producers_have_fewer_stamps():
         (b"\n", b'\n{"partition":3,"data":1}\n', "line 2"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("own", [{}, {"own": "1"}])
+@each_case("own", [{}, {"own": "1"}])
 def test_line_that_is_not_as_the_others_is_named(old, new, reason, own):
     """Not one byte of the stamps is taken on trust."""
     stored, _ = block([(own, 1), ({"own": "1"}, 2), ({"own": "1"}, 3)], 5)
@@ -111,7 +112,7 @@ def test_line_that_is_not_as_the_others_is_named(old, new, reason, own):
         content(changed, stamps_of(changed))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "stamped"),
     [
         (b'{"partition":0,"data":1}', False),
@@ -130,7 +131,7 @@ def test_line_without_stamps_is_no_line_of_ours(line, stamped):
     assert stamped == caught.value.stamped
 
 
-@pytest.mark.parametrize("cursor", ["17", "_first", "017.00000000", "1.0000000G", ""])
+@each_case("cursor", ["17", "_first", "017.00000000", "1.0000000G", ""])
 def test_other_cursors_are_strange(cursor):
     """An audit needs positions."""
     with pytest.raises(StrangeFeedError, match=f"its cursor '{cursor}' is not of the kind"):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.cases import each_case
 from tests.unit.protocol.test_dead_letters import FEED, OTHER, PLACE, line, lines, long_letter
 from zeh_spark.cli.dead_letter_replay import repaired
 from zeh_spark.protocol.dead_letters import Unreadable, letters
@@ -37,7 +38,7 @@ def test_a_repaired_dead_letter_is_ready_to_be_published():
     assert ("k", None, {"h": "1"}) == (found.row.key, found.row.partition, found.row.headers)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("row", "why"),
     [
         ({"data": "{"}, "not JSON"),

@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import click
-import pytest
 
+from tests.cases import each_case
 from zeh_spark.cli import main
 
 LOADED = """
@@ -50,7 +50,7 @@ TAB_ENVIRONMENT = {
 }
 
 
-@pytest.mark.parametrize(("statement", "environment"), [(HELP, {}), (TAB, TAB_ENVIRONMENT)])
+@each_case(("statement", "environment"), [(HELP, {}), (TAB, TAB_ENVIRONMENT)])
 def test_the_list_of_commands_loads_no_command(statement: str, environment: dict[str, str]) -> None:
     """`zeh-spark --help` and each Tab answer at once."""
     ours, others = loaded(statement, **environment)

@@ -6,6 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from tests.cases import each_case
 from zeh_spark.cli.serve_command import serve
 from zeh_spark.cli.serve_options import takes_settings, with_given
 from zeh_spark.errors import OptionError, StoreError
@@ -28,7 +29,7 @@ def settings(words: list[str], config: Config, environment: dict[str, str]) -> C
     return found[0]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_case("name", NAMES)
 def test_each_setting_of_the_file_has_an_option_and_a_variable(name: str) -> None:
     """I configure a container without a file, and a machine without variables."""
     assert f"ZEH_{name.upper()}" == OPTIONS[name].envvar
@@ -48,7 +49,7 @@ def test_an_option_precedes_a_variable_and_a_variable_precedes_the_file() -> Non
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("words", "environment", "found"),
     [
         ([], {}, True),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.cases import each_case
 from zeh_spark.console.refusal_table import sides
 from zeh_spark.protocol.upload_format import Content
 from zeh_spark.store import refusals
@@ -22,7 +21,7 @@ def shown(problem: Problem):
     return sides(noted.newest()[0])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("problem", "row", "option"),
     [
         (refusals.batch_gap(CALL, STATE, 6, "x@6:9"), ("batch", "6", "9"), "acceptGap=x@6:9"),

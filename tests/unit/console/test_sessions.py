@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tests.cases import each_case
 from zeh_spark.console.sessions import (
     IDLE_SECONDS,
     SESSION_SECONDS,
@@ -58,7 +58,7 @@ def test_a_header_precedes_the_session() -> None:
     assert "Bearer own" == sessions.credential(request(begun(sessions), authorization="Bearer own"))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("steps", "is_there"),
     [
         ([IDLE_SECONDS - 1], True),

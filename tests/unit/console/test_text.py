@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.cases import each_case
 from zeh_spark.console.text import lasting, size, visible
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "shown"),
     [
         ("plain, ünïcödé, 日本語, 😀", "plain, ünïcödé, 日本語, 😀"),
@@ -28,7 +27,7 @@ def test_a_text_is_cut() -> None:
     assert "abc" == visible("abcdef", 3)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("seconds", "words"),
     [(-5, "0 s"), (59.9, "59 s"), (60, "1 min"), (7200, "2 h"), (86_400 * 2000, "2,000 d")],
 )
@@ -36,7 +35,7 @@ def test_a_duration_is_told_in_its_largest_unit(seconds: float, words: str) -> N
     assert words == lasting(seconds)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("count", "words"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1 << 41, "2.0 TiB")]
 )
 def test_a_size_is_told_in_the_unit_that_suits_it(count: int, words: str) -> None:

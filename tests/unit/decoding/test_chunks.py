@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from zeh_spark.client.direct_client import FetchedGroup
 from zeh_spark.decoding import chunks as chunk_decode
 from zeh_spark.decoding.chunks import ChunkDecoder
@@ -211,7 +212,7 @@ def changed(group: FetchedGroup, lines: bytes, events: int | None = None) -> Fet
     return FetchedGroup(group.partition, headers, group.producers, [frame_of(lines)])
 
 
-@pytest.mark.parametrize(
+@each_case(
     "lines",
     [
         b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{},"data":"\xff"}\n',
@@ -229,7 +230,7 @@ def test_a_damaged_line_is_an_error(lines):
         list(decoder.batches(group))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "headers",
     [
         b'{"zeh-time":"5"}',
@@ -238,7 +239,7 @@ def test_a_damaged_line_is_an_error(lines):
         b'{"a":"1","a":"2"}',
     ],
 )
-@pytest.mark.parametrize("hidden", [(), ("zeh-time",)])
+@each_case("hidden", [(), ("zeh-time",)])
 def test_headers_that_no_publisher_stores_are_those_of_the_drivers_way(headers, hidden):
     """A store that is older than the checks, or that another program wrote, changes no row."""
     lines = b'{"partition":0,"headers":%b,"data":1}\n' % headers
@@ -293,7 +294,7 @@ def test_a_chunk_that_ends_within_a_line_is_an_error():
         list(decoder.batches(damaged))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "frame", [frame_of(b"x" * 5), b"no frame at all", frame_of(b"x" * 8)[:-3], frame_of(b"") * 2]
 )
 def test_a_damaged_frame_is_an_error(frame):

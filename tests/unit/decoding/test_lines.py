@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies
+from tests.cases import each_case
 from zeh_spark.decoding import lines as decode
 from zeh_spark.decoding.lines import Decoder, blocks
 from zeh_spark.errors import MalformedLineError, PublisherError
@@ -49,13 +50,13 @@ def test_an_event_is_a_row():
     assert expected == batch
 
 
-@pytest.mark.parametrize("data", ['{"a": 1.50}', "[1, 2]", '"x"', "1e2", "true", '"\\u00e9é"'])
+@each_case("data", ['{"a": 1.50}', "[1, 2]", '"x"', "1e2", "true", '"\\u00e9é"'])
 def test_data_is_kept_byte_for_byte(data):
     """What was published is what I get: no number is rounded, no space is lost."""
     assert [row(data)] == rows(event(data.encode()))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "expected"),
     [
         (b'{"partition":0}\n', row(None)),
@@ -83,7 +84,7 @@ def test_no_lines_are_no_batches():
     assert [] == list(ALL.batches(b"", 0))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "columns",
     [("data",), ("data", "partition"), ("headers",), ("partition",), ("headers", "data")],
 )
@@ -116,7 +117,7 @@ def feeds(lines, feed, decoder=ALL):
     return [each[0] if each else None for each in found]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("headers", "expected"),
     [
         (b"{}", []),
@@ -127,7 +128,7 @@ def feeds(lines, feed, decoder=ALL):
         (b"null", []),
     ],
 )
-@pytest.mark.parametrize("feed", [ONE, untold("https://orders.example/feed")], ids=["id", "URL"])
+@each_case("feed", [ONE, untold("https://orders.example/feed")])
 def test_each_event_says_which_feed_it_comes_from(headers, expected, feed):
     """Once, behind its own headers; what a publisher sends under that name is replaced."""
     got = rows(event(b"1", headers) + event(b"2", b'{"c":"d"}'), feed=feed)
@@ -154,8 +155,8 @@ def test_an_event_belongs_to_the_epoch_of_its_time():
     ] == feeds(b"".join(at(time, type="é") for time in times), THREE)  # fmt: skip
 
 
-@pytest.mark.parametrize("time", [None, "", "x", "-1", "1e3", "1.5", " 100", "٣", "1" * 19])
-@pytest.mark.parametrize("alone", [True, False])
+@each_case("time", [None, "", "x", "-1", "1e3", "1.5", " 100", "٣", "1" * 19])
+@each_case("alone", [True, False])
 def test_an_event_without_a_time_belongs_to_no_one_of_several_epochs(time, alone):
     """It is a malformed line, which the error shows; a feed of one epoch needs no times."""
     lines = at(time) if alone else at(150) + at(time, data=b"2") + at(250)
@@ -201,14 +202,14 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("lines", "why"), BAD.values(), ids=BAD)
+@each_case(("lines", "why"), BAD.values())
 def test_a_bad_line_stops_the_query_by_name(lines, why):
     """The error shows partition, line and reason."""
     with pytest.raises(MalformedLineError, match=rf"partition 0: .*({why})"):
         rows(event(b"1") + lines)
 
 
-@pytest.mark.parametrize("lines", [bad for bad, _ in BAD.values()], ids=BAD)
+@each_case("lines", [bad for bad, _ in BAD.values()])
 def test_permissive_keeps_a_bad_line_in_its_column(lines):
     """The bad line is there to look at, and the good ones around it arrive."""
     got = rows(event(b"1") + lines + event(b"2"), PERMISSIVE)
@@ -221,8 +222,8 @@ def test_permissive_keeps_a_bad_line_in_its_column(lines):
     assert [good[0], *bad, good[1]] == got
 
 
-@pytest.mark.parametrize("decoder", [ALL, PERMISSIVE])
-@pytest.mark.parametrize("line", [b'{"partition":1,"data":1}\n', b'{"partition":-1}\n'])
+@each_case("decoder", [ALL, PERMISSIVE])
+@each_case("line", [b'{"partition":1,"data":1}\n', b'{"partition":-1}\n'])
 def test_a_line_of_another_partition_always_stops(decoder, line):
     """It may be there a second time under its own number; PERMISSIVE does not take it either."""
     with pytest.raises(PublisherError, match=r"partition 0: .*not asked for"):

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from tests.cases import each_case
 from zeh_spark.errors import OptionError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.declaring import declared, option_name
@@ -26,10 +27,8 @@ def refusal(options: dict[str, str]) -> OptionError:
     return caught.value
 
 
-@pytest.mark.parametrize("text", ["None", "null", " NULL "])
-@pytest.mark.parametrize(
-    "option", ["headers", "stamps", "compression", "cursorSet", "feedId", "token"]
-)
+@each_case("text", ["None", "null", " NULL "])
+@each_case("option", ["headers", "stamps", "compression", "cursorSet", "feedId", "token"])
 def test_a_variable_without_a_value_is_not_the_word_none(option, text):
     """`str(None)` would leave out headers and stamps, name a cursor set, or be sent as a token."""
     assert f"'{option}' must have a value" in str(refusal({option: text}))
@@ -38,7 +37,7 @@ def test_a_variable_without_a_value_is_not_the_word_none(option, text):
 # What is understood
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("option", "text", "field", "value"),
     [
         ("partitionCount", "4", "partition_count", 4),
@@ -97,7 +96,7 @@ def test_an_option_without_a_value_is_not_there():
     assert read() == parse(SourceOptions, {"url": URL, "token": None})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "default"),
     [
         (name, each.default)
@@ -140,7 +139,7 @@ def test_options_travel_to_executors():
 # What is refused
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("option", "text", "allowed"),
     [
         ("partitionCount", "0", "whole number greater than 0"),
@@ -187,7 +186,7 @@ def test_a_bad_value_is_refused_with_what_is_allowed(option, text, allowed):
     assert all(part in str(error) for part in (repr(option), repr(text), allowed))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     [
         "",
@@ -219,7 +218,7 @@ def test_an_unknown_option_is_refused_with_the_one_that_was_meant():
     assert "did you mean 'maxEventsPerTrigger'?" in str(error)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "meant"),
     [("maxOffsetsPerTrigger", "maxEventsPerTrigger"), ("startingOffsets", "startingCursors")],
 )
@@ -228,7 +227,7 @@ def test_an_option_of_kafka_is_refused_with_ours(given, meant):
     assert f"did you mean {meant!r}?" in str(refusal({given: "1"}))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "meant"),
     [
         ({"startingCursors": "earliest"}, {"startingCursors": "first"}),
@@ -253,7 +252,7 @@ def test_an_unknown_option_like_no_other_is_refused_with_all_that_are_known():
     assert all(name in str(error) for name in declared(SourceOptions))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "option", "words"),
     [
         ({"token": "t", "tokenFile": "/t"}, "tokenFile", "exclude each other"),
@@ -290,9 +289,7 @@ def test_a_stream_waits_longer_for_an_answer_than_the_publisher_for_an_event():
 STREAMING = [name for name, each in declared(SourceOptions).items() if each.query == "streaming"]
 
 
-@pytest.mark.parametrize(
-    ("names", "streaming"), [(STREAMING, False), (["endingCursors"], True)], ids=["read", "stream"]
-)
+@each_case(("names", "streaming"), [(STREAMING, False), (["endingCursors"], True)])
 def test_an_option_without_effect_is_refused_by_its_name(names, streaming):
     """I do not believe that spark.read keeps to maxEventsPerTrigger."""
     for name in names:
@@ -307,7 +304,7 @@ def test_an_option_without_effect_is_refused_by_its_name(names, streaming):
 SECRET = "s3cret value\n"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "options",
     [
         {"token": SECRET},
@@ -334,9 +331,7 @@ def test_options_never_show_a_secret():
     assert "s3cret" not in repr(read(**secrets))
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, each in declared(SourceOptions).items() if each.secret]
-)
+@each_case("name", [name for name, each in declared(SourceOptions).items() if each.secret])
 def test_spark_hides_what_we_hide(name):
     """Spark leaves options with such names out of plans and its pages."""
     assert any(word in name.lower() for word in ("token", "secret", "password"))
@@ -348,8 +343,8 @@ def test_names_are_those_of_the_fields():
     assert declared(ClientOptions).keys() < declared(SourceOptions).keys()
 
 
-@pytest.mark.parametrize("bad", ["\\", " ", "\t", "\n", "\x00", "\x1b", "\x7f", "\x9b", "\u2028"])
-@pytest.mark.parametrize("option", ["url", "oauth.tokenUrl"])
+@each_case("bad", ["\\", " ", "\t", "\n", "\x00", "\x1b", "\x7f", "\x9b", "\u2028"])
+@each_case("option", ["url", "oauth.tokenUrl"])
 def test_an_address_that_libraries_read_in_two_ways_is_refused(option, bad):
     """What I name is where my token goes, in every library."""
     usual = {"url": URL, "oauth.clientId": "c", "oauth.clientSecret": "s" * 9}

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies
+from tests.cases import each_case
 from zeh_spark.outbox.rows import BadRowError, header_renderer, lines_of
 from zeh_spark.outbox.table import Cells, OutboxRow
 from zeh_spark.protocol import wire
@@ -161,8 +162,8 @@ def test_many_different_headers_are_rendered_right() -> None:
 # Bad rows
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("kind", BAD)
+@each_case("place", PLACES)
+@each_case("kind", BAD)
 def test_feed_stops_at_a_bad_row(kind: str, place: str) -> None:
     """Readers get the rows in front of it, and I am told which row it is, and why."""
     data, why = BAD[kind]
@@ -176,8 +177,8 @@ def test_feed_stops_at_a_bad_row(kind: str, place: str) -> None:
     assert (OutboxRow.of(rows[before - 1]) if before else None) == bad.last
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("kind", BAD)
+@each_case("place", PLACES)
+@each_case("kind", BAD)
 def test_bad_rows_can_be_passed_over(kind: str, place: str) -> None:
     """With on_bad_row = skip the others come, and I am told of each that does not."""
     data, why = BAD[kind]
@@ -188,7 +189,7 @@ def test_bad_rows_can_be_passed_over(kind: str, place: str) -> None:
     assert [True] == [str(bad).startswith(why) for bad in skipped]
 
 
-@pytest.mark.parametrize("place", PLACES)
+@each_case("place", PLACES)
 def test_row_is_bad_whose_headers_are_too_long(place: str) -> None:
     """Headers and data share a line."""
     rows = [(*row, "x" * 20 if row[4] == "0" else "") for row in around(place, "0")]
@@ -230,10 +231,9 @@ def test_feed_stops_at_the_first_of_several_bad_rows() -> None:
     assert (1, 0) == (raised.value.row.id, raised.value.last and raised.value.last.id)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "texts",
     [("1 2", ""), ("", '"a""b"'), ("[1,", "2] 3"), ('{"a":1}{"b":2}', " ", "3")],
-    ids=str,
 )
 def test_bad_rows_do_not_make_up_for_each_other(texts: tuple[str, ...]) -> None:
     """As many values as rows are no proof."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine
 
 from tests import strategies
+from tests.cases import each_case
 from zeh_spark.errors import OptionError
 from zeh_spark.outbox.table import (
     Cursor,
@@ -55,14 +56,14 @@ def test_cursor_is_ascii_without_spaces(cursor: Cursor) -> None:
     assert str(cursor).isascii() and str(cursor).isprintable() and " " not in str(cursor)
 
 
-@pytest.mark.parametrize("special", ["_first", "_last"])
+@each_case("special", ["_first", "_last"])
 def test_special_cursors_are_no_places(special: str) -> None:
     """They mean something else each time."""
     assert parse_cursor(0, special, HISTORY, uuid=False) is None
 
 
-@pytest.mark.parametrize("uuid", [False, True], ids=["numbers", "uuids"])
-@pytest.mark.parametrize(
+@each_case("uuid", [False, True])
+@each_case(
     "text",
     [
         "",
@@ -101,7 +102,7 @@ def test_cursor_that_no_feed_gives_is_refused(text: str, uuid: bool) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "uuid"),
     [(f"{HISTORY}.7.1.01234567", True), (f"{HISTORY}.7.{SOME_UUID}.01234567", False)],
 )
@@ -111,7 +112,7 @@ def test_cursor_with_ids_of_another_type_is_refused(text: str, uuid: bool) -> No
         parse_cursor(0, text, HISTORY, uuid)
 
 
-@pytest.mark.parametrize("rest", ["begin", "7.1.01234567", f"7.{SOME_UUID}.01234567"])
+@each_case("rest", ["begin", "7.1.01234567", f"7.{SOME_UUID}.01234567"])
 def test_cursor_of_another_history_is_refused(rest: str) -> None:
     """After a restore, or at another feed, I am told so."""
     with pytest.raises(Problem, match="the feed's history is '0a1b2c3d'") as raised:
@@ -137,8 +138,8 @@ def test_cursor_knows_its_row_again(
     assert cursor is not None and cursor.is_behind(found)
 
 
-@pytest.mark.parametrize("columns", [0, 2])
-@pytest.mark.parametrize("other", [row(2), row(tx=8), row(data="2"), row(data=None)])
+@each_case("columns", [0, 2])
+@each_case("other", [row(2), row(tx=8), row(data="2"), row(data=None)])
 def test_cursor_is_not_behind_another_row(other: OutboxRow, columns: int) -> None:
     """A row that took the place of the one that I read is noticed."""
     assert not Cursor(HISTORY, row().place, row().tag(columns)).is_behind(other)
@@ -150,7 +151,7 @@ def test_cursor_is_not_behind_a_row_with_another_end() -> None:
     assert not Cursor(HISTORY, before.place, before.tag(0)).is_behind(after)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("before", "after", "expected"),
     [
         ('{"a":1,"b":"x"}', '{"a":1,"b":"x","c":null}', True),
@@ -159,7 +160,6 @@ def test_cursor_is_not_behind_a_row_with_another_end() -> None:
         ('{"a":1,"b":"x"}', None, False),
         ('{"a":1,"b":"x"}', '{"a":', False),
     ],
-    ids=["a column more", "another value", "a column less", "too long", "cut"],
 )
 def test_columns_can_be_added_behind_the_others(
     before: str, after: str | None, expected: bool
@@ -184,7 +184,7 @@ def test_nothing_is_before_the_beginning(place: tuple[int, int] | None) -> None:
     assert [place, place] == [later(place, None), later(None, place)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("removed", "expected"),
     [
         ({}, Removed()),
@@ -199,7 +199,7 @@ def test_removals_are_those_of_what_is_covered(removed: Any, expected: Removed) 
     assert expected == all_removed(removed, range(1, 4, 2))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("place", "known", "misses"),
     [
         (None, 0, True),
@@ -220,7 +220,7 @@ def test_reader_misses_what_was_removed_since(place: Any, known: int, misses: bo
 # Settings
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "message"),
     [
         ({"name": ""}, r"table is ''; it must be a table's name, like outbox or shop\.outbox"),
@@ -245,7 +245,6 @@ def test_reader_misses_what_was_removed_since(place: Any, known: int, misses: bo
         ),
         ({"on_bad_row": "fail"}, r"on_bad_row is 'fail'; it must be stop or skip"),
     ],
-    ids=str,
 )
 def test_settings_that_make_no_feed_are_refused(settings: dict[str, Any], message: str) -> None:
     """I am told which setting, its value, and what it may be."""
@@ -253,14 +252,13 @@ def test_settings_that_make_no_feed_are_refused(settings: dict[str, Any], messag
         OutboxTable(**{"name": "outbox", "data": "data", **settings})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "message"),
     [
         ({"headers": "kind"}, r"headers is 'kind'; it must be a list of columns, each once"),
         ({"table": "shop.outbox"}, r"table is 'shop\.outbox', and SQLite has no schemas"),
         ({"partitions": 2}, r"partitions is 2; it must be 1, unless partition_by names a column"),
     ],
-    ids=str,
 )
 def test_feeds_settings_are_refused_before_the_database_is_asked(
     given: dict[str, Any], message: str

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.cases import each_case
 from zeh_spark.client.feed_client import PageEnd
 from zeh_spark.polling.end_detection import Ending, events_before
 from zeh_spark.protocol.wire import Interval
@@ -30,7 +29,7 @@ def interval(*lines, cursor="c2"):
     return Interval(b"".join(each + b"\n" for each in lines), len(lines), cursor)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("pages", "expected"),
     [
         ([page()], False),
@@ -125,7 +124,7 @@ def test_a_target_that_is_gone_proves_nothing():
     assert ending.ended
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("lines", "expected"),
     [
         (b"12\n", [0]),

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies
+from tests.cases import each_case
 from zeh_spark.protocol.arrow_json import Unfit, json_of, problems
 
 BERLIN = pa.timestamp("us", "Europe/Berlin")
@@ -81,7 +82,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize(("value", "kind", "text"), FORMS.values(), ids=FORMS)
+@each_case(("value", "kind", "text"), FORMS.values())
 def test_every_type_has_one_form(value, kind, text):
     """I know what an event looks like from the types of its columns; NULL is null."""
     array = pa.array([value, None, value], kind)
@@ -112,7 +113,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("values", "kind", "why", "value"), REFUSED.values(), ids=REFUSED)
+@each_case(("values", "kind", "why", "value"), REFUSED.values())
 def test_what_json_cannot_say_is_refused(values, kind, why, value):
     """Never null or a rounded value in silence: the reason and the value are named."""
     with pytest.raises(Unfit, match=why) as caught:
@@ -121,7 +122,7 @@ def test_what_json_cannot_say_is_refused(values, kind, why, value):
     assert value == caught.value.value
 
 
-@pytest.mark.parametrize("values", [["a", None, "b", "a"], [1.5, None, 2.5, 1.5]])
+@each_case("values", [["a", None, "b", "a"], [1.5, None, 2.5, 1.5]])
 def test_dictionaries_are_written_as_their_values(values):
     """How a file packs a column does not show; what nobody uses of a dictionary does not matter."""
     plain = pa.array(values)
@@ -181,7 +182,7 @@ WITHOUT_FORM = {
 }
 
 
-@pytest.mark.parametrize(("kind", "expected"), WITHOUT_FORM.values(), ids=WITHOUT_FORM)
+@each_case(("kind", "expected"), WITHOUT_FORM.values())
 def test_types_without_a_form_are_named(kind, expected):
     """Before a row is read, I am told which field it is."""
     found = list(problems("v", kind))
@@ -191,7 +192,7 @@ def test_types_without_a_form_are_named(kind, expected):
     ]
 
 
-@pytest.mark.parametrize("kind", [kind for _, kind, _ in FORMS.values()], ids=FORMS)
+@each_case("kind", [kind for _, kind, _ in FORMS.values()])
 def test_types_with_a_form_are_no_problem(kind):
     """What `json_of` writes is what `problems` lets pass."""
     assert [] == list(problems("v", kind))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from zeh_spark.protocol.batch_uploader import BatchUploader, Group
 from zeh_spark.protocol.upload_format import (
     CHUNK_BYTES,
@@ -260,7 +261,7 @@ def test_a_batch_whose_end_failed_stays_failed() -> None:
             batch.finish()
 
 
-@pytest.mark.parametrize(("kept", "expected"), [(1 << 30, True), (SIZE, False), (0, False)])
+@each_case(("kept", "expected"), [(1 << 30, True), (SIZE, False), (0, False)])
 def test_what_is_kept_is_sent_again(kept: int, expected: bool) -> None:
     """The same uploads under the same numbers; or nothing, if they are larger than the bound."""
     sent: list[tuple[int, list[StagedChunk]]] = []

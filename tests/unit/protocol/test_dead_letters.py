@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies
+from tests.cases import each_case
 from zeh_spark.cli.dead_letter_replay import repaired
 from zeh_spark.protocol import upload_format, wire
 from zeh_spark.protocol.dead_letters import (
@@ -73,7 +74,7 @@ def test_a_dead_letter_that_fits_is_one_event():
     assert 1 < len(cut(fitting + b" "))
 
 
-@pytest.mark.parametrize("filler", ["x", '"', "\\", "é", "\u2028", "😀", "\n"])
+@each_case("filler", ["x", '"', "\\", "é", "\u2028", "😀", "\n"])
 def test_each_part_of_a_long_dead_letter_fits_into_a_line(filler):
     """Whatever JSON makes of its characters."""
     whole = long_letter(filler=filler)
@@ -187,7 +188,7 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize(("given", "number", "why"), UNREADABLE.values(), ids=UNREADABLE)
+@each_case(("given", "number", "why"), UNREADABLE.values())
 def test_a_line_that_is_no_dead_letter_is_named(given, number, why):
     """By its number, with what is wrong."""
     with pytest.raises(Unreadable, match=why) as raised:
@@ -207,7 +208,7 @@ def test_a_part_that_differs_from_its_twin_is_named():
 # The row
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("row", "event"),
     [
         (b'{"data":"{\\"a\\": 1.50}"}', b'{"a": 1.50}'),
@@ -224,7 +225,7 @@ def test_data_is_json_or_text_that_is(row, event):
     assert event == found.row.event()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("row", "why"),
     [
         (b'{"base64":"/w=="}', "no 'data'"),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from zeh_spark.protocol.event_origin import FORM, EventOrigin, is_origin, parse
 from zeh_spark.protocol.wire import MAX_LINE
 
@@ -43,7 +44,7 @@ def test_no_two_origins_have_one_text(one, other):
     assert (one == other) == (str(one) == str(other))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-import re
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from hypothesis import given
 
 from tests import strategies
+from tests.cases import each_case
 from zeh_spark.protocol.events import checked_headers, json_of
 
 
@@ -58,7 +58,7 @@ def test_objects_become_the_json_that_says_them(value: object) -> None:
     assert json.loads(json_of(value)) == value
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "text"),
     [
         (Order(17, datetime.date(2026, 11, 20)), b'{"number":17,"at":"2026-11-20"}'),
@@ -79,7 +79,7 @@ def test_dataclasses_structs_and_dates_are_rendered(data: object, text: bytes) -
     assert text == json_of(data)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "reason"),
     [
         ("paid", "not JSON"),
@@ -108,7 +108,6 @@ def test_dataclasses_structs_and_dates_are_rendered(data: object, text: bytes) -
         ("[" * 501 + "]" * 501, "nested 501 deep"),
         (NESTED, "nested too deeply"),
     ],
-    ids=lambda each: re.sub(" at 0x.*", "", repr(each))[:30] if each is not NESTED else "nested",
 )
 def test_what_json_cannot_say_is_refused_with_the_reason(data: object, reason: str) -> None:
     """No reader meets a line that it cannot read, and no NaN turns into null unnoticed."""
@@ -116,7 +115,7 @@ def test_what_json_cannot_say_is_refused_with_the_reason(data: object, reason: s
         json_of(data)
 
 
-@pytest.mark.parametrize("headers", [{"a": 1}, {1: "a"}, {"a": None}])
+@each_case("headers", [{"a": 1}, {1: "a"}, {"a": None}])
 def test_headers_are_text(headers: Mapping[str, str]) -> None:
     """As every reader expects them."""
     with pytest.raises(ValueError, match="names and values are text"):

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies
+from tests.cases import each_case
 from zeh_spark.errors import PublisherError, ZeroEventHubError
 from zeh_spark.protocol import hashes, wire
 from zeh_spark.protocol.page_scanner import PageScanner
@@ -71,7 +72,7 @@ def test_what_stands_around_lines_changes_nothing(body):
     assert [interval(E1, 1, "c1")] == scan(body)[0]
 
 
-@pytest.mark.parametrize("newline", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\x1c"])
+@each_case("newline", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\x1c"])
 def test_only_a_line_feed_ends_a_line(newline):
     """Text in an event may hold what other alphabets and printers call a new line."""
     line = wire.event_line(0, {}, json.dumps(f"a{newline}b", ensure_ascii=False).encode()) + b"\n"
@@ -82,7 +83,7 @@ def test_only_a_line_feed_ends_a_line(newline):
 # Checkpoints
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "expected"),
     [
         (b'{"partition":0,"cursor":"17"}', "17"),
@@ -105,7 +106,7 @@ def test_a_cursor_makes_a_line_a_checkpoint(line, expected):
     assert [expected] == cursors_of(line + b"\n")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "line",
     [
         b'{"partition":0,"data":{"cursor":"c"}}',
@@ -121,7 +122,7 @@ def test_a_cursor_elsewhere_does_not(line):
     assert [interval(line + b"\n", 1, "c1")] == scan(line + b"\n" + C1)[0]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "cursor",
     [b"true", b"1.5", b"1e400", b"{}", b'["a"]', b'"\xff"', b'"_last"', b"9" * 5000],
 )
@@ -133,7 +134,7 @@ def test_a_cursor_that_is_none_is_refused(cursor):
     assert 0 == caught.value.partition
 
 
-@pytest.mark.parametrize("partition", [b"1", b'"0"', b"0.0", b"true", b"-1", b"1e999", b'"\xff"'])
+@each_case("partition", [b"1", b'"0"', b"0.0", b"true", b"-1", b"1e999", b'"\xff"'])
 def test_a_checkpoint_of_another_partition_is_refused(partition):
     """A publisher that mixes up partitions is named, and its cursor is not taken."""
     with pytest.raises(PublisherError, match="which was not asked for"):
@@ -143,7 +144,7 @@ def test_a_checkpoint_of_another_partition_is_refused(partition):
 # Events
 
 
-@pytest.mark.parametrize("line", [b'{"partition":0}', b'{"partition":0,"headers":{"h":"v"}}'])
+@each_case("line", [b'{"partition":0}', b'{"partition":0,"headers":{"h":"v"}}'])
 def test_an_event_may_lack_data(line):
     """Some publishers leave empty data out; it is an event all the same."""
     intervals, _ = scan(line + b"\n" + C1)
@@ -151,7 +152,7 @@ def test_an_event_may_lack_data(line):
     assert (1, wire.UNSET) == (intervals[0].events, wire.parse_event(line, 0).data)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "line",
     [b"{}", b'{"command":"x"}', b'{"partition":0,"new":1}', b'{"headers":{}}', b'{"cursor":""}'],
 )
@@ -166,10 +167,8 @@ def test_unknown_lines_are_left_out_and_counted(line):
 # The end of an answer
 
 
-@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\n\n", b"\n  \n"])
-@pytest.mark.parametrize(
-    "line", [b"Internal server error", b"<html>", b'{"partition":0,"da', b"[]"]
-)
+@each_case("end", [b"", b"\n", b"\r\n", b"\n\n", b"\n  \n"])
+@each_case("line", [b"Internal server error", b"<html>", b'{"partition":0,"da', b"[]"])
 def test_a_last_line_that_is_not_json_is_the_publishers_error(line, end):
     """A publisher that fails in the middle of an answer is heard, not taken for the end (D2)."""
     scanner = PageScanner(0)
@@ -190,7 +189,7 @@ def test_a_last_line_with_nan_says_so():
         scanner.close()
 
 
-@pytest.mark.parametrize("body", [b"", b"\n", b"\r\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"])
+@each_case("body", [b"", b"\n", b"\r\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"])
 def test_an_empty_answer_is_whole(body):
     """Nothing new is a good answer."""
     assert [] == scan(body)[0]
@@ -213,7 +212,7 @@ EVERY_KIND = (
 )
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 31])
+@each_case("size", [1, 2, 3, 7, 31])
 def test_small_reads_give_the_same_as_one(size):
     """A slow network changes nothing in what I get."""
     whole, one = scan(EVERY_KIND)

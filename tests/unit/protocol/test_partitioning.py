@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies
+from tests.cases import each_case
 from zeh_spark.protocol.partitioning import Spread, partition_for, partition_of
 
 
@@ -18,7 +19,7 @@ class Kind(str, enum.Enum):
     A = "a"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("key", "of_4", "of_1000"),
     [("", 2, 138), ("a", 3, 719), ("customer-17", 0, 452), ("42", 1, 473), ("Ålesund", 3, 263)],
 )
@@ -57,7 +58,7 @@ def test_partition_is_taken_as_given_and_nothing_means_anywhere() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("key", "partition", "reason"),
     [
         ("a", 1, "'partition' and 'key' exclude each other"),

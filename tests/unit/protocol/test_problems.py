@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cases import each_case
 from zeh_spark.protocol import problems
 from zeh_spark.protocol.problems import PROBLEMS, ProblemType
 from zeh_spark.store.problems import Problem
@@ -18,7 +19,7 @@ def test_the_name_of_the_constant_is_the_name_of_the_problem():
     assert constants == {key.upper().replace("-", "_"): each for key, each in PROBLEMS.items()}
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@each_case("name", PROBLEMS)
 def test_a_type_is_an_error_that_is_explained(name):
     """Each problem has an error status and a sentence that says what happened."""
     declared = PROBLEMS[name]
@@ -42,7 +43,7 @@ def test_a_problem_has_the_status_and_name_of_its_type():
     assert (problem.name, problem.status) == ("cursor-gone", 410)
 
 
-@pytest.mark.parametrize("missing", sorted(GONE.keys() - {"lost"}))
+@each_case("missing", sorted(GONE.keys() - {"lost"}))
 def test_a_problem_without_a_member_is_refused_at_once(missing):
     members = {name: value for name, value in GONE.items() if name != missing}
 
@@ -70,7 +71,7 @@ def test_a_type_is_declared_once():
         problems._problem("fenced", 403, "Again.")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("document", "name"),
     [
         ({"type": problems.FENCED.type}, "fenced"),
@@ -85,7 +86,7 @@ def test_a_client_reads_the_name_of_our_problems_only(document, name):
     assert name == problems.name_in(document)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("status", "transient"),
     [(400, False), (404, False), (408, True), (425, True), (429, True), (500, True), (507, True)],
 )

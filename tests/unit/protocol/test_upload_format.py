@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies
+from tests.cases import each_case
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.upload_format import (
     CHUNK_BYTES,
@@ -149,7 +150,7 @@ def test_body_that_was_cut_or_extended_is_no_upload(rows: list[Event], data: st.
             parse_upload(torn)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "body",
     [
         b"",

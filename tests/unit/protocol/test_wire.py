@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 
 from tests import strategies
+from tests.cases import each_case
 from zeh_spark.errors import MalformedLineError, PublisherError
 from zeh_spark.protocol import wire
 
 # Events
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "headers", "data"),
     [
         (b'{"partition":0,"headers":{"h":"v"},"data":{"a":1}}', {"h": "v"}, b'{"a":1}'),
@@ -34,7 +35,7 @@ def test_an_event_keeps_its_data_byte_for_byte(line, headers, data):
     assert (headers, data) == (event.headers, bytes(event.data))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "reason"),
     [
         (b"Internal server error", "malformed"),
@@ -93,7 +94,7 @@ def test_json_text_keeps_its_bytes_but_for_newlines_between_tokens():
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "reason"),
     [
         (b"", "not JSON"),

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 import requests
 import urllib3
 import xxhash
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from tests.cases import each_case
 from tests.scratch_store import ScratchStore
 from zeh_spark.client import responses
 from zeh_spark.errors import PublisherError
@@ -70,7 +70,7 @@ def test_a_limit_is_the_one_of_the_code(monkeypatch):
     assert ("n", 17) == (n["name"], n["schema"]["maximum"])
 
 
-@pytest.mark.parametrize("mounted", ["", "/feeds"])
+@each_case("mounted", ["", "/feeds"])
 def test_the_server_is_where_the_app_is_mounted(mounted):
     """Addresses are right behind a prefix, too."""
     assert [mounted or "/"] == [each["url"] for each in document(mounted)["servers"]]
@@ -108,7 +108,7 @@ def test_every_route_is_described_and_every_description_routed():
     assert routed | {(PATH, "get")} == OPERATIONS.keys()
 
 
-@pytest.mark.parametrize(("path", "method"), OPERATIONS)
+@each_case(("path", "method"), OPERATIONS)
 def test_every_name_in_an_address_is_described(path, method):
     """I know how to fill an address in."""
     parameters = DOCUMENT["paths"][path].get("parameters", [])

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from zeh_spark.network import bodies
 from zeh_spark.protocol.upload_format import Content
 from zeh_spark.publisher import publish_requests
@@ -42,7 +43,7 @@ def test_run_of_an_upload_is_in_its_name_alone() -> None:
         publish_requests.parse_call(RIGHT, "p", "0", run="r9")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("query", "name", "said"),
     [
         ("n=2&run=r1", "parameter-missing", "incarnation is missing"),
@@ -72,7 +73,7 @@ def test_bad_query_is_named(query: str, name: str, said: str) -> None:
     assert said in problem.detail
 
 
-@pytest.mark.parametrize("batch", ["", "-1", "+1", "1.5", "1e3", " 1", "²", "x", f"{2**53}"])
+@each_case("batch", ["", "-1", "+1", "1.5", "1e3", " 1", "²", "x", f"{2**53}"])
 def test_bad_batch_number_is_named(batch: str) -> None:
     """Batches are whole numbers that JSON holds exactly (DS-02)."""
     assert "bad-parameter" == refused(publish_requests.parse_call, RIGHT, "p", batch).name
@@ -84,17 +85,13 @@ def test_batch_numbers_are_read_as_they_are_written(batch: int) -> None:
     assert batch == publish_requests.batch_number(f"{batch}")
 
 
-@pytest.mark.parametrize(
-    "name", ["p", "a.b_c:d@e=f-g", "x" * 100, "p#k", f"{'x' * 100}#{'y' * 100}"]
-)
+@each_case("name", ["p", "a.b_c:d@e=f-g", "x" * 100, "p#k", f"{'x' * 100}#{'y' * 100}"])
 def test_producers_names(name: str) -> None:
     """Spark's names, addresses, and named batches are all possible."""
     assert name == publish_requests.producer_name(name)
 
 
-@pytest.mark.parametrize(
-    "name", ["", " ", "a b", "a/b", "#", "p#", "#k", "p#k#l", "ä", "x" * 101, "a\n"]
-)
+@each_case("name", ["", " ", "a b", "a/b", "#", "p#", "#k", "p#k#l", "ä", "x" * 101, "a\n"])
 def test_bad_producers_name_is_refused(name: str) -> None:
     """A name that would be trouble in a URL or a log is none."""
     problem = refused(publish_requests.producer_name, name)
@@ -115,7 +112,7 @@ def test_names_of_uploads_are_read_as_they_are_written(
     assert (run, task, attempt, number) == publish_requests.upload_name(name)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name",
     ["", "r1", "r1.0.0", ".0.0.0", "r.1.0.0.0", "r1.0.0.", "r1.-1.0.0", f"r1.{2**31}.0.0"],
 )  # fmt: skip
@@ -130,7 +127,7 @@ def test_commit_names_attempts_and_content() -> None:
     assert declared == publish_requests.parse_commit(json.dumps(COMMIT).encode())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("body", "said"),
     [
         (b"", "no commit"),
@@ -186,7 +183,7 @@ def test_any_query_is_read_or_named(query: str) -> None:
     assert 400 == refused(publish_requests.parse_call, query, "p", "0").status
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("length", "status"), [(None, 411), ("", 411), ("x", 411), ("-1", 411), ("²", 411), ("11", 413)]
 )
 def test_length_of_a_body_is_asked_for(length: str | None, status: int) -> None:
@@ -194,13 +191,13 @@ def test_length_of_a_body_is_asked_for(length: str | None, status: int) -> None:
     assert status == refused(bodies.check_length, length, 10).status
 
 
-@pytest.mark.parametrize("length", ["0", "7", "010", "10"])
+@each_case("length", ["0", "7", "010", "10"])
 def test_length_of_a_body_may_be_the_limit(length: str) -> None:
     """Up to the limit, itself included."""
     assert int(length) == bodies.check_length(length, 10)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("header", "right"),
     [
         (None, True),

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from tests.strategies import events, headers, json_texts
 from zeh_spark.protocol import event_key, wire
 from zeh_spark.protocol.event_origin import HEADER, is_origin
@@ -124,7 +125,7 @@ def test_what_our_writers_make_is_taken(lines: list[bytes]) -> None:
     assert rests == _rests(b"".join(line + b"\n" for line in lines), PARTITION)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("headers", "said"),
     [
         (b'{"zeh-key":""}', None),
@@ -147,7 +148,7 @@ def test_reserved_headers_that_writers_may_add(headers: bytes, said: str | None)
         assert (1, True) == (number, said in reason)
 
 
-@pytest.mark.parametrize("depth", [100, 500, 900, 950, 990, 1000, 1100, 5000])
+@each_case("depth", [100, 500, 900, 950, 990, 1000, 1100, 5000])
 def test_depth_is_judged_alike(depth: int) -> None:
     """Wherever the limit of nesting is, both ways agree."""
     for each in range(-3, 4):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
+from tests.cases import each_case
 from tests.unit.sink.test_rows import DATA, HEADERS, INT, LONG, STRING, batch, frame, strings
 from zeh_spark.errors import OptionError, RowError
 from zeh_spark.protocol import event_key, partitioning, wire
@@ -35,9 +36,7 @@ def headers_of(rendered):
     return [json.loads(b"{" + rest)["headers"] for rest in rendered.rests]
 
 
-@pytest.mark.parametrize(
-    "key", ["c-4", "", "ø\u2028\U0001f600", 'say "x"', "two\nlines", "back\\slash", LONGEST]
-)
+@each_case("key", ["c-4", "", "ø\u2028\U0001f600", 'say "x"', "two\nlines", "back\\slash", LONGEST])
 def test_the_text_of_a_key_stays(key):
     """Whatever it holds; NULL is no key, and the empty text is one."""
     found = render([DATA, KEY], ("1", key), ("2", None))
@@ -45,7 +44,7 @@ def test_the_text_of_a_key_stays(key):
     assert [partitioning.partition_of(key, 4), -1] == found.partitions.tolist()
 
 
-@pytest.mark.parametrize(("kind", "key"), [(LONG, -(2**63)), (INT, 7), (T.ByteType(), -1)])
+@each_case(("kind", "key"), [(LONG, -(2**63)), (INT, 7), (T.ByteType(), -1)])
 def test_an_integer_is_kept_in_decimal(kind, key):
     """The text is the one that chooses the partition."""
     found = render([DATA, ("key", kind)], ("1", key), ("2", None))
@@ -143,8 +142,8 @@ def test_a_key_that_is_no_text_is_its_rows_error():
         renderer(DATA, KEY).render(rows)
 
 
-@pytest.mark.parametrize("more", [0, 1])
-@pytest.mark.parametrize("key", ["k", 'quo"te'])
+@each_case("more", [0, 1])
+@each_case("key", ["k", 'quo"te'])
 def test_an_event_that_is_too_long_with_its_key_says_so(key, more):
     """So I know whether to shorten the event, or to leave the key out."""
     rest = b'"headers":{"zeh-key":%b},"data":""}' % msgspec.json.encode(key)
@@ -158,7 +157,7 @@ def test_an_event_that_is_too_long_with_its_key_says_so(key, more):
     assert f"bytes as a line of the feed{said}; at most" in str(raised.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("columns", "remedy"),
     [
         ([DATA], "the frame has data. Add the column, like customer AS key, or leave out keepKey"),

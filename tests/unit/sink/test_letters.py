@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from tests import strategies
+from tests.cases import each_case
 from zeh_spark.client.publish_client import BatchCall
 from zeh_spark.protocol import partitioning
 from zeh_spark.protocol.arrow_json import Unfit, json_of
@@ -72,7 +73,7 @@ def test_a_letter_names_reason_producer_and_batch():
     assert letter["reason"].startswith("data: not JSON: ")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("columns", "row"),
     [
         ({"data": pa.array(['{"a": NaN, "é":\n1}\u2028'])}, {"data": '{"a": NaN, "é":\n1}\u2028'}),
@@ -99,7 +100,7 @@ def test_a_row_is_given_as_it_was(columns, row):
     assert [row] == rows_of(columns)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("headers", "given"),
     [
         (pa.array([[("b", None), ("a", "1")]], HEADERS), {"a": "1", "b": None}),
@@ -159,7 +160,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize(("column", "value"), FORMS.values(), ids=FORMS)
+@each_case(("column", "value"), FORMS.values())
 def test_what_has_no_form_in_json_is_written_in_another_one(column, value):
     """Under a name which says that it is not what it should be."""
     columns = {"a": pa.array([7]), "x": column, "key": pa.array(["k"])}
@@ -256,8 +257,8 @@ def test_letters_do_not_depend_on_how_rows_are_cut(texts, cut):
     assert written(rows) == [rest for piece in pieces for rest in written(piece)]
 
 
-@pytest.mark.parametrize("depth", [501, 980, 986, 992, 999])
-@pytest.mark.parametrize("closed", [True, False])
+@each_case("depth", [501, 980, 986, 992, 999])
+@each_case("closed", [True, False])
 def test_reason_of_a_deep_row_does_not_depend_on_its_neighbours(depth, closed):
     """How deep a parser comes depends on how deep its caller stands."""
     deep = "[" * depth + "]" * depth * closed

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.cases import each_case
 from zeh_spark.errors import OptionError
 from zeh_spark.options.declaring import declared
 from zeh_spark.options.given import parse
@@ -59,7 +60,7 @@ def test_a_querys_name_has_to_be_fit_for_that():
         sink_options({"url": URL, "queryName": "my orders"}, streaming=True)
 
 
-@pytest.mark.parametrize("given", [{}, {"queryName": "q"}])
+@each_case("given", [{}, {"queryName": "q"}])
 def test_a_write_without_a_producer_is_refused(given):
     """A write has no query whose name could stand in."""
     with pytest.raises(OptionError, match="'producerId' is missing") as raised:
@@ -83,42 +84,42 @@ def test_a_streams_batches_have_sparks_numbers():
         options(batchId="2026-11-20")
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a#b", "a/b", "é", "x" * 101])
-@pytest.mark.parametrize("option", ["producerId", "batchId"])
+@each_case("name", ["", "a b", "a#b", "a/b", "é", "x" * 101])
+@each_case("option", ["producerId", "batchId"])
 def test_names_are_plain(option, name):
     """They stand in addresses and headers."""
     with pytest.raises(OptionError, match=f"'{option}' must be 1 to 100 letters"):
         options(streaming=False, **{option: name})
 
 
-@pytest.mark.parametrize("text", ["None", "NONE", "null", "Null"])
-@pytest.mark.parametrize("option", ["producerId", "batchId"])
+@each_case("text", ["None", "NONE", "null", "Null"])
+@each_case("option", ["producerId", "batchId"])
 def test_a_variable_without_a_value_is_no_name(option, text):
     """`str(None)` would add the rows at each write, as `none` does. Only that word counts."""
     with pytest.raises(OptionError, match=f"'{option}' must have a value.*got '{text}'"):
         options(streaming=False, **{option: text})
 
 
-@pytest.mark.parametrize("size", ["64k", "65536", "4m", "32m"])
+@each_case("size", ["64k", "65536", "4m", "32m"])
 def test_uploads_have_bounds(size):
     """From 64 KiB to 32 MiB."""
     assert 64 << 10 <= options(uploadBytes=size).upload_bytes <= 32 << 20
 
 
-@pytest.mark.parametrize("size", ["65535", "33m", "0", "much"])
+@each_case("size", ["65535", "33m", "0", "much"])
 def test_other_uploads_are_refused(size):
     with pytest.raises(OptionError, match=r"'uploadBytes' must be (from 64k to 32m|a number)"):
         options(uploadBytes=size)
 
 
-@pytest.mark.parametrize("name", REMEDIES)
+@each_case("name", REMEDIES)
 def test_remedies_travel_as_they_are_printed(name):
     """What an error says to set is passed on to the publisher, and nothing else is."""
     assert {name: REMEDIES[name]} == options(**{name: REMEDIES[name]}).overrides
 
 
-@pytest.mark.parametrize("name", ["acceptGap", *REMEDIES])
-@pytest.mark.parametrize("value", ["true", "accept", "", "3:4:5:6"])
+@each_case("name", ["acceptGap", *REMEDIES])
+@each_case("value", ["true", "accept", "", "3:4:5:6"])
 def test_standing_permissions_are_refused(name, value):
     """A2: a remedy names the one state in which it applies."""
     with pytest.raises(OptionError, match=f"'{name}' must be <.*, copied from the error"):
@@ -187,7 +188,7 @@ def test_the_dead_letter_feed_is_reached_as_the_other_one():
     )
 
 
-@pytest.mark.parametrize("same", [DEAD, "https://ORDERS.example:443/dead?x=1"])
+@each_case("same", [DEAD, "https://ORDERS.example:443/dead?x=1"])
 def test_the_same_origin_gets_the_same_credentials(same):
     """Scheme, host and port, however they are written."""
     found = letters(**SECRETS, deadLetterUrl=same)
@@ -195,7 +196,7 @@ def test_the_same_origin_gets_the_same_credentials(same):
     assert ("hush-1", None, {"x-key": "hush-2", "x-tenant": "a"}, "/c.pem") == credentials(found)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "other",
     [
         "http://orders.example/dead",
@@ -213,9 +214,9 @@ def test_another_origin_gets_no_credentials(other):
     assert "/ca.pem" == found.ca_file
 
 
-@pytest.mark.parametrize("url", [DEAD, "https://dead.example/orders"])
-@pytest.mark.parametrize("token", ["deadLetterToken", "deadLetterTokenFile"])
-@pytest.mark.parametrize(
+@each_case("url", [DEAD, "https://dead.example/orders"])
+@each_case("token", ["deadLetterToken", "deadLetterTokenFile"])
+@each_case(
     "own",
     [{"token": "t-1"}, {"tokenFile": "/t-1"}, {"http.secret.header.Authorization": "Basic t-1"}],
 )
@@ -227,9 +228,7 @@ def test_a_token_of_its_own_takes_the_place_of_others(own, token, url):
     assert (*expected, {}, None) == credentials(found)
 
 
-@pytest.mark.parametrize(
-    "url", [URL, f"{URL}/", "https://Orders.example:443/orders", f"{URL}#dead"]
-)
+@each_case("url", [URL, f"{URL}/", "https://Orders.example:443/orders", f"{URL}#dead"])
 def test_a_feed_is_not_its_own_dead_letter_feed(url):
     """However its address is written."""
     with pytest.raises(OptionError, match="leads to the feed of 'url'") as raised:
@@ -238,7 +237,7 @@ def test_a_feed_is_not_its_own_dead_letter_feed(url):
     assert "deadLetterUrl" == raised.value.option
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "value"),
     [
         ("deadLetterToken", "t"),
@@ -254,7 +253,7 @@ def test_options_of_a_feed_that_is_not_there_are_refused(name, value):
         options(**{name: value})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "of"),
     [
         ("deadLetterUrl", "url"),
@@ -279,7 +278,7 @@ def test_options_for_dead_letters_are_those_of_the_sink_with_a_prefix(name, of):
     assert said[0] == said[1]
 
 
-@pytest.mark.parametrize("name", ["deadLetterUploadBytes", "deadLetterRetryTimeout"])
+@each_case("name", ["deadLetterUploadBytes", "deadLetterRetryTimeout"])
 def test_other_options_are_for_both_feeds(name):
     """One that has no prefix form is unknown, and the likely one is named."""
     with pytest.raises(OptionError, match=f"unknown option '{name.lower()}'"):
@@ -312,7 +311,7 @@ def test_the_dead_letter_feeds_secrets_are_not_shown():
         assert "hush" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["deadLetterToken", "deadLetterTokenFile"])
+@each_case("name", ["deadLetterToken", "deadLetterTokenFile"])
 def test_spark_hides_the_dead_letter_feeds_token(name):
     """By its name: what Spark takes for a secret."""
     assert re.search("(?i)secret|password|token", name)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
+from tests.cases import each_case
 from zeh_spark.errors import OptionError, RowError
 from zeh_spark.protocol.event_origin import EventOrigin
 from zeh_spark.protocol.upload_format import LINE_BYTES
@@ -95,8 +96,8 @@ def test_events_that_would_be_dropped_as_one_stop_the_batch():
     assert 2 == len(renderer().render(batch(same)).rests)
 
 
-@pytest.mark.parametrize("other", [(stamped(3), "2"), (stamped(3, a="1"), "1")])
-@pytest.mark.parametrize("between", [0, 1, 300])
+@each_case("other", [(stamped(3), "2"), (stamped(3, a="1"), "1")])
+@each_case("between", [0, 1, 300])
 def test_an_origin_is_known_for_the_whole_task(other, between):
     """Also if Spark hands the events over far apart, and only their headers differ."""
     for publish in (Renderer.render, Renderer.sift):
@@ -138,7 +139,7 @@ def test_origins_are_looked_up_as_in_a_dict(batches):
         assert found is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("headers", "reason"),
     [
         ({"a": "1"}, "there is no zeh-feed, which keepOrigin needs"),
@@ -171,8 +172,8 @@ def test_a_line_that_grows_too_long_is_at_fault():
     assert long in reasons[1]
 
 
-@pytest.mark.parametrize("own", [{}, {"a": "1"}])
-@pytest.mark.parametrize(("more", "why"), [(0, " with the header zeh-origin"), (1, "")])
+@each_case("own", [{}, {"a": "1"}])
+@each_case(("more", "why"), [(0, " with the header zeh-origin"), (1, "")])
 def test_a_line_is_too_long_because_of_its_origin_only_if_it_would_fit_without(own, more, why):
     """So I know whether to shorten the event, or to relay without keepOrigin."""
     member = json.dumps(own, separators=(",", ":"))
@@ -184,7 +185,7 @@ def test_a_line_is_too_long_because_of_its_origin_only_if_it_would_fit_without(o
     assert f" bytes as a line of the feed{why}; at most {LINE_BYTES:,} are allowed" in reason
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "message"),
     [
         (COLUMNS[:1], "there is no headers"),

@@ -13,6 +13,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
 from tests import strategies
+from tests.cases import each_case
 from zeh_spark.errors import OptionError
 from zeh_spark.protocol import partitioning, upload_format, wire
 from zeh_spark.sink.row_layout import layout
@@ -75,7 +76,7 @@ def test_the_order_of_columns_does_not_matter():
     assert [partitioning.partition_of("k", 4)] == got.partitions.tolist()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "stored"),
     [
         ('{"a": 1.50, "b" :null}', b'{"a": 1.50, "b" :null}'),
@@ -91,7 +92,7 @@ def test_json_is_kept_as_it_is(text, stored):
     assert [rest(b"1"), rest(stored)] == render([DATA], ("1",), (text,)).rests
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("headers", "stored"),
     [
         (None, b"{}"),
@@ -120,7 +121,7 @@ def test_no_rows_are_no_events():
 # Where events go
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "keys"),
     [
         (STRING, ["a", "é\u2028", "", "a", None]),
@@ -139,7 +140,7 @@ def test_a_key_decides_the_partition(kind, keys):
     ] == got.partitions.tolist()
 
 
-@pytest.mark.parametrize("kind", [T.ByteType(), T.ShortType(), INT, LONG])
+@each_case("kind", [T.ByteType(), T.ShortType(), INT, LONG])
 def test_a_partition_may_be_said(kind):
     """Any integer type will do, and NULL may go anywhere."""
     rows = [("1", partition) for partition in (3, None, 0)]
@@ -156,7 +157,7 @@ def test_a_small_type_goes_with_many_partitions():
     assert [127, 0] == render([DATA, ("partition", T.ByteType())], *rows, n=300).partitions.tolist()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("names", "row"),
     [
         (("DATA", "Headers", "KEY"), ("1", {"a": "b"}, "k")),
@@ -245,7 +246,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("columns", "option", "why"), REFUSED.values(), ids=REFUSED)
+@each_case(("columns", "option", "why"), REFUSED.values())
 def test_a_frame_that_cannot_be_published_is_refused_by_column(columns, option, why):
     """Before anything is written I am told which column it is, and what to do."""
     with pytest.raises(OptionError, match=why) as caught:
@@ -285,7 +286,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("columns", "row", "why"), BAD.values(), ids=BAD)
+@each_case(("columns", "row", "why"), BAD.values())
 def test_a_row_that_cannot_be_published_is_named(columns, row, why):
     """I learn which row it is, why, and how its value begins."""
     good = ("1" if columns[0] == DATA else {"a": 1.0}, None)
@@ -299,7 +300,7 @@ def test_a_row_that_cannot_be_published_is_named(columns, row, why):
     assert caught.value.reason in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["data", "key"])
+@each_case("name", ["data", "key"])
 def test_text_that_is_not_utf8_is_refused(name):
     """Spark's strings may hold any bytes; a feed may not."""
     text = strings(b'"a"', b'"\xe9"')
@@ -310,7 +311,7 @@ def test_text_that_is_not_utf8_is_refused(name):
         renderer.render(pa.RecordBatch.from_pydict(arrays))
 
 
-@pytest.mark.parametrize(("names", "values"), [(b"\xe9", b"v"), (b"n", b"\xe9")])
+@each_case(("names", "values"), [(b"\xe9", b"v"), (b"n", b"\xe9")])
 def test_headers_that_are_not_utf8_are_refused(names, values):
     """Names and values alike."""
     headers = pa.MapArray.from_arrays([0, 0, 1], strings(names), strings(values))
@@ -320,7 +321,7 @@ def test_headers_that_are_not_utf8_are_refused(names, values):
         renderer.render(pa.RecordBatch.from_pydict({"data": ["1", "1"], "headers": headers}))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("columns", "row", "partition"),
     [
         ([DATA], (), 999),

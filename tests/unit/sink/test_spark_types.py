@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
+from tests.cases import each_case
 from zeh_spark.protocol import arrow_json
 from zeh_spark.sink.spark_types import problems
 
@@ -16,7 +17,7 @@ KINDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@each_case("kind", KINDS)
 def test_spark_types_and_arrow_types_are_refused_alike(kind):
     """There is one list of what has a form in JSON, and one of what can be the name of a member."""
     arrow = to_arrow_type(kind)
@@ -26,7 +27,7 @@ def test_spark_types_and_arrow_types_are_refused_alike(kind):
     assert bool(list(problems("v", keyed))) == (not arrow_json.is_name(arrow))
 
 
-@pytest.mark.parametrize("kind", [T.CharType(3), T.VarcharType(3), T.TimestampType()], ids=str)
+@each_case("kind", [T.CharType(3), T.VarcharType(3), T.TimestampType()])
 def test_types_that_python_does_not_hand_over_can_be_published(kind):
     """They arrive as strings, and as timestamps with a zone."""
     assert [] == list(problems("v", kind))

@@ -11,6 +11,7 @@ import pytest
 import requests
 from pyspark.sql import types as T
 
+from tests.cases import each_case
 from zeh_spark.client.publish_client import BatchCall, TaskDone
 from zeh_spark.errors import OptionError, PublishError, RowError, ZeroEventHubError
 from zeh_spark.protocol.upload_format import Content, content_of
@@ -50,7 +51,7 @@ def test_a_streams_batch_is_known_by_query_run_and_number():
     assert BatchCall("p", QUERY, RUN, 17) == found
 
 
-@pytest.mark.parametrize("group", [None, "my group"])
+@each_case("group", [None, "my group"])
 def test_without_a_run_of_sparks_the_writers_own_is_taken(group):
     """In foreachBatch a user may set another job group: fencing weakens, safety does not."""
     writer = Publishing(stream_options(), NUMBERS)
@@ -78,16 +79,14 @@ def test_a_batch_of_no_name_is_another_one_each_time():
     assert one._batch(None, None, None).producer != other._batch(None, None, None).producer
 
 
-@pytest.mark.parametrize(
-    ("number", "query"), [(None, None), ("3", None), (None, QUERY)], ids=["neither", "3", "query"]
-)
+@each_case(("number", "query"), [(None, None), ("3", None), (None, QUERY)])
 def test_a_write_that_takes_the_streams_name_needs_a_stream(number, query):
     """One of Spark's properties alone may be the user's own."""
     with pytest.raises(OptionError, match=r"'batchId' is 'stream'.*not in a foreachBatch"):
         Publishing(batch_options(batchId="stream"), NUMBERS)._batch(number, query, None)
 
 
-@pytest.mark.parametrize("stream", ["stream", "Stream"])
+@each_case("stream", ["stream", "Stream"])
 def test_a_write_in_foreach_batch_is_the_streams_batch(stream):
     found = Publishing(batch_options(batchId=stream), NUMBERS)._batch("17", QUERY, RUN)
 
@@ -103,7 +102,7 @@ def test_remedies_travel_with_the_batch():
 # What crosses processes
 
 
-@pytest.mark.parametrize("kind", [StreamWriter, BatchWriter])
+@each_case("kind", [StreamWriter, BatchWriter])
 def test_writers_travel_with_their_run(kind):
     """Spark pickles them for each task, and for the commit."""
     writer = kind(stream_options(token="hush-1"), NUMBERS)
@@ -134,14 +133,14 @@ def staged(number=3, task=0, partitions=2, query=QUERY):
     return StagedTask(BatchCall("p", query, RUN, number), partitions, TaskDone(task, task))
 
 
-@pytest.mark.parametrize("messages", [[], [None, None], [staged(), None]])
+@each_case("messages", [[], [None, None], [staged(), None]])
 def test_a_commit_without_all_messages_is_refused(messages):
     """The continuous trigger: Spark commits what it never gave to the sink."""
     with pytest.raises(ZeroEventHubError, match=r"continuous trigger.* Nothing was published"):
         StreamWriter(stream_options(), NUMBERS).commit(messages, 3)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "other", [staged(number=4, task=1), staged(task=1, query="q"), staged(task=1, partitions=3)]
 )
 def test_tasks_that_disagree_are_refused(other):
@@ -156,7 +155,7 @@ def test_another_number_than_sparks_is_refused():
         StreamWriter(stream_options(), NUMBERS).commit([staged()], 4)
 
 
-@pytest.mark.parametrize("messages", [[], [None, None]])
+@each_case("messages", [[], [None, None]])
 def test_an_abort_without_messages_is_nothing(messages):
     """After q.stop(): the publisher cleans up by itself."""
     StreamWriter(stream_options(), NUMBERS).abort(messages, 3)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from zeh_spark.protocol.direct_reads import PLAN_CHUNKS, Plan, PlannedRange, Totals
 from zeh_spark.source.direct_planner import PlannedBatch, has_room
 
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("chunks", "size", "events", "expected"),
     [
         (PLAN_CHUNKS, 1, None, True),

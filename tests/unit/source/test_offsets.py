@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from zeh_spark.errors import CheckpointError
 from zeh_spark.options.given import parse as parse_options
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, untold
@@ -53,7 +54,7 @@ def test_an_offset_comes_back_as_it_was(offset):
     assert (offset, text) == (again, json.dumps(again.to_json()))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "given",
     [
         {},
@@ -62,7 +63,6 @@ def test_an_offset_comes_back_as_it_was(offset):
         {"startingCursors": "last", "partitionCount": "2"},
         {"startingCursors": '{"0": "a", "1": "_last"}'},
     ],
-    ids=str,
 )
 def test_where_a_query_starts_comes_back_as_it_was(given):
     """The first offset is one like any other."""
@@ -113,7 +113,7 @@ def test_a_partition_at_rest_has_no_count():
     assert Position("c1") == Position("c1", 3, 45, "0f").unmoved()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "expected"),
     [
         ({}, {"*": {"cursor": "_first"}}),
@@ -130,7 +130,7 @@ def test_where_a_query_starts(given, expected):
     assert expected == initial(options(**given)).to_json()["partitions"]
 
 
-@pytest.mark.parametrize("everywhere", ["_first", "_last"])
+@each_case("everywhere", ["_first", "_last"])
 def test_the_number_of_partitions_comes_later(everywhere):
     """Once the publisher has told it, each has the place that stood for all."""
     offset = Offset(URL, (), everywhere).resolved(2)
@@ -152,7 +152,7 @@ def test_the_checkpoint_holds_no_secret():
 STORED = Offset(URL, (Position("c1", 3, 60, "d"), Position("c2"))).to_json()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "given", "remedy"),
     [
         ({"version": 4}, {}, "Use the version that wrote it, or a new checkpointLocation"),
@@ -177,7 +177,7 @@ def test_a_feed_that_moved_goes_on_under_its_stored_name():
     assert URL == parse(STORED, moved).feed
 
 
-@pytest.mark.parametrize(
+@each_case(
     "document",
     [
         {"version": 3},
@@ -198,7 +198,6 @@ def test_a_feed_that_moved_goes_on_under_its_stored_name():
         {**STORED, "id": None},
         {**STORED, "reader": 5},
     ],
-    ids=str,
 )
 def test_what_we_did_not_write_is_named(document):
     """A damaged checkpoint is an error with its text, not a Python accident."""
@@ -210,7 +209,7 @@ A, B = "9f86d081884c7d65", "60303ae22b998861"
 COPY = FeedIdentity(B, (Epoch(A), Epoch(f"{A}~1", 10), Epoch(B, 20)))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("known", "identity"),
     [
         (None, untold("orders")),
@@ -225,7 +224,7 @@ def test_a_checkpoint_goes_on_with_its_feed_and_with_a_copy_of_it(known, identit
     check_identity(known, identity, URL)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("known", "identity", "why"),
     [
         (A, FeedIdentity(B, (Epoch(B),)), f"{A}.*{URL} now serves another feed, '{B}'"),

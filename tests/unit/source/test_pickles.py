@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from tests.cases import each_case
 from zeh_spark.client.feed_client import PageRequest
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import OptionError
@@ -82,7 +83,7 @@ def test_a_batch_reader_travels_with_what_its_tasks_need():
     assert vars(BatchReader(OPTIONS, DECODER)) == vars(copy)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         FeedPartition(PageRequest(0, "c", 1, 10, ("a",)), "t", exact=True),
@@ -93,14 +94,13 @@ def test_a_batch_reader_travels_with_what_its_tasks_need():
         DECODER,
         Position("c", 1, 2, "d"),
     ],
-    ids=lambda value: type(value).__name__,
 )
 def test_values_travel(value):
     """What Spark pickles comes out equal."""
     assert value == pickle.loads(pickle.dumps(value))
 
 
-@pytest.mark.parametrize("kind", [StreamReader, BatchReader])
+@each_case("kind", [StreamReader, BatchReader])
 def test_a_wrong_schema_is_raised_by_the_first_call(kind):
     """An error while Spark makes the reader would hide behind another one of Spark's."""
     reader = kind(OPTIONS, OptionError("the schema's column is not ours", option="schema"))
@@ -109,10 +109,9 @@ def test_a_wrong_schema_is_raised_by_the_first_call(kind):
         reader.initialOffset() if kind is StreamReader else reader.partitions()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [OPTIONS, SegmentPartition(b"bytes"), BatchReader(OPTIONS, DECODER)],
-    ids=lambda value: type(value).__name__,
 )
 def test_nothing_shows_a_secret(value):
     """Spark and loggers print such values."""

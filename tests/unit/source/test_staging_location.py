@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cases import each_case
 from zeh_spark.errors import OptionError
 from zeh_spark.options.given import parse
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.staging_location import HAS_AZURE, opened, parse_staging, told
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "location"),
     [
         ("/mnt/stage/", "/mnt/stage"),
@@ -29,7 +30,7 @@ def test_a_location_is_a_path_or_the_address_of_a_folder(text, location):
     assert location == parse_staging(text)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "location",
     [
         "s3://AKIAID:{}@bucket/stage",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.cases import each_case
 from zeh_spark.store.answer_cache import AnswerCache, key_of
 from zeh_spark.store.interface import Chunk
 
@@ -85,7 +86,7 @@ OTHERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@each_case("name", OTHERS)
 def test_chunks_that_differ_have_other_keys(name: str) -> None:
     """Events that were published again after a restore, at another time, are other bytes."""
     other = CHUNK._replace(**{name: OTHERS[name]})

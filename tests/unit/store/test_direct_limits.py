@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.cases import each_case
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import FEED, chunk, everything, publish, refusal
 from zeh_spark.protocol.direct_reads import (
@@ -51,7 +52,7 @@ class Long(ScratchStore):
         return [Chunk(g, 0, 1, 40, 1, "0a1b2c3d", g, "p", 0, g) for g in numbers]
 
 
-@pytest.mark.parametrize("asked", [{}, {"max_chunks": 55_000}])
+@each_case("asked", [{}, {"max_chunks": 55_000}])
 def test_a_plan_has_at_most_50_000_chunks(asked: dict[str, int]) -> None:
     """A publisher's memory is bounded, whatever a reader asks for."""
     store = Long()
@@ -167,8 +168,8 @@ def interrupted(method: str, upto: int, read: Callable[[Interrupted, list[Chunk]
     assert "" == store.method
 
 
-@pytest.mark.parametrize("upto", [1, 2])
-@pytest.mark.parametrize("method", ["unread", "chunks"])
+@each_case("upto", [1, 2])
+@each_case("method", ["unread", "chunks"])
 def test_a_plan_misses_nothing_that_goes_while_a_late_partition_is_looked_up(
     method: str, upto: int
 ) -> None:
@@ -182,7 +183,7 @@ def test_a_plan_misses_nothing_that_goes_while_a_late_partition_is_looked_up(
     )
 
 
-@pytest.mark.parametrize("upto", [1, 2, 3])
+@each_case("upto", [1, 2, 3])
 def test_a_plan_misses_nothing_that_goes_while_all_partitions_are_scanned(upto: int) -> None:
     """I am told that events are gone, and not given a plan without them."""
     interrupted(
@@ -194,7 +195,7 @@ def test_a_plan_misses_nothing_that_goes_while_all_partitions_are_scanned(upto: 
     )
 
 
-@pytest.mark.parametrize("method", ["scan", "unread"])
+@each_case("method", ["scan", "unread"])
 def test_a_plan_from_the_beginning_begins_after_what_goes_meanwhile(method: str) -> None:
     """`_first` is the oldest event that is left, and the plan says where that is."""
     store = Interrupted()
@@ -205,8 +206,8 @@ def test_a_plan_from_the_beginning_begins_after_what_goes_meanwhile(method: str)
     assert ("", chunks[0].cursor, 1) == (store.method, plan.ranges[0].from_, plan.ranges[0].chunks)
 
 
-@pytest.mark.parametrize("upto", [1, 2])
-@pytest.mark.parametrize(("n", "method"), [(1, "scan"), (2, "chunks"), (2, "frames")])
+@each_case("upto", [1, 2])
+@each_case(("n", "method"), [(1, "scan"), (2, "chunks"), (2, "frames")])
 def test_an_answer_misses_no_chunk_that_goes_meanwhile(n: int, method: str, upto: int) -> None:
     """My task fails by name, and does not get fewer rows."""
     interrupted(method, upto, lambda store, chunks: list(answer(store, chunks, n)))

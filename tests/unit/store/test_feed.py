@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import chunk as chunk_of
 from zeh_spark.protocol import wire
@@ -130,7 +131,7 @@ def test_every_asked_partition_gets_a_checkpoint(
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("hint", "expected"), [(0, 0), (1, 3), (3, 3), (4, 5), (5, 5), (6, 6), (None, 6), (999, 6)]
 )
 def test_page_is_whole_chunks_until_the_hint_is_reached(hint: int | None, expected: int) -> None:
@@ -158,9 +159,7 @@ def test_empty_feed_has_a_concrete_cursor_from_the_beginning() -> None:
     assert (first.cursor, 2) == (last.cursor, len(ids(list(feed.page({0: last.cursor}, 1, None)))))
 
 
-@pytest.mark.parametrize(
-    "cursor", ["", "5", "1.xyz", "01.00000000", "1.00000000 ", "-1.00000000", "_middle"]
-)
+@each_case("cursor", ["", "5", "1.xyz", "01.00000000", "1.00000000 ", "-1.00000000", "_middle"])
 def test_cursor_of_another_form_is_malformed(cursor: str) -> None:
     """A mangled cursor is named."""
     with pytest.raises(Problem) as refused:
@@ -172,7 +171,7 @@ def test_cursor_of_another_form_is_malformed(cursor: str) -> None:
     )
 
 
-@pytest.mark.parametrize("g", [0, 1, 2, 10**17])
+@each_case("g", [0, 1, 2, 10**17])
 def test_cursor_of_another_feed_is_refused(g: int) -> None:
     """A restored or swapped feed does not make me skip events in silence."""
     with pytest.raises(Problem) as refused:
@@ -239,7 +238,7 @@ class Shrinking(ScratchStore):
         return super().scan(feed, after, upto, limit)
 
 
-@pytest.mark.parametrize("scan", [1, 2, 3])
+@each_case("scan", [1, 2, 3])
 def test_retention_while_a_page_is_looked_up_is_never_silent(scan: int) -> None:
     """I read all partitions at once, and retention runs: I am told that events are gone."""
     store = Shrinking(scan)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.cases import each_case
 from zeh_spark.telemetry.access_log import MOST, shown_target
 from zeh_spark.telemetry.request_ids import ids_in, trace_in
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
-@pytest.mark.parametrize("given", [b"a", b"7f3-A_b.c:9", b"x" * 100])
+@each_case("given", [b"a", b"7f3-A_b.c:9", b"x" * 100])
 def test_a_valid_request_id_is_taken(given):
     assert (given.decode(), None) == ids_in([(b"host", b"x"), (b"x-request-id", given)])
 
 
-@pytest.mark.parametrize("given", [b"", b"x" * 101, b"a b", b"a\nb", b"a\x00", b"\xc3\xa4", b'"a"'])
+@each_case("given", [b"", b"x" * 101, b"a b", b"a\nb", b"a\x00", b"\xc3\xa4", b'"a"'])
 def test_any_other_request_id_is_replaced(given):
     """It would be written into logs and answers."""
     made, _ = ids_in([(b"x-request-id", given)])
@@ -31,7 +30,7 @@ def test_a_trace_is_taken():
     assert (TRACE, SPAN) == trace_in(f"cc-{TRACE}-{SPAN}-01-more".encode())
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         "", "00", f"00-{TRACE}-{SPAN}", f"00-{TRACE}-{SPAN}-01-more", f"ff-{TRACE}-{SPAN}-01",
@@ -42,7 +41,7 @@ def test_a_trace_that_is_not_valid_is_left_out(value):
     assert trace_in(value.encode()) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     "query, shown",
     [
         ("", "/orders"),
