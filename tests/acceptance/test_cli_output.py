@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -232,31 +234,52 @@ def test_tail_reads_a_publisher_that_does_not_tell_its_partitions(raw_server: Ra
     assert 2 == call("tail", raw_server.url).returncode
 
 
-@pytest.mark.parametrize("command", ["publish", "backup", "prune"])
 def test_long_work_shows_a_bar_on_a_terminal(
-    env: dict[str, str], run: Run, store_url: str, tmp_path: Path, command: str
+    env: dict[str, str], run: Run, store_url: str, tmp_path: Path
 ) -> None:
     """I see how far it is; without a terminal, or with --quiet, nothing is in the way."""
     run("create", "orders")
     (tmp_path / "a.ndjson").write_text("1\n" * 20_000)
-    run("load", "orders", "a.ndjson")
     with published(store_url) as base, (tmp_path / "a.ndjson").open("rb") as stdin:
-        words = {
-            "publish": ["publish", f"{base}/orders", "--producer", "p"],
-            "backup": ["backup", "copy.db"],
-            "prune": ["prune", "orders", "--size", "1", "--now"],
-        }[command]
-        ours, theirs = pty.openpty()
-        subprocess.run(
-            [*COMMAND, *words], env=env, cwd=tmp_path, stdin=stdin, stderr=theirs,
-            stdout=subprocess.DEVNULL, check=True, timeout=60,
-        )  # fmt: skip
-        shown = os.read(ours, 65_536)
-        os.close(theirs)
-        os.close(ours)
+        calls = {
+            "Loading": ["load", "orders", "a.ndjson"],
+            "Publishing": ["publish", f"{base}/orders", "--producer", "p"],
+            "Auditing": ["audit", f"{base}/orders"],
+            "Copying": ["backup", "copy.db"],
+            "Removing": ["prune", "orders", "--size", "1", "--now"],
+        }
+        shown = on_terminal(each_of([*calls.values()]), env=env, cwd=tmp_path, stdin=stdin)
 
-    label = {"publish": b"Publishing", "backup": b"Copying", "prune": b"Removing"}[command]
-    assert label in shown and b"100%" in shown
+    for label, words in calls.items():
+        part = shown.partition(f"<{words[0]}>")[2].partition("<0>")[0]
+        assert label in part and "100%" in part, shown
+
+
+def each_of(calls: list[list[str]]) -> str:
+    """A program that runs commands, each between its name and its exit code."""
+    return (
+        "import sys\nfrom zeh_spark.cli.main import zeh_spark\n"
+        f"for words in {calls}:\n"
+        "    print(f'<{words[0]}>', file=sys.stderr)\n"
+        "    try: zeh_spark(words)\n"
+        "    except SystemExit as exc: print(f'<{exc.code}>', file=sys.stderr)\n"
+    )
+
+
+def on_terminal(program: str, **given: Any) -> str:
+    """What a program shows on a terminal, on standard error."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stderr=theirs, stdout=subprocess.DEVNULL, **given
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # all who could write to it have ended
+            while more := os.read(ours, 65_536):
+                shown += more
+        os.close(ours)
+    assert 0 == process.returncode
+    return shown.decode()
 
 
 OBEYED = "\x07\x1b]0;taken\x07\x1b[2J\x7f\x9b31m\u202e\u2066\r"
@@ -414,4 +437,5 @@ def test_store_commands_name_the_extra(env: dict[str, str]) -> None:
 
     lines = done.stderr.splitlines()
     assert 4 == len(lines)
+    assert all(each.startswith("Error: this command needs ") for each in lines)
     assert all(each.endswith('Install it: pip install "zeh-spark[publisher]"') for each in lines)

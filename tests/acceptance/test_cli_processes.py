@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -37,12 +36,17 @@ def serving(env: dict[str, str], *words: str) -> Iterator[tuple[str, subprocess.
 
 
 def test_serve_prints_the_address_of_each_feed(run: Run, env: dict[str, str]) -> None:
-    """I see what to give to consumers."""
+    """I see what to give to consumers. A second server on the file, whose limits the first would
+    not know of, is refused.
+    """
     run("create", "orders", "--partitions", "1")
     run("create", "flights", "--partitions", "8")
     with serving(env) as (base, server):
         assert server.stdout
         lines = [server.stdout.readline() for _ in range(2)]
+        second = run("serve", "--port", "0")
+    assert 1 == second.returncode
+    assert "is served by another process already" in second.stderr
     assert [f"  {base}/flights  8 partitions\n", f"  {base}/orders  1 partition\n"] == lines
 
 
@@ -57,20 +61,8 @@ def test_served_feed_forgets_by_itself(run: Run, env: dict[str, str]) -> None:
             assert time.monotonic() < end
 
 
-def test_second_server_on_one_file_is_refused(run: Run, env: dict[str, str]) -> None:
-    """Two servers would not know of each other's limits."""
-    run("create", "orders")
-    with serving(env):
-        said = run("serve", "--port", "0")
-    assert 1 == said.returncode
-    assert "is served by another process already" in said.stderr
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_serve_stops_within_seconds_despite_long_polls(
-    run: Run, env: dict[str, str], number: signal.Signals
-) -> None:
-    """Ctrl-C, or the service manager, ends it in order."""
+def test_serve_stops_at_ctrl_c_despite_long_polls(run: Run, env: dict[str, str]) -> None:
+    """It ends in order, as for the service manager (`tests/integration/test_draining.py`)."""
     run("create", "orders", "--partitions", "1")
     answers: list[int] = []
     with serving(env) as (base, server):
@@ -82,7 +74,7 @@ def test_serve_stops_within_seconds_despite_long_polls(
         poll.start()
         while not _established(base):
             pass
-        server.send_signal(number)
+        server.send_signal(signal.SIGINT)
         code = server.wait(30)
         poll.join()
     assert (0, [200]) == (code, answers)
@@ -144,39 +136,6 @@ def test_tail_ends_in_silence_when_the_pipe_is_closed(
     assert (0, f'"{"x" * 200}"\n', "") == (done.returncode, done.stdout, done.stderr)
 
 
-def test_load_shows_a_bar_on_a_terminal(env: dict[str, str], run: Run, tmp_path: Path) -> None:
-    """I see how far a long load is."""
-    run("create", "orders")
-    (tmp_path / "a.ndjson").write_text("1\n" * 20_000)
-    ours, theirs = pty.openpty()
-    subprocess.run(
-        [*COMMAND, "load", "orders", "a.ndjson"], env=env, cwd=tmp_path, stderr=theirs,
-        stdout=subprocess.DEVNULL, check=True, timeout=60,
-    )  # fmt: skip
-    os.close(theirs)
-    shown = os.read(ours, 65_536)
-    os.close(ours)
-    assert b"Loading" in shown and b"100%" in shown
-
-
-def test_audit_shows_a_bar_on_a_terminal(
-    env: dict[str, str], store_url: str, run: Run, tmp_path: Path
-) -> None:
-    """I see how far it is."""
-    run("create", "orders", "--partitions", "2")
-    run("load", "orders", "-", stdin="1\n" * 20_000)
-    ours, theirs = pty.openpty()
-    with published(store_url) as base:
-        subprocess.run(
-            [*COMMAND, "audit", f"{base}/orders"], env=env, cwd=tmp_path, stderr=theirs,
-            stdout=subprocess.DEVNULL, check=True, timeout=60,
-        )  # fmt: skip
-    os.close(theirs)
-    shown = os.read(ours, 65_536)
-    os.close(ours)
-    assert b"Auditing" in shown and b"100%" in shown
-
-
 @pytest.mark.kill
 def test_killed_load_leaves_nothing_visible(
     run: Run, env: dict[str, str], store_url: str, tmp_path: Path
@@ -197,19 +156,6 @@ def test_killed_load_leaves_nothing_visible(
     with published(store_url) as base:
         found = run("tail", f"{base}/orders", "--from", "first", "--no-follow").stdout
     assert (0, "1\n") == (before, found)
-
-
-def test_without_the_extra_the_command_says_what_to_install(env: dict[str, str]) -> None:
-    """`pip install zeh-spark` alone has no server framework."""
-    program = (
-        "import sys; sys.modules['sqlalchemy'] = None; sys.argv[1:] = ['create', 'x']\n"
-        "from zeh_spark.cli.main import main\nmain()"
-    )
-    said = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
-    )
-    needs = 'Error: this command needs sqlalchemy. Install it: pip install "zeh-spark[publisher]"'
-    assert (1, f"{needs}\n") == (said.returncode, said.stderr)
 
 
 def _staged(file: Path) -> bool:
