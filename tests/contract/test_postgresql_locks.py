@@ -115,15 +115,12 @@ def test_reads_behind_a_lock_end_and_others_go_on(store: SqlStore, site: Postgre
     """More reads than there are connections wait for one table: the process does not stop."""
     publish(store, chunk(0, b"1"))
     with table_locked(site, "chunks"):
-        began = time.monotonic()
         with ThreadPoolExecutor(READERS) as pool:
             stuck = [pool.submit(store.scan, FEED, 0, 9, 9) for _ in range(READERS)]
             assert [] == store.tokens()
             raised = [each.exception() for each in stuck]
-        lasted = time.monotonic() - began
     assert [StoreBusyError] * READERS == [type(each) for each in raised]
     assert all("lock timeout" in str(each) for each in raised)
-    assert lasted < TURN_SECONDS
     assert [b"1"] == data(store)
 
 
@@ -178,9 +175,9 @@ def test_failure_of_the_database_is_told_to_a_whole_group_at_once(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twenty commits that wait for a lock that does not come wait for it together."""
-    set_lock_timeout(monkeypatch, "300ms")
+    set_lock_timeout(monkeypatch, "1s")
     with feed_locked(store):
         began = time.monotonic()
         raised = in_threads(20, lambda number: store.producer(FEED, f"p{number}"))
     assert [StoreBusyError] * 20 == [type(each) for each in raised]
-    assert time.monotonic() - began < 10 * 0.3
+    assert time.monotonic() - began < 10  # and not 20

@@ -22,14 +22,11 @@ import requests
 from tests import postgresql
 from tests.fix_middlemen import Proxy
 from tests.fix_publisher import served
+from tests.patience import PATIENCE
 from tests.store_contract.writers import until
-from zeh_spark.network.draining import CLOSE_SECONDS, POLL_SECONDS
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish
-
-SLACK = 4.0
-"""Seconds by which a busy machine may be late."""
 
 
 @pytest.fixture
@@ -52,9 +49,9 @@ def end_of(base: str) -> str:
     return f"{base}/orders?n=1&cursor0={lines['cursor']}"
 
 
-def stopped(process: subprocess.Popen[str], within: float) -> int:
+def stopped(process: subprocess.Popen[str]) -> int:
     """Wait until the process has ended, and return its exit code."""
-    return process.wait(within + SLACK)
+    return process.wait(PATIENCE)
 
 
 def test_it_answers_while_it_drains_and_closes_each_connection(store: Path) -> None:
@@ -65,7 +62,7 @@ def test_it_answers_while_it_drains_and_closes_each_connection(store: Path) -> N
         process.send_signal(signal.SIGTERM)
         until(lambda: reader.get(end, timeout=30).headers.get("Connection") == "close")
         after = reader.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
-        assert 0 == stopped(process, 5)
+        assert 0 == stopped(process)
     assert (200, 200) == (before.status_code, after.status_code)
     assert before.content == after.content
     assert (None, "close") == tuple(each.headers.get("Connection") for each in (before, after))
@@ -90,7 +87,7 @@ def test_long_polls_end_soon_while_it_drains(store: Path) -> None:
         ask()  # one that comes meanwhile
         took = time.monotonic() - begin
     assert [(200, "close")] * 2 == answers
-    assert took < 2 * POLL_SECONDS + SLACK
+    assert took < 60  # and not 120
 
 
 def _connections(process: subprocess.Popen[str]) -> int:
@@ -105,7 +102,7 @@ def test_second_signal_ends_it_at_once(store: Path, number: signal.Signals) -> N
         process.send_signal(number)
         until(lambda: requests.get(end_of(base), timeout=30).headers.get("Connection") == "close")
         process.send_signal(number)
-        assert 128 + number == stopped(process, 0)
+        assert 128 + number == stopped(process)
 
 
 def test_answers_that_do_not_end_are_cut_after_the_grace(store: Path) -> None:
@@ -118,7 +115,7 @@ def test_answers_that_do_not_end_are_cut_after_the_grace(store: Path) -> None:
         )
         until(lambda: _connections(process) > 0)
         process.send_signal(signal.SIGTERM)
-        assert 0 == stopped(process, 0.5)
+        assert 0 == stopped(process)
 
 
 @pytest.mark.slow
@@ -140,7 +137,7 @@ def test_a_database_that_hangs_does_not_keep_it(postgresql_server: postgresql.Se
         waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
         until(lambda: postgresql_server.execute(waits)[0][0] > 0)
         process.send_signal(signal.SIGTERM)
-        assert 0 == stopped(process, 1 + CLOSE_SECONDS)
+        assert 0 == stopped(process)
         holder.rollback()
         asking.join()
 
@@ -166,7 +163,7 @@ def test_it_stops_while_it_prunes(tmp_path: Path) -> None:
         with served(url) as (_, process):
             until(lambda: next(each.events for each in store.feeds()) < before, seconds=60)
             process.send_signal(signal.SIGTERM)
-            code = stopped(process, 3 + CLOSE_SECONDS)
+            code = stopped(process)
             left = next(each.events for each in store.feeds())
     assert 0 == code
     assert 1024 < left < before
@@ -300,7 +297,7 @@ def test_publishers_are_replaced_one_after_the_other_without_an_error(
             for port, process in old:
                 stack.enter_context(replaceable(url, balancer))
                 process.send_signal(signal.SIGTERM)
-                assert 0 == stopped(process, 1 + 3 + CLOSE_SECONDS)
+                assert 0 == stopped(process)
                 balancer.remove(port)
                 some = len(load.got)
                 until(lambda some=some: load.errors or len(load.got) > some + 20, seconds=60)

@@ -44,7 +44,7 @@ def test_an_address_that_never_answered_fails_soon(host):
     with pytest.raises(UnavailableError, match=NOT_RUNNING) as caught:
         asked(Transport(soon(url)))
 
-    assert 5 > time.monotonic() - begun
+    assert 60 > time.monotonic() - begun  # retryTimeout is 120 s
     assert url in str(caught.value)
     assert caught.value.help.endswith("#the-publisher-cannot-be-reached")
 

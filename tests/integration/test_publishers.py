@@ -7,7 +7,6 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -216,21 +215,20 @@ def test_a_pooler_before_the_database_changes_nothing(
         until(lambda: caught_up(url, reader), seconds=30)
         reader.stop()
         check(url, writers, reader)
-        assert seconds_until_awake(*bases) < 5
+        check_awakened(*bases)
 
 
-def seconds_until_awake(base: str, other: str) -> float:
-    """How long a reader that waits at one publisher waits for what the other commits."""
+def check_awakened(base: str, other: str) -> None:
+    """Check that a reader that waits at one publisher gets what the other commits before its
+    request has taken too long.
+    """
     ends = {f"cursor{each}": "_last" for each in range(2)}
-    url = f"{base}/orders?{urlencode({'n': 2, 'wait': 30, **ends})}"
+    url = f"{base}/orders?{urlencode({'n': 2, 'wait': 60, **ends})}"
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(requests.get, url, timeout=60)
+        waiting = pool.submit(requests.get, url, timeout=30)
         until(lambda: 'zeh_waiting_readers{feed="orders"} 1.0' in metrics_of(base), seconds=10)
         assert Caller(f"{other}/orders").publish(Who(0, producer="late"), "late").status == 200
-        begun = time.monotonic()
-        answer = waiting.result()
-    assert "late" in answer.text
-    return time.monotonic() - begun
+        assert "late" in waiting.result().text
 
 
 def metrics_of(base: str) -> str:
