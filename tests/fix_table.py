@@ -69,8 +69,12 @@ class Database(ABC):
         name = table.get("table", "outbox")
         self.execute(f"CREATE TABLE {name} ({self.id}, {columns})")
         feed = self.feed(**table)
-        self.run(feed.ddl())
+        self.apply(feed.ddl())
         return feed
+
+    def apply(self, statements: Sequence[str]) -> None:
+        """As a service's own migration."""
+        self.run(statements)
 
     def close(self) -> None:
         for feed in self._feeds:
@@ -99,6 +103,11 @@ class PostgresqlDatabase(Database):
         file.write_text("\n".join(statements))
         file.chmod(0o644)
         self.server.run("psql", "-qX", "-v", "ON_ERROR_STOP=1", "-d", self.name, "-f", str(file))
+
+    def apply(self, statements: Sequence[str]) -> None:
+        with closing(self.connect(autocommit=True)) as connection:
+            for each in statements:
+                connection.execute(each)
 
     def close(self) -> None:
         super().close()
@@ -170,7 +179,7 @@ def broken(database: Database, changes: Sequence[str] = ()) -> None:
     more = "" if database.kind == "postgresql" else " AUTOINCREMENT"
     database.execute(f"CREATE TABLE outbox (id {kind} PRIMARY KEY{more}, {COLUMNS})")
     database.execute(ROWS)
-    database.run(database.feed().ddl())
+    database.apply(database.feed().ddl())
     for each in changes:
         database.execute(each)
 

@@ -180,39 +180,25 @@ def refused_with_the_repair(database: Database, fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("fault", POSTGRESQL_FAULTS)
-def test_table_in_postgresql_that_misses_something_is_refused(
+def test_table_in_postgresql_that_misses_something_is_repaired_by_what_is_printed(
     postgresql_database: Database, fault: str
 ) -> None:
-    """I read what is wrong, and the statements that repair it."""
+    """I read what is wrong, and the statements that repair it. I paste them, also twice: rows are
+    kept, and come before all others.
+    """
     refused_with_the_repair(postgresql_database, POSTGRESQL_FAULTS[fault])
-
-
-@pytest.mark.parametrize("fault", POSTGRESQL_FAULTS)
-def test_table_in_postgresql_is_repaired_by_what_is_printed(
-    postgresql_database: Database, fault: str
-) -> None:
-    """I paste it, also twice: rows are kept, and come before all others."""
-    changes, settings, _, _ = POSTGRESQL_FAULTS[fault]
-    broken(postgresql_database, changes)
-    repaired_by_what_is_printed(postgresql_database, settings)
+    repaired_by_what_is_printed(postgresql_database, POSTGRESQL_FAULTS[fault][1])
 
 
 @pytest.mark.parametrize("fault", SQLITE_FAULTS)
-def test_table_in_sqlite_that_misses_something_is_refused(
+def test_table_in_sqlite_that_misses_something_is_repaired_by_what_is_printed(
     sqlite_database: Database, fault: str
 ) -> None:
-    """I read what is wrong, and the statements that repair it."""
+    """I read what is wrong, and the statements that repair it. I paste them, also twice: rows are
+    kept.
+    """
     refused_with_the_repair(sqlite_database, SQLITE_FAULTS[fault])
-
-
-@pytest.mark.parametrize("fault", SQLITE_FAULTS)
-def test_table_in_sqlite_is_repaired_by_what_is_printed(
-    sqlite_database: Database, fault: str
-) -> None:
-    """I paste it, also twice: rows are kept."""
-    changes, settings, _, _ = SQLITE_FAULTS[fault]
-    broken(sqlite_database, changes)
-    repaired_by_what_is_printed(sqlite_database, settings)
+    repaired_by_what_is_printed(sqlite_database, SQLITE_FAULTS[fault][1])
 
 
 @pytest.mark.parametrize(

@@ -17,56 +17,60 @@ SHORT = ["v", "t", "i", "d", "f", "h0", "c1", "c2", "found", "picked"]
 """What we may call something ourselves."""
 
 
-@pytest.mark.parametrize("name", NAMES + SHORT)
-def test_columns_may_have_any_name_as_data_header_and_key(database: Database, name: str) -> None:
+def test_columns_may_have_any_name_as_data_header_and_key(database: Database) -> None:
     """I need not rename them."""
-    quoted = '"' + name.replace('"', '""') + '"'
-    settings = {"data": [name, "other"], "headers": [name], "partition_by": name, "partitions": 2}
-    feed = database.served(f"{quoted} text, other text", **settings)
-    database.execute(f"INSERT INTO outbox ({quoted}, other) VALUES ('x', 'y'), ('z', 'y')")
-    found = sorted(read(feed).events, key=lambda event: event["data"][name])
-    assert [({name: "x", "other": "y"}, {name: "x"}), ({name: "z", "other": "y"}, {name: "z"})] == [
-        (event["data"], event["headers"]) for event in found
-    ]
+    for number, name in enumerate(NAMES + SHORT):
+        quoted = '"' + name.replace('"', '""') + '"'
+        settings = {"data": [name, "other"], "headers": [name], "partition_by": name}
+        table = f"box{number}"
+        feed = database.served(f"{quoted} text, other text", table=table, partitions=2, **settings)
+        database.execute(f"INSERT INTO {table} ({quoted}, other) VALUES ('x', 'y'), ('z', 'y')")
+        found = sorted(read(feed).events, key=lambda event: event["data"][name])
+        assert [
+            ({name: "x", "other": "y"}, {name: "x"}),
+            ({name: "z", "other": "y"}, {name: "z"}),
+        ] == [(event["data"], event["headers"]) for event in found]
 
 
-@pytest.mark.parametrize("name", NAMES + SHORT)
-def test_rows_come_in_order_of_ids_of_any_name(database: Database, name: str) -> None:
+def test_rows_come_in_order_of_ids_of_any_name(database: Database) -> None:
     """Whatever the id is called, and however the database reads the table."""
-    quoted = '"' + name.replace('"', '""') + '"'
-    database.id = database.id.replace("id ", f"{quoted} ", 1)
-    feed = database.served("data integer, k text", id=name, partition_by="k", partitions=2)
-    values = ", ".join(f"({key}, {9 - key}, 'k{key % 3}')" for key in (3, 1, 2, 5, 4))
-    database.execute(f"INSERT INTO outbox ({quoted}, data, k) VALUES {values}")
     if isinstance(database, PostgresqlDatabase):
         for each in ("indexscan", "bitmapscan", "indexonlyscan"):
             database.execute(f"ALTER DATABASE {database.name} SET enable_{each} = off")
-    first = read(feed, n=1, hint=2)
-    assert ([8, 7], [6, 5, 4]) == (first.data, read(feed, first.cursors, n=1).data)
+    column = database.id
+    for number, name in enumerate(NAMES + SHORT):
+        quoted = '"' + name.replace('"', '""') + '"'
+        database.id = column.replace("id ", f"{quoted} ", 1)
+        settings = {"table": f"box{number}", "id": name, "partition_by": "k", "partitions": 2}
+        feed = database.served("data integer, k text", **settings)
+        values = ", ".join(f"({key}, {9 - key}, 'k{key % 3}')" for key in (3, 1, 2, 5, 4))
+        database.execute(f"INSERT INTO box{number} ({quoted}, data, k) VALUES {values}")
+        first = read(feed, n=1, hint=2)
+        found = first.data, read(feed, first.cursors, n=1).data
+        assert (name, [8, 7], [6, 5, 4]) == (name, *found)
 
 
-@pytest.mark.parametrize("name", ["v", "i", "t", "c0", "Tx No", "%d"])
-def test_rows_come_in_order_of_transactions_of_any_name(
-    postgresql_database: Database, name: str
-) -> None:
+def test_rows_come_in_order_of_transactions_of_any_name(postgresql_database: Database) -> None:
     """Whatever `tx` is called."""
-    feed = postgresql_database.served("data integer", tx=name)
-    for key in (3, 1, 2):
-        postgresql_database.execute(f"INSERT INTO outbox (id, data) VALUES ({key}, {key})")
-    first = read(feed, hint=1)
-    assert ([3], [1, 2]) == (first.data, read(feed, first.cursors).data)
+    for number, name in enumerate(["v", "i", "t", "c0", "Tx No", "%d"]):
+        feed = postgresql_database.served("data integer", table=f"box{number}", tx=name)
+        for key in (3, 1, 2):
+            row = f"INSERT INTO box{number} (id, data) VALUES ({key}, {key})"
+            postgresql_database.execute(row)
+        first = read(feed, hint=1)
+        assert (name, [3], [1, 2]) == (name, first.data, read(feed, first.cursors).data)
 
 
-@pytest.mark.parametrize("name", ["Order", "my table", 'a"b', "per%cent", "a:b", "it's", "ä", "v"])
-def test_tables_may_have_any_name(database: Database, name: str) -> None:
+def test_tables_may_have_any_name(database: Database) -> None:
     """I need not rename them either."""
-    quoted = '"' + name.replace('"', '""') + '"'
-    database.execute(f"CREATE TABLE {quoted} ({database.id}, data text)")
-    feed = database.feed(table=name)
-    database.run(feed.ddl(retention=True))
-    database.execute(f"INSERT INTO {quoted} (data) VALUES ('1'), ('2')")
-    database.execute(f"DELETE FROM {quoted} WHERE id = 1")
-    assert [2] == read(feed).data
+    for name in ("Order", "my table", 'a"b', "per%cent", "a:b", "it's", "ä", "v"):
+        quoted = '"' + name.replace('"', '""') + '"'
+        database.execute(f"CREATE TABLE {quoted} ({database.id}, data text)")
+        feed = database.feed(table=name)
+        database.run(feed.ddl(retention=True))
+        database.execute(f"INSERT INTO {quoted} (data) VALUES ('1'), ('2')")
+        database.execute(f"DELETE FROM {quoted} WHERE id = 1")
+        assert (name, [2]) == (name, read(feed).data)
 
 
 def test_stored_partition_may_have_any_name(database: Database) -> None:
