@@ -146,7 +146,7 @@ def test_program_that_is_killed_continues_by_asking(
     """SIGKILL before, in and after any request, which may still land after the next start: each
     event is there once, and my program keeps no state (EX-06).
     """
-    kills, total, killing = 12, 600, Killing()
+    kills, total, killing = 6, 300, Killing()
     told: list[int] = []
     chance = random.Random(7)
     gateway.fate = killing
