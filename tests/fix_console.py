@@ -125,7 +125,7 @@ class Site:
         """A new token with these rights, known to the publisher at once."""
         text, token = new_token(name, grants, self.store.now())
         self.store.add_token(token)
-        eventually(lambda: self.get(token=text).status_code != 401, 10)
+        eventually(lambda: self.get(token=text).status_code != 401)
         return text
 
     def caller(self, feed: str, token: str) -> Caller:

@@ -187,7 +187,7 @@ def test_upgrade_waits_for_a_commit_under_way(site: PostgresqlSite, store: SqlSt
             " UPDATE zeroeventhub.store SET version = 99; COMMIT",
             site._databases[-1],
         )
-        until(site.somebody_waits_for_a_lock, seconds=10)
+        until(site.somebody_waits_for_a_lock)
         go_on.set()
         writing.result(30)
         upgrading.result(30)

@@ -31,8 +31,6 @@ SERVE = [sys.executable, "-m", "zeh_spark.cli", "serve", "--port", "0"]
 REFUSED = b"HTTP/1.1 503 Service Unavailable"
 READER = (Grant(Right.READ, "*"),)
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @dataclass
 class Serving:

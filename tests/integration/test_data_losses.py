@@ -17,7 +17,6 @@ from zeh_spark.store import direct_plans
 from zeh_spark.store.interface import Retention
 from zeh_spark.testing import publish, running_publisher
 
-pytestmark = pytest.mark.timeout(60)
 WAYS = ["driver", "executors"]
 ON = {"failOnDataLoss": "false"}
 

@@ -92,7 +92,7 @@ def test_a_role_without_rights_on_tables_runs_a_publisher(
         publish(store, "orders", range(3))
         store.set_retention("orders", replace(store.retention("orders"), bytes=1))
         with served(runtime) as (base, _):
-            until(lambda: next(each.events for each in store.feeds()) == 0, seconds=60)
+            until(lambda: next(each.events for each in store.feeds()) == 0)
             store.set_retention("orders", replace(store.retention("orders"), bytes=None))
             with Producer(f"{base}/orders", "till-7").batch() as batch:
                 batch.add({"order": 17})

@@ -15,8 +15,6 @@ from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
 from zeh_spark.protocol import direct_reads as wire
 
-pytestmark = pytest.mark.timeout(60)
-
 USUAL = (Sent(5), Sent(7))
 
 

@@ -17,8 +17,6 @@ from zeh_spark.source.direct_tasks import DirectPartition
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.store.interface import Retention
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def reader(publisher, **given):
     options = {"url": publisher.url, "retryTimeout": "5s", "fetch": "executors", **given}

@@ -42,8 +42,6 @@ from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.testing import publish, running_publisher
 
-pytestmark = pytest.mark.timeout(60)
-
 EVENTS, EVENT_BYTES = 750, 3000
 """Events of each partition, and bytes of one."""
 

@@ -22,8 +22,6 @@ from zeh_spark.protocol.direct_reads import PlanRequest
 from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.store import direct_plans, direct_reads
 
-pytestmark = pytest.mark.timeout(60)
-
 TYPE = {"content_type": wire.CONTENT_TYPE}
 
 

@@ -19,8 +19,6 @@ from tests.store_contract.writers import until
 from zeh_spark.errors import StoreError
 from zeh_spark.testing import publish, running_publisher
 
-pytestmark = pytest.mark.timeout(60)
-
 ALL_PLANS, ALL_ANSWERS = 64, 256
 """The limits that the documentation names."""
 

@@ -26,8 +26,6 @@ from zeh_spark.source.options import SourceOptions
 from zeh_spark.store.interface import Retention
 from zeh_spark.testing import publish, running_publisher
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class SlowStore(ScratchStore):
     """A store that takes a while to make a plan."""

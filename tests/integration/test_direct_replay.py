@@ -13,8 +13,6 @@ from zeh_spark.errors import ReplayError
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish, running_publisher
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def batch(publisher, start):

@@ -30,8 +30,6 @@ from zeh_spark.protocol.direct_reads import PlannedRange
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions
 
-pytestmark = pytest.mark.timeout(20)
-
 MIDDLE = "7.0a1b2c3d"
 PAGE = LINE + b'{"partition":0,"cursor":"c1"}\n'
 

@@ -20,8 +20,6 @@ from zeh_spark.protocol import direct_reads as wire
 from zeh_spark.store import direct_plans, direct_reads
 from zeh_spark.testing import publish, running_publisher
 
-pytestmark = pytest.mark.timeout(60)
-
 RANGES, BYTES = 10_000, 8 << 20
 """The limits that the description of the API names."""
 

@@ -15,8 +15,6 @@ from zeh_spark.retention.rules import prune
 from zeh_spark.source import stream_driver
 from zeh_spark.store.interface import Retention
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def directly(publisher, **given):
     return {"url": publisher.url, "fetch": "executors", **given}

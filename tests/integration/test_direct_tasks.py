@@ -24,8 +24,6 @@ from zeh_spark.errors import AccessError
 from zeh_spark.protocol import direct_reads as wire
 from zeh_spark.protocol.direct_reads import PlannedRange
 
-pytestmark = pytest.mark.timeout(20)
-
 MIB = 1 << 20
 
 

@@ -20,8 +20,6 @@ from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.testing import publish, running_publisher
 
-pytestmark = pytest.mark.timeout(60)
-
 ROWS = [(partition, number) for partition in range(4) for number in range(100)]
 
 

@@ -11,8 +11,6 @@ import pytest
 
 from zeh_spark.errors import OptionError
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def replaced(publisher, relay, start):

@@ -20,8 +20,6 @@ from zeh_spark.errors import StoreError
 from zeh_spark.store.interface import FeedState
 from zeh_spark.testing import publish, running_publisher
 
-pytestmark = pytest.mark.timeout(40)
-
 SOON = 10
 """Seconds within which a reader wakes that would wait for 50."""
 

@@ -161,7 +161,7 @@ def test_it_stops_while_it_prunes(tmp_path: Path) -> None:
         store.set_retention("orders", keep)
         before = next(each.events for each in store.feeds())
         with served(url) as (_, process):
-            until(lambda: next(each.events for each in store.feeds()) < before, seconds=60)
+            until(lambda: next(each.events for each in store.feeds()) < before)
             process.send_signal(signal.SIGTERM)
             code = stopped(process)
             left = next(each.events for each in store.feeds())
@@ -278,7 +278,7 @@ def replaceable(url: str, balancer: Balancer) -> Iterator[tuple[int, subprocess.
     """A publisher in rotation; gives its port."""
     with served(url, "--drain-delay", "1s") as (base, process):
         balancer.add(port_of(base))
-        until(lambda: balancer.sends_to(port_of(base)), seconds=30)
+        until(lambda: balancer.sends_to(port_of(base)))
         yield port_of(base), process
 
 
@@ -293,14 +293,14 @@ def test_publishers_are_replaced_one_after_the_other_without_an_error(
     with closing(Balancer()) as balancer, ExitStack() as stack:
         old = [stack.enter_context(replaceable(url, balancer)) for _ in range(2)]
         with Load(balancer.address) as load:
-            until(lambda: len(load.got) > 20, seconds=60)
+            until(lambda: len(load.got) > 20)
             for port, process in old:
                 stack.enter_context(replaceable(url, balancer))
                 process.send_signal(signal.SIGTERM)
                 assert 0 == stopped(process)
                 balancer.remove(port)
                 some = len(load.got)
-                until(lambda some=some: load.errors or len(load.got) > some + 20, seconds=60)
+                until(lambda some=some: load.errors or len(load.got) > some + 20)
     assert ([], []) == (load.errors, balancer.lost)
     assert load.published == load.got
     assert [] == [each.message for each in caplog.records if "trying again" in each.message]

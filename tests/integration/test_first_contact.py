@@ -21,7 +21,6 @@ from zeh_spark.publish import Producer
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.stream import StreamReader
 
-pytestmark = pytest.mark.timeout(60)
 NOT_RUNNING = r"Is the publisher running\? .*check 'url', or set 'retryTimeout' to wait longer"
 
 

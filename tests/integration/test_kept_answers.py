@@ -26,8 +26,6 @@ from zeh_spark.store import direct_reads as store_reads
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.testing import publish, running_publisher
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Replaceable:
     """A store that can be replaced by another one, as a restore replaces it under its publisher."""

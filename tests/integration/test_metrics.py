@@ -40,7 +40,7 @@ def test_what_is_published_and_read_is_counted_by_feed(publisher, caller):
     again = caller.commit(Who(), chunks)
     page = requests.get(f"{publisher.url}?n=2&cursor0=_first&cursor1=_first", timeout=30)
     requests.get(f"{publisher.url}?n=2&cursor0=_first&cursor1=_first", timeout=30)
-    eventually(lambda: Scrape(publisher.base)("zeh_feed_head", feed="orders") == 1, 30)
+    eventually(lambda: Scrape(publisher.base)("zeh_feed_head", feed="orders") == 1)
     seen = Scrape(publisher.base)
 
     assert again.short == (200, "already-committed")
@@ -128,7 +128,7 @@ def test_the_lag_of_each_consumer_is_told(publisher):
     assert 0 < first("zeh_consumer_lag_seconds", cursorset="slow", n="2") < 300
 
     publisher.publish(1)
-    eventually(lambda: Scrape(publisher.base)("zeh_consumer_lag_events", cursorset="fast") == 1, 30)
+    eventually(lambda: Scrape(publisher.base)("zeh_consumer_lag_events", cursorset="fast") == 1)
 
 
 def test_a_long_feed_is_counted_in_parts(publisher, monkeypatch):
@@ -170,10 +170,10 @@ def test_readers_that_wait_and_connections_are_told(publisher):
             target=requests.get, args=(f"{base}/orders?{query}",), kwargs={"timeout": 90}
         )
         waiting.start()
-        eventually(lambda: Scrape(base)("zeh_waiting_readers", feed="orders") == 1, 30)
+        eventually(lambda: Scrape(base)("zeh_waiting_readers", feed="orders") == 1)
         publisher.publish(1, partition=0)
         waiting.join(30)
-        eventually(lambda: Scrape(base)("zeh_waiting_readers", feed="orders") == 0, 30)
+        eventually(lambda: Scrape(base)("zeh_waiting_readers", feed="orders") == 0)
 
 
 def served_here(publisher):
@@ -189,7 +189,7 @@ def test_a_store_that_fails_is_told_and_the_rest_still_there(tmp_path):
             assert Scrape(base)("zeh_store_up") == 1
             with closing(sqlite3.connect(file)) as connection:
                 connection.execute("ALTER TABLE feeds RENAME TO others")
-            eventually(lambda: Scrape(base)("zeh_store_up") == 0, 30)
+            eventually(lambda: Scrape(base)("zeh_store_up") == 0)
             seen = Scrape(base)
 
     assert seen("zeh_requests_total", route="/metrics") > 0

@@ -59,7 +59,7 @@ def exported(tmp_path_factory):
         caller.publish(who.but(batch=1, run="r2"), 4)
         assert (403, "fenced") == caller.commit(who.but(batch=2)).short
         requests.get(f"{base}/orders?n=1&cursor0=_first&cursorset=warehouse", timeout=30)
-        eventually(lambda: Scrape(base)("zeh_consumer_lag_events") == 4, 30)
+        eventually(lambda: Scrape(base)("zeh_consumer_lag_events") == 4)
         return Scrape(base)
 
 

@@ -25,7 +25,6 @@ from zeh_spark.options.given import parse
 from zeh_spark.publish import Producer
 from zeh_spark.sink.options import SinkOptions
 
-pytestmark = pytest.mark.timeout(60)
 URL = "http://127.0.0.1:8080/orders"
 QUOTED = quote(SECRET, safe="")
 BASIC = b64encode(f"{quote(CLIENT, safe='')}:{QUOTED}".encode()).decode()
@@ -103,7 +102,7 @@ def test_a_silent_token_server_does_not_delay_who_has_a_token(token_server):
     now[0] += 290
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(tokens.token)
-        eventually(lambda: len(token_server.asked) == 2, 30)
+        eventually(lambda: len(token_server.asked) == 2)
 
         assert [first] * 8 == [tokens.token() for _ in range(8)]
         token_server.silence.set()
@@ -117,7 +116,7 @@ def test_threads_share_the_failure_for_which_they_wait(token_server, how):
     token_server.silence, token_server.script = threading.Event(), [(503, {})] * 8
     with ThreadPoolExecutor(8) as pool:
         asking = [pool.submit(how, tokens) for _ in range(8)]
-        eventually(lambda: all(each.running() for each in asking) and token_server.asked, 30)
+        eventually(lambda: all(each.running() for each in asking) and token_server.asked)
         token_server.silence.set()
         failed = [each.exception(30) for each in asking]
 

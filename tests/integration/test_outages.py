@@ -60,7 +60,7 @@ def test_an_outage_has_a_line_when_it_begins_and_one_when_it_ends(base, file, ca
     works = [requests.get(url, timeout=30).status_code for _ in range(5)]
 
     assert ([500] * 20, [200] * 5) == (failed, works)
-    eventually(lambda: len(lines(caplog)) == 2, 30)  # written after the answer
+    eventually(lambda: len(lines(caplog)) == 2)  # written after the answer
     begins, ends = lines(caplog)
     check_documented(caplog.records, "reading the store")
     check_documented(caplog.records, "… works again, after")
@@ -77,7 +77,7 @@ def test_what_retention_cannot_remove_is_logged(base, file, caplog):
             file, "CREATE TRIGGER no BEFORE DELETE ON chunks BEGIN SELECT RAISE(ABORT, 'no'); END"
         )
         with Pruner(store, every_seconds=0.01):
-            eventually(lambda: lines(caplog), 30)
+            eventually(lambda: lines(caplog))
     check_documented(caplog.records, "old events stay")
 
 
@@ -89,7 +89,7 @@ def test_a_table_that_cannot_be_read_has_a_line(tmp_path, caplog):
     with running_publisher({"orders": feed}) as base:
         change(tmp_path / "shop.db", "DROP TABLE outbox")
         requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
-        eventually(lambda: lines(caplog), 30)
+        eventually(lambda: lines(caplog))
     engine.dispose()
     check_documented(caplog.records, "reading feed 'orders'")
 
@@ -106,7 +106,7 @@ def test_writes_that_fail_do_not_seem_to_work_because_reads_do(base, file, caplo
     third = caller.upload(who, rows(1)).status
 
     assert (500, 500, 201) == (first, second, third)
-    eventually(lambda: len(lines(caplog)) == 2, 30)  # written after the answer
+    eventually(lambda: len(lines(caplog)) == 2)  # written after the answer
     _, ends = lines(caplog)
     check_documented(caplog.records, "writing to the store")
     assert ends.endswith("and 2 failures")
@@ -114,11 +114,11 @@ def test_writes_that_fail_do_not_seem_to_work_because_reads_do(base, file, caplo
 
 def test_a_readiness_probe_notices_the_end_without_other_requests(base, file, caplog):
     change(file, "ALTER TABLE feeds RENAME TO others")
-    eventually(lambda: requests.get(f"{base}/readyz", timeout=30).status_code == 503, 30)
+    eventually(lambda: requests.get(f"{base}/readyz", timeout=30).status_code == 503)
     change(file, "ALTER TABLE others RENAME TO feeds")
-    eventually(lambda: requests.get(f"{base}/readyz", timeout=30).status_code == 200, 30)
+    eventually(lambda: requests.get(f"{base}/readyz", timeout=30).status_code == 200)
 
-    eventually(lambda: len(lines(caplog)) == 2, 30)  # written after the answer
+    eventually(lambda: len(lines(caplog)) == 2)  # written after the answer
     begins, ends = lines(caplog)
     assert begins.startswith("reading the store fails: ")
     assert ends.startswith("reading the store works again")
@@ -134,7 +134,7 @@ def test_a_database_that_is_down_has_two_lines(own_server, caplog):
             own_server.stop()
             failed = {requests.get(url, timeout=60).status_code for _ in range(5)}
             own_server.start()
-            eventually(lambda: requests.get(url, timeout=60).status_code == 200, 60)
+            eventually(lambda: requests.get(url, timeout=60).status_code == 200)
 
     assert {503} == failed
     mine = [each for each in lines(caplog) if "reading the store" in each]
@@ -152,9 +152,9 @@ def test_clients_learn_nothing_of_the_database_that_is_away(postgresql_server, c
             postgresql_server.execute(f"ALTER DATABASE {database} ALLOW_CONNECTIONS false")
             postgresql_server.disconnect(database)
             url = f"{base}/orders/producers/till-1"
-            eventually(lambda: "does not answer" in requests.get(url, timeout=60).text, 30)
+            eventually(lambda: "does not answer" in requests.get(url, timeout=60).text)
             told = requests.get(url, timeout=60).text
-            eventually(lambda: str(postgresql_server.port) in caplog.text, 30)
+            eventually(lambda: str(postgresql_server.port) in caplog.text)
 
     assert not [each for each in ("127.0.0.1", str(postgresql_server.port), database)
                 if each in told]  # fmt: skip
@@ -193,7 +193,7 @@ def test_a_full_temporary_directory_is_a_problem_and_no_reset(caplog):
     assert [(507, "no-room-for-bodies")] * 3 == [each.short for each in refused]
     assert "cannot keep the body while it arrives: File too large" in refused[0].document["detail"]
     assert (201, "staged") == taken.short
-    eventually(lambda: len(lines(caplog)) == 2, 30)  # written after the answer
+    eventually(lambda: len(lines(caplog)) == 2)  # written after the answer
     _, ends = lines(caplog)
     check_documented(caplog.records, "receiving bodies")
     assert ends.endswith("and 3 failures")

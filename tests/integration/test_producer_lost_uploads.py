@@ -85,7 +85,6 @@ def test_lost_uploads_are_sent_again(
     assert {} == dict(publisher.store.staged())
 
 
-@pytest.mark.timeout(60)
 def test_uploads_that_are_sent_again_may_get_no_answer(
     publisher: Publisher, gateway: Gateway, far: Producer
 ) -> None:

@@ -193,12 +193,11 @@ def test_sixteen_writers_at_two_publishers_are_read_without_gaps(url: str) -> No
             each.start()
         for each in threads:
             each.join()
-        until(lambda: caught_up(url, reader), seconds=30)
+        until(lambda: caught_up(url, reader))
     assert {f"w{number}": 12 for number in range(WRITERS)} == writers.acknowledged
     check(url, writers, reader)
 
 
-@pytest.mark.timeout(60)
 def test_a_pooler_before_the_database_changes_nothing(
     postgresql_server: postgresql.Server, pooler: postgresql.Pooler
 ) -> None:
@@ -212,7 +211,7 @@ def test_a_pooler_before_the_database_changes_nothing(
         reader.start()
         stack.callback(reader.stop)
         assert in_threads(4, lambda number: writers.write(f"w{number}", 5)) == []
-        until(lambda: caught_up(url, reader), seconds=30)
+        until(lambda: caught_up(url, reader))
         reader.stop()
         check(url, writers, reader)
         check_awakened(*bases)
@@ -226,7 +225,7 @@ def check_awakened(base: str, other: str) -> None:
     url = f"{base}/orders?{urlencode({'n': 2, 'wait': 60, **ends})}"
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(requests.get, url, timeout=30)
-        until(lambda: 'zeh_waiting_readers{feed="orders"} 1.0' in metrics_of(base), seconds=10)
+        until(lambda: 'zeh_waiting_readers{feed="orders"} 1.0' in metrics_of(base))
         assert Caller(f"{other}/orders").publish(Who(0, producer="late"), "late").status == 200
         assert "late" in waiting.result().text
 
@@ -253,7 +252,7 @@ def test_deaths_of_publishers_and_database_lose_and_double_nothing(
             each.start()
         for death in range(deaths):
             some = sum(writers.acknowledged.values()) + chance.randrange(1, 24)
-            until(lambda some=some: sum(writers.acknowledged.values()) > some, seconds=60)
+            until(lambda some=some: sum(writers.acknowledged.values()) > some)
             if death % 3 == 2:
                 own_server.kill()
                 own_server.start()
@@ -262,5 +261,5 @@ def test_deaths_of_publishers_and_database_lose_and_double_nothing(
         writers.ended.set()
         for each in threads:
             each.join()
-        until(lambda: caught_up(url, reader), seconds=60)
+        until(lambda: caught_up(url, reader))
     check(url, writers, reader)

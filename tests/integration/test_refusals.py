@@ -132,7 +132,7 @@ def test_a_refusal_that_cannot_be_answered_is_counted(serving):
     """The connection is cut, because answers to the client's other requests are on their way."""
     with serving.connected() as connection:
         connection.sendall((GET + b"\r\n") * (PIPELINED * 4))
-        eventually(lambda: serving.refused("bad-http") == 1, 30)
+        eventually(lambda: serving.refused("bad-http") == 1)
 
 
 def test_refused_connections_are_counted_and_logged(tmp_path):
@@ -152,11 +152,11 @@ def test_refused_connections_are_counted_and_logged(tmp_path):
             another().sendall(WAIT % next(texts).encode())
             return len(serving.lines("too-many-connections")) == 1
 
-        eventually(is_refused, 30)
+        eventually(is_refused)
         for _ in range(40):
             assert b"HTTP/1.1 503 " in another().recv(1 << 16)
         clients.close()
-        eventually(lambda: is_reached(serving), 30)
+        eventually(lambda: is_reached(serving))
         assert serving.refused("too-many-connections", given[0][0]) > 40
     (line,) = serving.lines("too-many-connections")
     assert 503 == line["status"]

@@ -24,8 +24,6 @@ from zeh_spark.retention.pruner import Pruner
 from zeh_spark.store.problems import Problem
 from zeh_spark.testing import publish, running_publisher
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @dataclass
 class Pair:
@@ -47,7 +45,7 @@ class Pair:
         """Have the standby replay nothing more."""
         self.standby.execute("SELECT pg_wal_replay_pause()")
         state = "SELECT pg_get_wal_replay_pause_state()"
-        eventually(lambda: self.standby.execute(state) == [("paused",)], 30)
+        eventually(lambda: self.standby.execute(state) == [("paused",)])
 
     def cursors(self) -> dict[str, str]:
         """The cursors after all that the primary has."""

@@ -63,7 +63,7 @@ def test_a_request_has_one_line_with_what_it_was(file):
             },
             timeout=30,
         )
-        eventually(lambda: len(lines()) == 1, 30)
+        eventually(lambda: len(lines()) == 1)
         (line,) = map(json.loads, lines())
 
     assert "mine-1" == page.headers["X-Request-ID"]
@@ -82,7 +82,7 @@ def test_what_our_client_sends_is_in_the_log(file):
     with logged(file, "--access-log", "--log-format", "json") as (base, lines):
         with pytest.raises(PublisherError) as raised:
             zeh_spark.last_cursors(f"{base}/nowhere", traceparent=f"00-{TRACE}-{SPAN}-01")
-        eventually(lambda: len(lines()) == 1, 30)
+        eventually(lambda: len(lines()) == 1)
         (line,) = map(json.loads, lines())
 
     assert raised.value.request_id == line["request_id"]
@@ -102,7 +102,7 @@ def test_no_secret_gets_into_the_log(file):
                     requests.get(
                         f"{base}/orders?{query}", headers={"Authorization": given}, timeout=30
                     )
-            eventually(lambda: len(lines()) == 9, 30)
+            eventually(lambda: len(lines()) == 9)
             said = "\n".join(lines())
 
         assert "warehouse team" in said
@@ -122,7 +122,7 @@ def test_lines_of_a_request_have_its_id(file):
         with closing(open_store(f"sqlite:///{file}")) as store, store._reading() as connection:
             connection.exec_driver_sql("ALTER TABLE chunks RENAME TO others")
         answer = requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
-        eventually(lambda: len(lines()) == 1, 30)
+        eventually(lambda: len(lines()) == 1)
         (line,) = map(json.loads, lines())
 
     assert (500, answer.json()["requestId"]) == (answer.status_code, line["request_id"])
@@ -157,7 +157,7 @@ def test_settings_of_the_log_may_be_in_the_file(file, tmp_path):
         try:
             base = process.stdout.readline().split(" at ")[1].split(";")[0]
             requests.get(f"{base}/healthz", timeout=30)
-            eventually(lambda: bool(log.read_text()), 30)
+            eventually(lambda: bool(log.read_text()))
         finally:
             process.kill()
     assert "/healthz" == json.loads(log.read_text())["path"]

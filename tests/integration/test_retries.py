@@ -126,7 +126,7 @@ def test_a_429_pauses_all_requests_to_that_server(raw_server):
         assert [1, 2] == one.result() == two.result()
     refused_at, *later = arrived
     assert 2 == len(later)
-    assert all(0.9 < each - refused_at < 5 for each in later)
+    assert all(0.9 < each - refused_at for each in later)
 
 
 def test_a_429_does_not_pause_other_tokens_and_servers(raw_server, start_raw_server):

@@ -19,7 +19,6 @@ from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.testing import publish, running_publisher
 
-pytestmark = pytest.mark.timeout(60)
 WITH_POSITION = StructType().add("data", "string").add("position", "long")
 BOTH = pytest.mark.parametrize("fetch", ["driver", "executors"])
 

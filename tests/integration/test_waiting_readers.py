@@ -21,8 +21,6 @@ from zeh_spark.testing import publish, running_publisher
 
 READERS = 20
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class CountingStore(ScratchStore):
     """A store with the feeds `orders` and `others` that counts what is asked of it."""

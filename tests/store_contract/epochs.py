@@ -140,7 +140,6 @@ def test_epoch_of_an_empty_feed_counts_from_its_first_event(
     assert clock.now < begun.epochs[1].time <= times(store)[0]
 
 
-@pytest.mark.timeout(600)
 def test_time_tells_any_epochs_apart(
     new_site: type[Site], store: Store, clock: StoppedClock
 ) -> None:
