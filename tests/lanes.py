@@ -23,10 +23,13 @@ def group_of(item: pytest.Item) -> str | None:
     module = item.nodeid.partition("::")[0]
     if "connect_server" in used:
         return "connect"
+    if "cluster" in used:
+        return "spark cluster"
     if "spark" in used:
         return f"{'delta' if 'delta' in item.path.name else 'spark'} {module}"
-    if "browser" in used:
-        return "browser"
+    for started_once in ("browser", "object_store"):
+        if started_once in used:
+            return started_once
     fixtures = item._fixtureinfo.name2fixturedefs.values() if hasattr(item, "_fixtureinfo") else ()
     shares = any(each.scope == "module" for definitions in fixtures for each in definitions)
     return module if shares else None
