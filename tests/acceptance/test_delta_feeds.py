@@ -41,57 +41,59 @@ def merge(spark, tmp_path):
     return merging(spark, str(tmp_path / "merged"))
 
 
-@pytest.mark.parametrize("together", [True, False], ids=["in one batch", "one after the other"])
-@pytest.mark.parametrize("gone", [False, True], ids=["a change", "a deletion"])
-def test_a_newer_event_of_another_feed_wins_though_its_number_is_lower(merge, together, gone):
-    """One job publishes to two feeds under one name: each feed has numbers of its own."""
-    older, newer = event(100, 1, 10, EU), event(100, 2, 0, US, gone=gone)
-
-    if together:
-        merge(older, newer)
-    else:
-        merge(older)
-        merge(newer)
-
-    assert ({} if gone else {100: 2}) == merge.shown()
-
-
-def test_an_older_event_of_the_same_feed_changes_nothing(merge):
-    """Whatever other feeds have brought."""
-    merge(event(1, 10, 5, EU, time=50), event(2, 20, 7, US, time=70))
-    merge(event(1, 9, 4, EU, time=40), event(2, 19, 6, US, time=60))
-
-    assert {1: 10, 2: 20} == merge.shown()
+CASES = {  # three batches, and what is shown then
+    "a change in another feed": ([(1, 10, EU)], [(2, 0, US)], [], 2),
+    "a change in another feed, in one batch": ([(1, 10, EU), (2, 0, US)], [], [], 2),
+    "a deletion in another feed": ([(1, 10, EU)], [(None, 0, US)], [], None),
+    "a deletion in another feed, in one batch": ([(1, 10, EU), (None, 0, US)], [], [], None),
+    "an older event of the same feed": ([(10, 5, EU, 50)], [(9, 4, EU, 40)], [], 10),
+    "an older event of the other feed": ([(20, 7, US, 70)], [(19, 6, US, 60)], [], 20),
+    "a later epoch": ([(10, 9, EU, 90)], [(11, 3, f"{EU}~1", 100)], [(8, 8, EU, 80)], 11),
+    "an epoch before": (
+        [(20, 8, EU, 80)],
+        [(21, 4, f"{EU}~10", 101)],
+        [(22, 4, f"{EU}~9", 99)],
+        21,
+    ),
+}
 
 
-@pytest.mark.slow
-def test_an_event_of_a_later_epoch_wins_though_its_number_is_lower(merge):
-    """After `new-history` the restored feed uses numbers again, and is right."""
-    merge(event(1, 10, 9, EU, time=90), event(2, 20, 8, EU, time=80))
-    merge(event(1, 11, 3, f"{EU}~1", time=100))
-    merge(event(1, 8, 8, EU, time=80), event(2, 21, 4, f"{EU}~10", time=101))
-    merge(event(2, 22, 4, f"{EU}~9", time=99))
-
-    assert {1: 11, 2: 21} == merge.shown()
+def _event(key, value, number, feed, time=None):
+    """A deletion if it has no value."""
+    return event(key, value, number, feed, time=time, gone=value is None)
 
 
-@pytest.mark.parametrize("number", [9, 10], ids=["a lower number", "the same number"])
-def test_numbers_that_a_restored_feed_uses_again_are_refused(merge, number):
-    """A later time proves it; the error names the remedy, and the table stays as it is."""
+def test_a_newer_event_of_another_feed_wins_though_its_number_is_lower(merge):
+    """One job publishes to two feeds under one name: each feed has numbers of its own, and an older
+    event of the same feed changes nothing. After `new-history` a restored feed uses numbers again,
+    and is right. Each case has a key.
+    """
+    for batch in range(3):
+        given = ((key, case[batch]) for key, case in enumerate(CASES.values()))
+        merge(*(_event(key, *each) for key, events in given for each in events))
+
+    shown = merge.shown()
+    assert {name: case[-1] for name, case in CASES.items()} == {
+        name: shown.get(key) for key, name in enumerate(CASES)
+    }
+
+
+def test_numbers_that_a_restored_feed_uses_again_are_refused(merge):
+    """A later time proves it; the error names the remedy, and the table stays as it is. A restore
+    shows within a batch, too, whichever of the two events would be merged.
+    """
     merge(event(1, 10, 10, time=1000))
 
-    with pytest.raises(LakehouseError) as raised:
-        merge(event(1, 11, number, time=2000))
-
-    told = str(raised.value)
-    assert "was restored to an earlier state" in told and "zeh-spark new-history FEED" in told
+    for events in (
+        [event(1, 11, 9, time=2000)],
+        [event(1, 11, 10, time=2000)],
+        [event(2, 10, 10, time=1000), event(2, 11, 9, time=2000)],
+    ):
+        with pytest.raises(LakehouseError) as raised:
+            merge(*events)
+        told = str(raised.value)
+        assert "was restored to an earlier state" in told and "zeh-spark new-history FEED" in told
     assert {1: 10} == merge.shown()
-
-
-def test_a_restore_shows_within_a_batch(merge):
-    """Whichever of the two events would be merged."""
-    with pytest.raises(LakehouseError, match="was restored to an earlier state"):
-        merge(event(1, 10, 10, time=1000), event(1, 11, 9, time=2000))
 
 
 def test_a_row_without_its_feed_is_not_guessed_about(merge):
