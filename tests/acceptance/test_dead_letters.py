@@ -5,17 +5,15 @@ The letters and numbers are those of the failure modes, see tests/README.md.
 
 import base64
 import json
-from contextlib import ExitStack, closing, contextmanager
+import threading
+from collections import Counter
 
 import pytest
 import requests
 
-from tests.fix_killed import reached, run_until_killed, stopped
-from tests.fix_sink import Sink, Target, Watched, lost, new_store
+from tests.fix_sink import lost
 from tests.patience import PATIENCE
 from zeh_spark.protocol.dead_letters import letters
-from zeh_spark.publisher import open_store
-from zeh_spark.testing import running_publisher
 
 ODD = base64.b64encode(b'"\xe9"').decode()
 
@@ -139,47 +137,47 @@ def test_a_lost_commit_is_repeated_on_both_feeds(sink, inbox, spark, dead):
     assert list(range(0, 600, 7)) == numbers(sink.target)
 
 
-@contextmanager
-def other_target(folder):
-    """As the fixture `target`, once more."""
-    with (
-        closing(open_store(new_store(folder / "store"))) as store,
-        running_publisher(store) as base,
-        closing(Watched(base)) as gateway,
-    ):
-        yield Target(base, gateway)
-
-
 @pytest.mark.kill
 @pytest.mark.slow
-def test_rows_and_dead_letters_are_there_once_when_the_driver_is_killed(inbox, spark, tmp_path):
-    """F3, F4: SIGKILL around the two commits, of four queries at once; then each continues from its
-    checkpoint.
+def test_rows_and_dead_letters_are_there_once_when_the_driver_is_killed(
+    sink, inbox, spark, program, tmp_path, dead
+):
+    """F3, F4: SIGKILL, when a query is at each side of the two commits. They continue from their
+    checkpoints.
     """
     inbox.add(range(300), range(300, 600), range(600, 900), broken=range(0, 900, 7))
-    sinks, jobs = [], []
-    with ExitStack() as targets:
-        with ExitStack() as waiting:
-            for number, (feed, moment) in enumerate(COMMITS):
-                folder = tmp_path / f"{feed}-{moment}"
-                folder.mkdir()
-                sink = Sink(folder, targets.enter_context(other_target(folder)))
-                sinks.append(sink)
-                dead = {"deadLetterUrl": sink.target.feed("dead")}
-                options = {"url": sink.target.url, "producerId": "spark", **dead}
-                job = {"kind": "publish_files", "inbox": str(inbox.folder), "options": options}
-                job["checkpoint"] = str(sink.checkpoint)
-                jobs.append({**job, "place": f"{feed} {moment}"})
-                commit, there = f"POST /{feed}/.*/batches/1/commit", reached(tmp_path, number)
-                waiting.enter_context(stopped(sink.target.gateway, commit, there, moment))
-            run_until_killed(tmp_path, jobs)
-        for sink in sinks:
-            dead = {"deadLetterUrl": sink.target.feed("dead")}
-            sink.run(inbox.rows(spark).repartition(3), **dead)
+    producers = {f"{feed}-{moment}": (feed, moment) for feed, moment in COMMITS}
+    checkpoints = {name: tmp_path / name for name in producers}
+    driver = program(sink.target.url, checkpoints=checkpoints, options=dead)
+    all_are_there = threading.Barrier(len(COMMITS))
 
-            sink.target.check_once(set(range(900)) - set(range(0, 900, 7)))
-            assert list(range(0, 900, 7)) == numbers(sink.target)
-            assert [0, 1, 2] == [each["batch"] for each in sink.target.receipts("spark", "dead")]
+    def die():
+        all_are_there.wait(PATIENCE)
+        driver.kill()
+        lost()
+
+    for name, (feed, moment) in producers.items():
+        commit = f"POST /{feed}/.*/{name}/batches/1/commit"
+        sink.target.gateway.once(commit, **{moment: die})
+
+    driver.start()
+    driver.wait(-9)
+    for name, checkpoint in checkpoints.items():
+        frame = inbox.rows(spark).repartition(3)
+        sink.run(frame, checkpoint, producerId=name, **dead)
+
+    broken = set(range(0, 900, 7))
+    events = sink.target.events()
+    published = Counter((each.stamp[0], each.data["i"]) for each in events)
+    assert published == Counter((name, i) for name in producers for i in set(range(900)) - broken)
+    sink.target.check_stamps(events)
+    found = Counter(
+        (each["producer"], int(each["row"]["data"].partition(":")[2]))
+        for each in letters_of(sink.target)
+    )
+    assert found == Counter((name, i) for name in producers for i in broken)
+    for name in producers:
+        assert [0, 1, 2] == [each["batch"] for each in sink.target.receipts(name, "dead")]
 
 
 def test_dead_letters_of_a_write_with_a_name_are_not_added(target, spark, write, dead):

@@ -14,31 +14,6 @@ STAGES = ("planned", "tasks", "written")
 it, and Spark has not noted that."""
 
 
-class Death:
-    """At `[batch, stage]`, with SIGKILL for the whole process group; never if that is None."""
-
-    def __init__(self, place):
-        self.place = tuple(place or ())
-
-    def at(self, batch, stage):
-        if self.place == (batch, stage):
-            os.killpg(os.getpid(), signal.SIGKILL)
-
-    def amid(self, batch, frame):
-        """At the stage `tasks`: the frame, in whose first task the driver dies half way."""
-        if self.place != (batch, "tasks"):
-            return frame
-        driver = os.getpid()
-
-        def die_in_the_middle(batches):  # in here: a task cannot import this module
-            for number, each in enumerate(batches):
-                yield each
-                if number == 0:
-                    os.killpg(driver, signal.SIGKILL)
-
-        return frame.mapInArrow(die_in_the_middle, frame.schema)
-
-
 class Deaths:
     """Several queries of a driver, each of which comes to a place of its own, `[batch, stage]`: the
     driver dies when all of them are there.

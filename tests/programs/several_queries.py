@@ -77,13 +77,6 @@ def publish(spark, job, _):
     return frame.writeStream.format("zeroeventhub").options(**job["options"])
 
 
-def publish_files(spark, job, _):
-    """Files to a feed, each a batch: `inbox`, `options` of the sink."""
-    frame = spark.readStream.option("maxFilesPerTrigger", 1).text(job["inbox"])
-    writer = frame.selectExpr("value AS data").writeStream.format("zeroeventhub")
-    return writer.options(**job["options"])
-
-
 def order(spark, job, place):
     """A feed in order: `url`, `limit`, `tables` (a folder; each has a batch under its number)."""
 
@@ -141,7 +134,7 @@ def read(spark, job, **options):
     return spark.readStream.format("zeroeventhub").options(**options).load(job["url"])
 
 
-KINDS = {each.__name__: each for each in (keep, publish, publish_files, order, process)}
+KINDS = {each.__name__: each for each in (keep, publish, order, process)}
 
 
 def begun(spark, job):
