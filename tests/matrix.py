@@ -114,14 +114,7 @@ LINES = (
         (f"{CONNECT}each_number_passes_once",),
         refusal=f"{CONNECT}deduplication_is_refused_on_spark_4_0",
     ),
-    Line(
-        "to Delta: append",
-        "classic",
-        (
-            "test_delta_once::test_a_lost_checkpoint_changes_nothing",
-            "test_delta_killed::test_each_event_is_there_once_when_the_driver_is_killed",
-        ),
-    ),
+    Line("to Delta: append", "classic", ("test_delta_once::test_a_feed_is_in_the_table_once",)),
     Line("to Delta: append", "Connect", (f"{CONNECT}a_feed_is_in_a_table_once[append]",)),
     Line(
         "to Delta: merge",
@@ -137,11 +130,7 @@ LINES = (
         ),
         refusal=f"{CONNECT}merges_are_refused_on_spark_4_0",
     ),
-    Line(
-        "from Delta",
-        "classic",
-        ("test_from_delta::test_compaction_between_batches_changes_nothing",),
-    ),
+    Line("from Delta", "classic", ("test_from_delta::test_each_row_of_a_table_is_published_once",)),
     Line("from Delta", "Connect", (f"{CONNECT}a_table_is_a_feed",)),
     Line(
         "SQL tables",

@@ -40,9 +40,10 @@ def test_the_rows_are_those_that_the_feed_gives(lake):
 
 
 @pytest.mark.slow
-def test_a_lost_checkpoint_changes_nothing(lake):
-    """F12: the table knows where it is, while the feed grows; also when Spark crashed between the
-    table's commit and its own. Paths may have any characters.
+def test_a_feed_is_in_the_table_once(lake):
+    """F12: one call, run again and again while the feed grows, also when Spark crashed between the
+    table's commit and its own, and when the checkpoint is lost: the table knows where it is. Paths
+    may have any characters.
     """
     table, checkpoint = (f"a b c[1] {{x}} 50%25 späť {each}" for each in ("table", "checkpoint"))
     for numbers in range(50), range(30, 80):

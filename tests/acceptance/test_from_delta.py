@@ -37,8 +37,10 @@ def test_a_named_table_is_a_feed(spark, sink):
 
 
 @pytest.mark.slow
-def test_compaction_between_batches_changes_nothing(source, sink):
-    """OPTIMIZE, and VACUUM of what was read, while the table's first rows are published."""
+def test_each_row_of_a_table_is_published_once(source, sink):
+    """What it has, then what is appended, though OPTIMIZE and VACUUM come between: they change
+    nothing, also while the table's first rows are published.
+    """
     source.add(*(range(i, i + 10) for i in range(0, 40, 10)))
     sink.target.gateway.once(CALLS["commit"], before=source.compact)
     sink.run(source.feed_by_file())
