@@ -18,11 +18,9 @@ pytest.importorskip("grpc", reason=fix_connect.why_absent())
 from pyspark.sql.connect.session import SparkSession as Session
 
 import zeh_spark
-from tests.scratch_store import ScratchStore
 from zeh_spark import dedup, lakehouse, sessions
 from zeh_spark.errors import OptionError
 from zeh_spark.lakehouse.commit_settings import committing
-from zeh_spark.testing import running_publisher
 
 pytestmark = pytest.mark.slow  # the server alone takes 5 seconds to start
 SINCE_4_1 = hasattr(Session, "cloneSession")
@@ -294,9 +292,9 @@ def merge(batch, number, table, checkpoint):
 @needs_4_1
 @needs_delta
 @pytest.mark.kill
-def test_a_killed_server_loses_and_doubles_nothing(lake_of_its_own):
+def test_a_killed_server_loses_and_doubles_nothing(lake, connect_server, tmp_path):
     """It dies after the table has a batch, before Spark knows; another one takes the checkpoint."""
-    lake, server, folder = lake_of_its_own
+    server = fix_connect.ConnectServer(tmp_path)
     writer = lakehouse.DeltaFeedWriter(
         lake.at("orders"),
         name="orders",
@@ -310,14 +308,16 @@ def test_a_killed_server_loses_and_doubles_nothing(lake_of_its_own):
         return stream.option("checkpointLocation", lake.at("checkpoint")).start()
 
     lake.add(range(10))
-    server.start()
-    with fix_connect.client(server.url) as lake.spark:
-        start(told=str(folder / "written"))
-        eventually((folder / "written").exists)
+    try:
+        server.start()
+        with fix_connect.client(server.url) as lake.spark:
+            start(told=str(tmp_path / "written"))
+            eventually((tmp_path / "written").exists)
+            server.kill()
+    finally:
         server.kill()
     lake.add(range(10, 20))
-    server.start()
-    with fix_connect.client(server.url) as lake.spark:
+    with fix_connect.client(connect_server.url) as lake.spark:
         zeh_spark.drain(start, timeout=PATIENCE)
         assert lake.numbers() == Counter(range(20))
 
@@ -331,17 +331,6 @@ def write_and_come(writer, told, batch, number):
     if told is not None:
         Path(told).touch()
         Event().wait()
-
-
-@pytest.fixture
-def lake_of_its_own(tmp_path):
-    """A lake, and a server that is killed while it writes there."""
-    store = ScratchStore()
-    store.create("orders", 2)
-    server = fix_connect.ConnectServer(tmp_path)
-    with running_publisher(store) as base:
-        yield fix_lake.Lake(None, base, store, tmp_path), server, tmp_path
-    server.kill()
 
 
 def test_a_session_that_starts_its_own_server_reads_a_feed(lake, tmp_path):

@@ -11,8 +11,7 @@ from zeh_spark.store.interface import Retention
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("fetch", ["executors", pytest.param("driver", marks=pytest.mark.slow)])
-def test_a_query_that_passes_a_loss_recovers_from_a_crash(stream, publisher, tmp_path, fetch):
+def test_a_query_that_passes_a_loss_recovers_from_a_crash(stream, publisher, tmp_path):
     """The repeated batch has the same rows, and I need the option for one start only."""
     done: list[list[int]] = []
 
@@ -23,7 +22,7 @@ def test_a_query_that_passes_a_loss_recovers_from_a_crash(stream, publisher, tmp
                 raise RuntimeError("the driver dies here")
 
         done.clear()
-        writer = stream(url=publisher.url, fetch=fetch, **options).load().writeStream
+        writer = stream(url=publisher.url, **options).load().writeStream
         writer = writer.foreachBatch(keep).option("checkpointLocation", f"{tmp_path}/checkpoint")
         writer.trigger(availableNow=True).start().awaitTermination()
         return [rows for rows in done if rows]

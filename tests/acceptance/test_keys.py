@@ -6,54 +6,49 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
+from tests.fix_datasource import read_plainly, write_plainly
 from zeh_spark import stamped
 from zeh_spark.protocol import partitioning
 from zeh_spark.publisher import upload_validation
 
 KEYS = ["c-4", "", "ø\U0001f600", 'say "x"', "two\nlines", "back\\slash", "ä" * 512, None]
+WAYS = ["driver", "executors"]
 
 
 @pytest.fixture
-def write(spark, publisher):
+def write(publisher):
     """`write(keys, …)`: publish an event for each key, with its number, and keep the keys."""
 
-    def publish(keys, batch="1", *, key_type="STRING", **options):
-        rows = [(key, str(number)) for number, key in enumerate(keys)]
-        frame = spark.createDataFrame(rows, f"key {key_type}, data STRING").coalesce(1)
+    def publish(keys, batch="1", url=publisher.url, **options):
+        rows = [{"key": key, "data": str(number)} for number, key in enumerate(keys)]
         given = {"producerId": "orders-job", "batchId": batch, "keepKey": "true", **options}
-        frame.write.format("zeroeventhub").mode("append").options(**given).save(publisher.url)
+        write_plainly(url, rows, **given)
 
     return publish
-
-
-@pytest.fixture(params=["driver", "executors"])
-def way(request):
-    return request.param
-
-
-@pytest.fixture
-def read(spark, publisher):
-    def frame(schema=None, **options):
-        reader = spark.read.format("zeroeventhub").options(**options)
-        return (reader.schema(schema) if schema else reader).load(publisher.url)
-
-    return frame
 
 
 def keyed(rows):
     return [row["key"] for row in sorted(rows, key=lambda row: int(row["data"]))]
 
 
-def test_i_read_the_keys_that_i_published_with(write, read, way):
-    """As with Kafka: key and value go in, key and value come out."""
-    write(KEYS)
-    for headers in ("none", "_all", "color"):
-        frame = read("key STRING, data STRING", fetch=way, headers=headers)
-        assert KEYS == keyed(frame.collect())
+def test_i_read_the_keys_that_i_published_with(spark, publisher):
+    """As with Kafka: key and value go in, key and value come out, whoever fetches."""
+    rows = [(key, str(number)) for number, key in enumerate(KEYS)]
+    writer = spark.createDataFrame(rows, "key STRING, data STRING").write.format("zeroeventhub")
+    options = {"producerId": "orders-job", "batchId": "1", "keepKey": "true"}
+    writer.mode("append").options(**options).save(publisher.url)
+
+    reader = spark.read.format("zeroeventhub").schema("key STRING, data STRING")
+    assert KEYS == keyed(reader.load(publisher.url).collect())
+    for way in WAYS:
+        for headers in ("none", "_all", "color"):
+            found = read_plainly(publisher.url, "key, data", fetch=way, headers=headers)
+            assert KEYS == keyed(found)
 
 
 @pytest.mark.slow
-def test_a_stream_has_the_keys(spark, publisher, read, stream, collected, tmp_path, way):
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stream_has_the_keys(spark, publisher, stream, collected, tmp_path, way):
     """Published by a stream, and read by one."""
     schema = "key STRING, data STRING"
     lines = [f"{number}" for number in range(20)]
@@ -76,75 +71,79 @@ def test_a_stream_has_the_keys(spark, publisher, read, stream, collected, tmp_pa
     assert expected == keyed(collected.rows)
 
 
-def test_integers_are_read_as_their_text(write, read, way):
+def test_integers_are_read_as_their_text(write, publisher):
     """The text that chose the partition, for any type."""
-    write([7, -(2**63), None], key_type="BIGINT")
-    frame = read("key STRING, storedPartition INT, data STRING", fetch=way)
-    rows = frame.collect()
-    assert ["7", str(-(2**63)), None] == keyed(rows)
-    assert all(
-        row["storedPartition"] == partitioning.partition_of(row["key"], 2)
-        for row in rows
-        if row["key"]
-    )
+    write([7, -(2**63), None])
+    for way in WAYS:
+        rows = read_plainly(publisher.url, "key, storedPartition, data", fetch=way)
+        assert ["7", str(-(2**63)), None] == keyed(rows)
+        assert all(
+            row["storedPartition"] == partitioning.partition_of(row["key"], 2)
+            for row in rows
+            if row["key"]
+        )
 
 
-def test_events_without_the_header_have_no_key(publisher, write, read, way):
+def test_events_without_the_header_have_no_key(publisher, write):
     """Of a writer that keeps none, and of a feed of before."""
     publisher.publish(7, partition=0)
     write(["a", "b"], keepKey="false")
-    frame = read("key STRING, headers MAP<STRING, STRING>, data STRING", fetch=way)
-    assert [None] * 3 == keyed(frame.collect())
+    for way in WAYS:
+        assert [None] * 3 == keyed(read_plainly(publisher.url, "key, headers, data", fetch=way))
 
 
-def test_the_header_is_in_the_map_only_with_the_stamps(write, read, way):
+def test_the_header_is_in_the_map_only_with_the_stamps(publisher, write):
     """It is no header of my event's own. Without a schema, frames have the columns they had."""
     write(["a"])
-    shown = {how: read(fetch=way, stamps=how).head() for how in ("headers", "columns", "none")}
-    assert "a" == shown["headers"].headers["zeh-key"]
-    assert {} == shown["columns"].headers == shown["none"].headers
-    assert all("key" not in row for row in shown.values())
+    for way in WAYS:
+        shown = {
+            how: read_plainly(publisher.url, fetch=way, stamps=how)[0]
+            for how in ("headers", "columns", "none")
+        }
+        assert "a" == shown["headers"]["headers"]["zeh-key"]
+        assert {} == shown["columns"]["headers"] == shown["none"]["headers"]
+        assert all("key" not in row for row in shown.values())
 
 
-def test_stamped_adds_the_key_on_request(write, read):
+def test_stamped_adds_the_key_on_request(spark, publisher, write):
     """By default it does what stamps=columns does, and a field `key` of mine is free."""
     write(["a", None])
-    assert "key" not in stamped(read()).columns
-    frame = stamped(read(), key=True)
-    assert ["a", None] == keyed(frame.collect())
-    assert [{}, {}] == [row.headers for row in frame.collect()]
+    frame = spark.read.format("zeroeventhub").load(publisher.url)
+    assert "key" not in stamped(frame).columns
+    rows = stamped(frame, key=True).collect()
+    assert ["a", None] == keyed(rows)
+    assert [{}, {}] == [row.headers for row in rows]
     with pytest.raises(Exception, match="has a column 'key' already"):
-        stamped(read().withColumnRenamed("partition", "KEY"), key=True)
+        stamped(frame.withColumnRenamed("partition", "KEY"), key=True)
 
 
-def test_a_whole_row_as_the_event_keeps_its_key(spark, publisher, read):
-    frame = spark.sql("SELECT 'c-4' AS key, 5 AS amount")
+def test_a_whole_row_as_the_event_keeps_its_key(publisher):
     options = {"producerId": "p", "batchId": "1", "keepKey": "true"}
-    frame.write.format("zeroeventhub").mode("append").options(**options).save(publisher.url)
-    (row,) = read("key STRING, data STRING").collect()
-    assert ("c-4", '{"key":"c-4","amount":5}') == (row.key, row.data)
+    write_plainly(publisher.url, [{"key": "c-4", "amount": 5}], **options)
+    (row,) = read_plainly(publisher.url, "key, data")
+    assert {"key": "c-4", "data": '{"key":"c-4","amount":5}'} == row
 
 
-@pytest.mark.slow
-def test_a_relay_keeps_the_keys_that_it_reads(spark, publisher, write, read):
+def test_a_relay_keeps_the_keys_that_it_reads(publisher, write):
     """With the column key and the option; without it the copy has no keys."""
     write(["a", "b", None])
-    publisher.store.create("copy", 2)
-    publisher.store.create("plain", 2)
-    frame = read("key STRING, headers MAP<STRING, STRING>, data STRING")
-    for feed, keeps in (("copy", "true"), ("plain", "false")):
-        options = {"producerId": "relay", "batchId": "1", "keepKey": keeps}
-        write = frame.write.format("zeroeventhub").mode("append").options(**options)
-        write.save(f"{publisher.base}/{feed}")
-    reader = spark.read.format("zeroeventhub").schema("key STRING, data STRING")
-    assert ["a", "b", None] == keyed(reader.load(f"{publisher.base}/copy").collect())
-    assert [None] * 3 == keyed(reader.load(f"{publisher.base}/plain").collect())
+    rows = [
+        {"key": row["key"], "data": row["data"]} for row in read_plainly(publisher.url, "key, data")
+    ]
+    for feed, keeps, expected in (
+        ("copy", "true", ["a", "b", None]),
+        ("plain", "false", [None] * 3),
+    ):
+        publisher.store.create(feed, 2)
+        url = f"{publisher.base}/{feed}"
+        write_plainly(url, rows, producerId="relay", batchId="1", keepKey=keeps)
+        assert expected == keyed(read_plainly(url, "key, data"))
 
 
 # What is refused
 
 
-def test_the_same_batch_with_another_key_is_refused(write, read):
+def test_the_same_batch_with_another_key_is_refused(write, publisher):
     """A key is content: the difference is told, and the first batch stays."""
     write(["a", "b"], "2026-11-24")
     write(["a", "b"], "2026-11-24")  # the same adds nothing
@@ -153,26 +152,25 @@ def test_the_same_batch_with_another_key_is_refused(write, read):
             write(others, "2026-11-24")
     with pytest.raises(Exception, match="batch-conflict"):
         write(["a", "b"], "2026-11-24", keepKey="false")
-    assert ["a", "b"] == keyed(read("key STRING, data STRING").collect())
+    assert ["a", "b"] == keyed(read_plainly(publisher.url, "key, data"))
 
 
-def test_a_key_that_is_too_long_is_its_rows_error(spark, publisher, write, read):
+def test_a_key_that_is_too_long_is_its_rows_error(publisher, write):
     """Named, or a dead letter with the whole key."""
     with pytest.raises(Exception, match=r"row 1 .* key: it takes 1,025 bytes in UTF-8"):
         write(["a", "x" * 1025])
     publisher.store.create("dead", 2)
     write(["a", "x" * 1025, "y" * 1024], deadLetterUrl=f"{publisher.base}/dead")
-    assert ["a", "y" * 1024] == keyed(read("key STRING, data STRING").collect())
-    (letter,) = spark.read.format("zeroeventhub").load(f"{publisher.base}/dead").collect()
-    assert f'"key":"{"x" * 1025}"' in letter.data
-    assert "at most 1,024 are kept in zeh-key" in letter.data
+    assert ["a", "y" * 1024] == keyed(read_plainly(publisher.url, "key, data"))
+    (letter,) = read_plainly(f"{publisher.base}/dead")
+    assert f'"key":"{"x" * 1025}"' in letter["data"]
+    assert "at most 1,024 are kept in zeh-key" in letter["data"]
 
 
-def test_a_frame_without_keys_is_refused(spark, publisher):
-    write = spark.sql("SELECT '1' AS data").write.format("zeroeventhub").mode("append")
-    write = write.options(producerId="p", batchId="1", keepKey="true")
+def test_a_frame_without_keys_is_refused(publisher):
+    options = {"producerId": "p", "batchId": "1", "keepKey": "true"}
     with pytest.raises(Exception, match=r"keepKey=true needs the column key.* leave out keepKey"):
-        write.save(publisher.url)
+        write_plainly(publisher.url, [{"data": "1"}], **options)
 
 
 def test_an_older_publisher_is_named(write, monkeypatch):

@@ -3,9 +3,11 @@
 import pytest
 import requests
 
+from tests.fix_datasource import write_plainly
 from tests.fix_raw_server import ok, refused
 from tests.fix_sink import ours
 from tests.patience import PATIENCE
+from zeh_spark.errors import PublisherError, RowError
 
 HUSH = "hush-secret-token"
 
@@ -14,42 +16,23 @@ def numbers(spark, count):
     return spark.range(count).selectExpr("id AS i")
 
 
-# What cannot be published
-
-
-@pytest.mark.parametrize(
-    ("rows", "reason"),
-    [
-        ("IF(id = 7, 'x{', '1') AS data", "data: not JSON: "),
-        ("IF(id = 7, 'null', '1') AS data", "data: the JSON null"),
-        ("IF(id = 7, NULL, '1') AS data", "data is NULL"),
-        ("id AS i, repeat('x', IF(id = 7, 70000, 1)) AS x", "the event takes 70,0"),
-        ("'1' AS data, IF(id = 7, 3, 0) AS partition", "the partition is not in 0 to 2: '3'"),
-        ("IF(id = 7, double('NaN'), 1.5D) AS x", "x: JSON has no NaN"),
-        ("'1' AS data, map('a', IF(id = 7, NULL, 'b')) AS headers", "headers: the value of a"),
-    ],
-)
-def test_a_bad_row_fails_its_batch(rows, reason, target, spark, fail_write):
-    """F23: row and reason are named; nothing of the batch is published, other rows neither."""
-    frame = spark.sql(f"SELECT {rows} FROM range(0, 100, 1, 1)")
-
-    said = fail_write(frame, batchId="bad")
-
-    where = "RowError: Spark partition 0: row 7 of this task cannot be published"
-    assert said.startswith(f"{where}: {reason}")
-    assert target.events() == []
+# What cannot be published; `tests/unit/sink/test_rows.py` has all of it
 
 
 def test_a_task_that_meets_a_bad_row_takes_back_what_it_sent(target, spark, fail_write):
-    """However often such a write is tried, it fills no disk."""
-    text = "CASE WHEN id = 49999 THEN '{' ELSE concat('\"', uuid(), repeat('x', 100), '\"') END"
+    """F23: row and reason are named; nothing of the batch is published, other rows neither.
+    However often such a write is tried, it fills no disk.
+    """
+    text = "CASE WHEN id = 49999 THEN 'x{' ELSE concat('\"', uuid(), repeat('x', 100), '\"') END"
     frame = spark.sql(f"SELECT {text} AS data FROM range(0, 50000, 1, 1)")
 
     said = fail_write(frame, batchId="bad", uploadBytes="64k")
 
+    where = "RowError: Spark partition 0: row 49999 of this task cannot be published"
+    assert said.startswith(f"{where}: data: not JSON: ")
+    assert target.events() == []
     (release,) = target.gateway.asked("DELETE ")
     left = requests.delete(f"{target.publisher}{release.target.partition('&')[0]}", timeout=10)
-    assert "row 49999 of this task" in said
     assert target.gateway.count("PUT ") > 1
     assert {"released": 0} == left.json()
 
@@ -66,18 +49,11 @@ def test_a_stream_continues_when_its_bad_row_is_filtered(sink, inbox, spark):
     sink.target.check_once([*range(450), *range(451, 600)])
 
 
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ("'1' AS data, 2 AS amount", "the column 'amount' has no meaning beside 'data'"),
-        ("'1' AS data, 2 AS key, 1 AS partition", "the column 'key' contradicts 'partition'"),
-        ("1 AS data", "the column 'data' is INT, which is no event"),
-        ("1 AS i, 2 AS partition", "the column 'partition' has a meaning only beside 'data'"),
-    ],
-)
-def test_a_column_without_a_meaning_is_refused(rows, said, target, spark, fail_write):
+def test_a_column_without_a_meaning_is_refused(target, spark, fail_write):
     """By its name, before a task runs."""
-    assert said in fail_write(spark.sql(f"SELECT {rows}"), batchId="bad")
+    said = fail_write(spark.sql("SELECT '1' AS data, 2 AS amount"), batchId="bad")
+
+    assert "the column 'amount' has no meaning beside 'data'" in said
     assert target.gateway.requests == []
 
 
@@ -131,15 +107,6 @@ def test_a_continuous_trigger_acknowledges_nothing(sink, spark):
 # Options
 
 
-def test_a_producer_is_needed(sink, inbox, spark):
-    """Who publishes has a name for life."""
-    inbox.add(range(10))
-
-    assert sink.fail(inbox.rows(spark), producerId=None).startswith(
-        "OptionError: option 'producerId' is missing"
-    )
-
-
 def test_a_querys_name_is_its_producer(sink, inbox, spark):
     """Where none is given."""
     inbox.add(range(10))
@@ -161,60 +128,32 @@ def test_a_write_needs_a_name(target, spark, fail_write):
     assert target.gateway.requests == []
 
 
-def test_a_write_that_takes_the_streams_name_needs_a_stream(target, spark, fail_write):
-    """batchId=stream means nothing outside of a foreachBatch."""
-    said = fail_write(numbers(spark, 10), batchId="stream")
-
-    assert said.startswith("OptionError: option 'batchId' is 'stream', and this write is not in a")
-    assert target.events() == []
-
-
-def test_a_streams_batches_have_no_other_names(sink, inbox, spark):
-    """batchId is for df.write."""
-    inbox.add(range(10))
-
-    assert sink.fail(inbox.rows(spark), batchId="x").startswith(
-        "OptionError: option 'batchId' is for df.write"
-    )
-
-
-def test_another_partition_count_is_refused(target, spark, fail_write):
-    """A user who counts on four partitions is told that there are three."""
-    said = fail_write(numbers(spark, 10), batchId="a", partitionCount="4")
-
-    assert said.startswith("OptionError: option 'partitionCount' is 4, but the feed")
-    assert "has 3 partitions" in said
-    assert target.events() == []
-
-
-def test_an_unknown_feed_is_named(target, spark, fail_write):
+def test_an_unknown_feed_is_named(target):
     """And how to make one."""
-    said = fail_write(numbers(spark, 10), batchId="a", url=target.feed("nope"))
-
-    assert "there is no feed 'nope'" in said
-    assert "make the feed: zeh-spark create" in said
+    with pytest.raises(PublisherError, match=r"there is no feed 'nope'.*make the feed: zeh-spark"):
+        write_plainly(target.feed("nope"), [{"i": 1}], producerId="p", batchId="a")
 
 
-def test_rows_that_are_too_long_are_shown_as_they_are(spark, fail_write):
+def test_rows_that_are_too_long_are_shown_as_they_are(target):
     """Not as a line of the feed."""
-    said = fail_write(spark.sql("SELECT 7 AS id, repeat('x', 70000) AS text"), batchId="a")
+    row = {"id": 7, "text": "x" * 70000}
 
-    assert "the event takes 70,0" in said
-    assert """: '{"id":7,"text":"xxx""" in said
-    assert '"headers"' not in said
+    with pytest.raises(RowError, match="the event takes 70,0") as raised:
+        write_plainly(target.url, [row], producerId="p", batchId="a")
+
+    assert """: '{"id":7,"text":"xxx""" in str(raised.value)
+    assert '"headers"' not in str(raised.value)
 
 
 @pytest.mark.parametrize(
     "answer", [refused(404, "no such page"), ok(b"{}"), ok(b'{"cursor":"1","partition":0}\n')]
 )
-def test_a_server_that_takes_no_batches_is_named(answer, raw_server, spark, fail_write):
+def test_a_server_that_takes_no_batches_is_named(answer, raw_server):
     """A feed of another publisher has no way to publish."""
     raw_server.script(answer)
 
-    said = fail_write(numbers(spark, 10), batchId="a", url=raw_server.url)
-
-    assert said.startswith("PublisherError: ")
-    assert "zeh_spark" in said
+    with pytest.raises(PublisherError, match="zeh_spark"):
+        write_plainly(raw_server.url, [{"i": 1}], producerId="p", batchId="a")
 
 
 # Secrets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime, timezone
 
 import pytest
 
@@ -11,6 +12,7 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from pyspark.sql import functions as F
 
+from tests.fix_datasource import read_plainly, write_plainly
 from tests.fix_lake import why_absent
 from zeh_spark import dedup, lakehouse, parsed, sessions, stamped
 from zeh_spark.errors import OptionError
@@ -38,46 +40,47 @@ def rows(frame):
     return sorted((row.asDict() for row in frame.collect()), key=lambda row: row["data"])
 
 
-@pytest.fixture(params=["driver", "executors"])
-def way(request):
-    return request.param
+WAYS = ["driver", "executors"]
 
 
-def test_stamps_are_headers_unless_i_ask_for_columns(publisher, read):
+def test_stamps_are_headers_unless_i_ask_for_columns(publisher):
     """A field `timestamp` of my own data is free, and frames have one form for any publisher."""
     publisher.publish({"i": 1})
-    frame = read()
-    assert ["partition", "headers", "data"] == frame.columns
-    assert {"zeh-producer", "zeh-time", "zeh-sequence", "zeh-feed"} < {*frame.head().headers}
-    assert ["partition", "headers", "data"] == read(stamps="none").columns
+    (row,) = read_plainly(publisher.url)
+    assert ["partition", "headers", "data"] == [*row]
+    assert {"zeh-producer", "zeh-time", "zeh-sequence", "zeh-feed"} < {*row["headers"]}
+    assert [["partition", "headers", "data"]] == [
+        [*row] for row in read_plainly(publisher.url, stamps="none")
+    ]
 
 
-def test_columns_hold_what_the_headers_hold(publisher, read, way):
+def test_columns_hold_what_the_headers_hold(publisher, read):
     """I get time, producer and number with their types, and the map has my own headers."""
     publisher.publish({"i": 1}, {"i": 2}, partition=0)
     publisher.publish({"i": 3}, partition=1)
-    frame = read(stamps="columns", fetch=way)
-    assert COLUMNS == frame.columns
-    assert rows(frame) == [
-        {
-            "partition": int(headers["zeh-partition"]),
-            "timestamp": row["timestamp"],
-            "feed": headers["zeh-feed"],
-            "producer": headers["zeh-producer"],
-            "storedPartition": int(headers["zeh-partition"]),
-            "sequence": int(headers["zeh-sequence"]),
-            "batch": int(headers["zeh-batch"]),
-            "headers": {},
-            "data": row["data"],
-        }
-        for row, headers in zip(
-            rows(frame), [row["headers"] for row in rows(read(fetch=way))], strict=True
-        )
+    for way in WAYS:
+        found = read_plainly(publisher.url, stamps="columns", fetch=way)
+        assert found == [
+            {
+                "partition": int(headers["zeh-partition"]),
+                "timestamp": datetime.fromtimestamp(int(headers["zeh-time"]) / 1000, timezone.utc),
+                "feed": headers["zeh-feed"],
+                "producer": headers["zeh-producer"],
+                "storedPartition": int(headers["zeh-partition"]),
+                "sequence": int(headers["zeh-sequence"]),
+                "batch": int(headers["zeh-batch"]),
+                "headers": {},
+                "data": row["data"],
+            }
+            for row in read_plainly(publisher.url, fetch=way)
+            for headers in [row["headers"]]
+        ]
+    frame = read(stamps="columns")
+    assert COLUMNS == frame.columns == [*found[0]]
+    times = frame.selectExpr("unix_millis(timestamp) AS time", "data")
+    assert [row["time"] for row in rows(times)] == [
+        round(row["timestamp"].timestamp() * 1000) for row in found
     ]
-    times = read(fetch=way).selectExpr(
-        "timestamp_millis(BIGINT(headers['zeh-time'])) AS timestamp", "data"
-    )
-    assert [row["timestamp"] for row in rows(times)] == [row["timestamp"] for row in rows(frame)]
 
 
 def test_stamped_does_the_same_for_a_frame_that_exists(publisher, read):
@@ -88,40 +91,42 @@ def test_stamped_does_the_same_for_a_frame_that_exists(publisher, read):
     assert rows(read(stamps="columns")) == rows(frame.select(*COLUMNS))
 
 
-def test_a_schema_may_name_any_column(publisher, read, way):
+def test_a_schema_may_name_any_column(publisher):
     """I get what I name, whatever the options say of headers."""
     publisher.publish({"i": 1}, {"i": 2}, partition=0)
-    schema = "data STRING, sequence BIGINT, timestamp TIMESTAMP, headers MAP<STRING, STRING>"
-    for headers in ("none", "_all", "color"):
-        found = rows(read(schema, headers=headers, fetch=way))
-        assert [["data", "sequence", "timestamp", "headers"]] * 2 == [[*row] for row in found]
-        assert [0, 1] == [row["sequence"] for row in found]
-        assert all(("zeh-time" in row["headers"]) == (headers == "_all") for row in found)
+    for way in WAYS:
+        for headers in ("none", "_all", "color"):
+            columns = "data, sequence, timestamp, headers"
+            found = read_plainly(publisher.url, columns, headers=headers, fetch=way)
+            assert [columns.split(", ")] * 2 == [[*row] for row in found]
+            assert [0, 1] == [row["sequence"] for row in found]
+            assert all(("zeh-time" in row["headers"]) == (headers == "_all") for row in found)
 
 
-def test_the_position_of_a_chunk_needs_direct_reads(publisher, read):
+def test_the_position_of_a_chunk_needs_direct_reads(publisher):
     """It orders events over all partitions; only a plan knows it."""
     publisher.publish({"i": 1})
     publisher.publish({"i": 2})
-    found = rows(read("position BIGINT, data STRING"))
+    found = read_plainly(publisher.url, "position, data")
     assert [1, 2] == [row["position"] for row in found]
     with pytest.raises(Exception, match="names the column 'position', which only executors"):
-        read("position BIGINT, data STRING", fetch="driver").collect()
+        read_plainly(publisher.url, "position, data", fetch="driver")
 
 
-def test_events_of_an_older_epoch_keep_its_id(publisher, read, way):
+def test_events_of_an_older_epoch_keep_its_id(publisher):
     """After a restore the same numbers are other events."""
     publisher.publish({"i": 1})
     epoch = publisher.store.begin_epoch("orders")
     publisher.publish({"i": 2})
-    found = rows(read("feed STRING, data STRING", headers="none", fetch=way))
-    assert [epoch.epochs[0].id, epoch.epochs[1].id] == [row["feed"] for row in found]
+    for way in WAYS:
+        found = read_plainly(publisher.url, "feed, data", headers="none", fetch=way)
+        assert [epoch.epochs[0].id, epoch.epochs[1].id] == [row["feed"] for row in found]
 
 
-def test_a_watermark_takes_the_time_of_an_event(publisher, stream, collected, way, tmp_path):
+def test_a_watermark_takes_the_time_of_an_event(publisher, stream, collected, tmp_path):
     """As with Kafka: withWatermark("timestamp", …)."""
     publisher.publish({"i": 1}, {"i": 2}, partition=0)
-    frame = stream(url=publisher.url, stamps="columns", fetch=way).load()
+    frame = stream(url=publisher.url, stamps="columns").load()
     late = frame.withWatermark("timestamp", "1 minute").dropDuplicatesWithinWatermark(["sequence"])
     collected.run(late)
     assert {1: 1, 2: 1} == collected.numbers()
@@ -170,10 +175,10 @@ def test_merged_tables_take_the_columns(publisher, read, lake):
         ({"stamps": "fields"}, "must be one of headers, columns, none"),
     ],
 )
-def test_contradictions_are_refused(read, options, said):
+def test_contradictions_are_refused(options, said):
     """Nothing of what I set is ignored."""
-    with pytest.raises(Exception, match=said):
-        read(**options)
+    with pytest.raises(OptionError, match=said):
+        read_plainly("http://127.0.0.1:1/orders", **options)
 
 
 def test_a_frame_that_has_such_a_column_is_refused(publisher, read):
@@ -194,12 +199,12 @@ def test_columns_of_mine_are_no_stamps(publisher, stream, collected):
     assert {1: 1, 2: 1} == collected.numbers()
 
 
-def test_a_relay_is_told_to_drop_the_columns(publisher, read):
+def test_a_relay_is_told_to_drop_the_columns(publisher):
     """The events get stamps of their own."""
-    publisher.publish({"i": 1})
-    writer = read("timestamp TIMESTAMP, data STRING").write.format("zeroeventhub").mode("append")
-    with pytest.raises(Exception, match="is a stamp of the feed that was read"):
-        writer.options(producerId="relay", batchId="1").save(publisher.url)
+    with pytest.raises(OptionError, match="is a stamp of the feed that was read"):
+        write_plainly(
+            publisher.url, [{"sequence": 1, "data": "1"}], producerId="relay", batchId="1"
+        )
 
 
 class Stamped(Feed):
@@ -226,31 +231,34 @@ GOOD = {"zeh-time": "1764000000000", "zeh-sequence": "7", "own": "x"}
 BAD = ["x", "-1", "1.5", "9" * 19, "", "\u0661"]
 
 
-@pytest.mark.parametrize("name", ["zeh-time", "zeh-sequence"])
-@pytest.mark.parametrize("value", BAD)
-def test_a_stamp_that_is_no_number_is_a_malformed_line(spark, name, value):
+def test_a_stamp_that_is_no_number_is_a_malformed_line(spark):
     """It stops the query, or comes as a bad line; it never becomes NULL in silence."""
-    schema = "timestamp TIMESTAMP, sequence BIGINT, headers MAP<STRING, STRING>, data STRING"
-    with running_publisher({"other": Stamped(GOOD, {**GOOD, name: value})}) as base:
-        reader = spark.read.format("zeroeventhub").option("partitionCount", "1")
-        with pytest.raises(Exception, match=f"header '{name}' is .*no number that fits"):
-            reader.schema(schema).load(f"{base}/other").collect()
-        reader = reader.option("mode", "PERMISSIVE")
-        frame = reader.schema(f"{schema}, _corrupt_record STRING").load(f"{base}/other")
-        good, bad = frame.orderBy(F.col("data").isNull()).collect()
-        plain = spark.read.format("zeroeventhub").option("partitionCount", "1")
+    columns = "timestamp, sequence, headers, data, _corrupt_record"
+    bad = [(name, value) for name in ("zeh-time", "zeh-sequence") for value in BAD]
+    events = [GOOD, *({**GOOD, name: value} for name, value in bad)]
+    with running_publisher({"other": Stamped(*events)}) as base:
+        url, options = f"{base}/other", {"partitionCount": "1"}
+        for name, value in bad:
+            with pytest.raises(Exception, match=f"header '{name}' is .*no number that fits"):
+                with running_publisher({"other": Stamped({**GOOD, name: value})}) as one:
+                    read_plainly(f"{one}/other", "timestamp, sequence, data", **options)
+        found = read_plainly(url, columns, mode="PERMISSIVE", **options)
+        plain = spark.read.format("zeroeventhub").options(**options)
         with pytest.raises(Exception, match="no number that fits the column"):
-            stamped(plain.load(f"{base}/other")).collect()
-    assert (7, "x") == (good.sequence, good.headers["own"])
-    assert (None, None, True) == (bad.sequence, bad.timestamp, name in bad._corrupt_record)
+            stamped(plain.load(url)).collect()
+    (good,) = (row for row in found if row["data"])
+    assert (7, "x") == (good["sequence"], good["headers"]["own"])
+    refused = [row for row in found if not row["data"]]
+    assert [(None, None)] * len(bad) == [(row["sequence"], row["timestamp"]) for row in refused]
+    for (name, value), row in zip(bad, refused, strict=True):
+        assert f'"{name}":"{value}"' in row["_corrupt_record"]
 
 
-def test_events_without_stamps_have_null(spark):
+def test_events_without_stamps_have_null():
     """Other publishers tell none."""
     with running_publisher({"other": Stamped({"own": "x"})}) as base:
-        reader = spark.read.format("zeroeventhub").option("partitionCount", "1")
-        (row,) = reader.option("stamps", "columns").load(f"{base}/other").collect()
+        (row,) = read_plainly(f"{base}/other", stamps="columns", partitionCount="1")
     assert {"timestamp", "producer", "storedPartition", "sequence", "batch"} == {
-        name for name, value in row.asDict().items() if value is None
+        name for name, value in row.items() if value is None
     }
-    assert ({"own": "x"}, f"{base}/other") == (row.headers, row.feed)
+    assert ({"own": "x"}, f"{base}/other") == (row["headers"], row["feed"])

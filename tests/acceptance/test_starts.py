@@ -9,8 +9,7 @@ from tests.patience import eventually
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("fetch", ["driver", "executors"])
-def test_a_query_starts_at_a_time_once(spark, stream, publisher, tmp_path, fetch):
+def test_a_query_starts_at_a_time_once(spark, stream, publisher, tmp_path):
     """I get what was committed since then; the option means nothing to a restart."""
     publisher.publish(1, 2)
     before = publisher.store.feed("orders").time
@@ -19,7 +18,7 @@ def test_a_query_starts_at_a_time_once(spark, stream, publisher, tmp_path, fetch
     since = publisher.store.feed("orders").time
 
     def run(time: object) -> list[str]:
-        feed = stream(url=publisher.url, fetch=fetch, startingTimestamp=time).load()
+        feed = stream(url=publisher.url, startingTimestamp=time).load()
         writer = feed.select("data").writeStream.format("parquet")
         paths = {"path": f"{tmp_path}/rows", "checkpointLocation": f"{tmp_path}/checkpoint"}
         writer.options(**paths).trigger(availableNow=True).start().awaitTermination()
