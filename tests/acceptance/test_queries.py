@@ -72,15 +72,6 @@ def test_available_now_reads_all_in_capped_batches_and_ends(stream, collected, u
     assert max(batches) <= 120
 
 
-def test_a_finite_run_reads_all_that_is_a_few_times_the_limit(stream, collected, url):
-    """One run is enough on every Spark, also where a run has a single batch."""
-    frame = stream(url=url, maxBytesPerTrigger="20000").load()
-
-    assert collected(frame, availableNow=True).awaitTermination(PATIENCE)
-
-    assert collected.numbers() == Counter(range(400))
-
-
 def test_a_finite_run_never_leaves_events_in_silence(stream, collected, url, spark_log):
     """What a run with a single batch leaves is in the progress and in a warning."""
     query = collected(stream(url=url, maxEventsPerTrigger="100").load(), availableNow=True)
@@ -102,14 +93,6 @@ def test_a_second_run_brings_only_what_is_new(stream, collected, store, url):
     collected.run(stream(url=url).load())
 
     assert collected.numbers() == Counter(range(400, 450))
-
-
-def test_once_makes_one_batch(stream, collected, url):
-    """The trigger Once delivers a single batch, capped by the options."""
-    collected.run(stream(url=url, maxEventsPerTrigger="100").load(), once=True)
-
-    assert collected.batches == [0]
-    assert 80 <= len(collected.rows) <= 120
 
 
 def test_an_idle_query_gets_new_events_by_itself(stream, collected, store, url):
@@ -202,14 +185,6 @@ def test_a_query_may_start_at_the_end_of_the_feed(stream, collected, store, url)
     collected.run(stream(url=url, startingCursors="last").load())
 
     assert collected.numbers() == Counter(range(400, 420))
-
-
-def test_the_schema_may_choose_columns(spark, url):
-    """Columns may be left out and come in any order."""
-    frame = spark.read.format("zeroeventhub").schema("data STRING, partition INT").load(url)
-
-    assert frame.columns == ["data", "partition"]
-    assert frame.where("partition = 1").count() == 100
 
 
 def test_events_are_typed_by_spark(spark, url):
