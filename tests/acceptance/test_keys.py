@@ -9,7 +9,6 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 from tests.fix_datasource import read_plainly, write_plainly
 from zeh_spark import stamped
 from zeh_spark.protocol import partitioning
-from zeh_spark.publisher import upload_validation
 
 KEYS = ["c-4", "", "ø\U0001f600", 'say "x"', "two\nlines", "back\\slash", "ä" * 512, None]
 WAYS = ["driver", "executors"]
@@ -171,11 +170,3 @@ def test_a_frame_without_keys_is_refused(publisher):
     options = {"producerId": "p", "batchId": "1", "keepKey": "true"}
     with pytest.raises(Exception, match=r"keepKey=true needs the column key.* leave out keepKey"):
         write_plainly(publisher.url, [{"data": "1"}], **options)
-
-
-def test_an_older_publisher_is_named(write, monkeypatch):
-    """It does not know the header; the error says what to update, and where the event is."""
-    monkeypatch.setattr(upload_validation, "_OF_WRITERS", {})
-    said = r"older than the option keepKey.*'zeh-key' \(chunk 0, line 0: .*Update the publisher"
-    with pytest.raises(Exception, match=said):
-        write(["a"])
