@@ -9,12 +9,15 @@ import platform
 import re
 import shutil
 import signal
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import scratch_store
 
 pytest_plugins = [
     "tests.postgresql",
@@ -110,6 +113,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     from tests import postgresql  # not before pytest has loaded its plugins
 
     postgresql.marked = item.get_closest_marker("postgresql") is not None
+
+
+@pytest.fixture(autouse=True)
+def scratch_stores() -> Iterator[None]:
+    """Close the stores that a test has opened; not those of fixtures of its module."""
+    before = scratch_store.count_open()
+    yield
+    scratch_store.close_those_after(before)
+
+
+def pytest_sessionfinish() -> None:
+    scratch_store.close_those_after(0)
 
 
 def pytest_report_header() -> list[str]:

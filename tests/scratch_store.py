@@ -6,8 +6,7 @@ import functools
 import hashlib
 import shutil
 import tempfile
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -25,17 +24,33 @@ from zeh_spark.store.interface import Clock, now_ms
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
+_open: list[ScratchStore] = []
+
+
+def close_those_after(count: int) -> None:
+    """Close all stores but the first `count` that are open, the newest first."""
+    for store in reversed(_open[count:]):
+        store.close()
+
+
+def count_open() -> int:
+    return len(_open)
+
+
 class ScratchStore(SqlStore):
-    """An empty store. Its file goes when it is closed, or when nothing refers to it any more.
+    """An empty store. Its file goes when it is closed: after its test, by `tests/conftest.py`.
 
     Tests derive from it, to let something happen in the middle of a call.
     """
 
     def __init__(self, *, clock: Clock = now_ms, receipts: int = RECEIPTS) -> None:
         folder = tempfile.mkdtemp(prefix="zeh-store-", dir=MEMORY)
-        opened = open_sqlite(shutil.copy(_empty(), folder), clock=clock, receipts=receipts)
+        file = Path(folder, "feeds.db")
+        file.write_bytes(_empty())
+        opened = open_sqlite(str(file), clock=clock, receipts=receipts)
         super().__init__(opened._database, clock=clock, receipts=receipts)
-        self._end = weakref.finalize(self, _remove, opened.close, folder)
+        self._folder = folder
+        _open.append(self)
 
     def append(
         self, feed: str, chunks: Sequence[StagedChunk], times: Sequence[int] | None = None
@@ -64,18 +79,16 @@ class ScratchStore(SqlStore):
         self._write(work)
 
     def close(self) -> None:
-        self._end()
-
-
-def _remove(close: Callable[[], None], folder: str) -> None:
-    close()
-    shutil.rmtree(folder)
+        if self in _open:
+            _open.remove(self)
+            super().close()
+            shutil.rmtree(self._folder)
 
 
 @functools.cache
-def _empty() -> Path:
+def _empty() -> bytes:
     """Return a store without feeds, to copy: it takes a third of the time that a new one takes."""
-    folder = Path(tempfile.mkdtemp(prefix="zeh-store-", dir=MEMORY))
-    weakref.finalize(_empty, shutil.rmtree, folder)
-    open_sqlite(str(folder / "feeds.db")).close()
-    return folder / "feeds.db"
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        file = Path(folder, "feeds.db")
+        open_sqlite(str(file)).close()
+        return file.read_bytes()

@@ -29,6 +29,12 @@ numbers = itertools.count()
 shared_store = functools.cache(ScratchStore)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def made_before_the_tests() -> None:
+    """A store that a test makes is closed after it."""
+    shared_store()
+
+
 def feed_of(partitions: int, log: Log) -> ChunkFeed:
     """A new feed of a store that all tests share."""
     store, name = shared_store(), f"f{next(numbers)}"
