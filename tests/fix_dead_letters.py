@@ -90,11 +90,7 @@ class Two:
         return [json.dumps(each, separators=(",", ":")) for each in events(self.main, "orders")]
 
     def letters(self) -> list[dict[str, Any]]:
-        pages = follow(direct(self.dead, "dead"), "_first", {}, whole=True, endless=False)
-        return [
-            json.loads(each.whole)["data"]
-            for each in letters(line for page in pages for line in page)
-        ]
+        return letters_of(direct(self.dead, "dead"))
 
     def batches(self, url: str) -> list[tuple[int, int]]:
         """Numbers and events of the batches that are published there, oldest first."""
@@ -109,6 +105,13 @@ def frame(rows: list[str]) -> pa.RecordBatch:
 def direct(gateway: Watched, feed: str) -> str:
     """Past the gateway, which takes answers apart."""
     return f"http://127.0.0.1:{gateway.server_port}/{feed}"
+
+
+def letters_of(url: str) -> list[dict[str, Any]]:
+    """What a dead-letter feed holds, with parts put together."""
+    pages = follow(url, "_first", {}, whole=True, endless=False)
+    found = letters(line for page in pages for line in page)
+    return [json.loads(each.whole)["data"] for each in found]
 
 
 def events(gateway: Watched, feed: str) -> list[Any]:

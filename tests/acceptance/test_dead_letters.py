@@ -4,32 +4,20 @@ The letters and numbers are those of the failure modes, see tests/README.md.
 """
 
 import base64
-import json
 import threading
 from collections import Counter
 
 import pytest
-import requests
 
+from tests.fix_dead_letters import letters_of
 from tests.fix_sink import lost
 from tests.patience import PATIENCE
-from zeh_spark.protocol.dead_letters import letters
 
 ODD = base64.b64encode(b'"\xe9"').decode()
 
 
-def rows_of(target, feed="dead"):
-    return [each["row"] for each in letters_of(target, feed)]
-
-
-def letters_of(target, feed="dead"):
-    """What the dead-letter feed holds, with parts put together."""
-    cursors = "&".join(f"cursor{each}=_first" for each in range(3))
-    answer = requests.get(
-        f"{target.publisher}/{feed}?n=3&{cursors}&headers=_all&pagesizehint=9999999", timeout=60
-    )
-    lines = [each for each in answer.content.splitlines() if b'"data"' in each]
-    return [json.loads(each.whole)["data"] for each in letters(lines)]
+def rows_of(target):
+    return [each["row"] for each in letters_of(f"{target.publisher}/dead")]
 
 
 def numbers(target):
@@ -89,7 +77,7 @@ def test_a_bad_row_becomes_a_dead_letter(columns, usual, bad, target, spark, wri
     """F23: the others are published; it is on the other feed with its reason, as it was."""
     write(spark.sql(f"SELECT {columns} FROM range(0, 100, 1, 1)"), batchId="bad", **dead)
 
-    found = letters_of(target)
+    found = letters_of(f"{target.publisher}/dead")
     assert {("spark#bad", 0)} == {(each["producer"], each["batch"]) for each in found}
     assert {reason: usual | row for reason, row in bad.items()} == {
         reason: each["row"] for each in found for reason in bad if each["reason"].startswith(reason)
@@ -173,7 +161,7 @@ def test_rows_and_dead_letters_are_there_once_when_the_driver_is_killed(
     sink.target.check_stamps(events)
     found = Counter(
         (each["producer"], int(each["row"]["data"].partition(":")[2]))
-        for each in letters_of(sink.target)
+        for each in letters_of(f"{sink.target.publisher}/dead")
     )
     assert found == Counter((name, i) for name in producers for i in broken)
     for name in producers:
