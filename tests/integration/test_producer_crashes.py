@@ -75,7 +75,7 @@ def faults_of(commits: list[Fate], others: list[Fate]) -> Fate:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=max(30, settings().max_examples // 5))
 @given(
     commits=st.lists(st.sampled_from(FATES), max_size=8),
     others=st.lists(st.sampled_from([passed] * 20 + FATES), max_size=20),

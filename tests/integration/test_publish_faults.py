@@ -172,7 +172,7 @@ def test_connections_that_break_for_a_while_do_no_harm(
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=max(20, settings().max_examples // 5))
 @given(
     fates=st.lists(
         st.sampled_from([kind for kind in FATES if kind not in CUT_BODIES]), max_size=12
