@@ -11,17 +11,17 @@ import base64
 import functools
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from schemathesis import Case, GenerationMode
-from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from tests.fix_publisher import Publisher
 from zeh_spark.publisher.openapi import document
+
+if TYPE_CHECKING:  # it takes a second in each process
+    from schemathesis import Case
 
 CAMPAIGN = os.environ.get("HYPOTHESIS_PROFILE") == "campaign"
 CALLS = settings(
@@ -46,6 +46,8 @@ EXAMPLE = DOCUMENT["components"]["examples"]["upload"]["value"]["body, base64"]
 @functools.cache
 def operations() -> dict[tuple[str, str], Any]:
     """What Schemathesis makes of the document, which takes it a while."""
+    import schemathesis
+
     schemathesis.openapi.media_type(
         MEDIA_TYPE, st.sampled_from([b"[]\n", base64.b64decode(EXAMPLE)])
     )
@@ -72,6 +74,9 @@ def base(quiet_publisher: Publisher) -> str:
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_a_call_that_is_allowed_is_answered_as_described(base: str, method: str, path: str) -> None:
     """I send what the document allows, and my call is taken, or refused for a described reason."""
+    from schemathesis import GenerationMode
+    from schemathesis.specs.openapi.checks import positive_data_acceptance
+
     # Which cursors are needed, and that not both they and resume are, is said in words only.
     by_words = (method, path) in {READ, PLAN, CHUNKS}
     excluded = [positive_data_acceptance] if by_words else []
@@ -94,6 +99,8 @@ def test_a_call_that_is_not_allowed_is_refused_as_described(
     base: str, method: str, path: str
 ) -> None:
     """I make a mistake, and learn which one. It is never an error of the server."""
+    from schemathesis import GenerationMode
+
     cases = operations()[method, path].as_strategy(GenerationMode.NEGATIVE)
 
     @CALLS

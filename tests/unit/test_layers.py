@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,7 @@ SPARK_SIDE = {
 SERVER = ["starlette", "uvicorn", "sqlalchemy", "click"]
 
 
+@functools.cache
 def imports(module: str) -> set[str]:
     """Full names of all that a module imports, wherever in it, our own as modules."""
     found = set()
@@ -85,12 +87,16 @@ def imports(module: str) -> set[str]:
     return found
 
 
-# The package itself only tells its version and hands out names on first use; all may import it.
-OURS = {
-    module: {name for name in imports(module) if name in MODULES and name != "zeh_spark"}
-    for module in MODULES
-    if module != "zeh_spark"
-}
+@functools.cache
+def ours() -> dict[str, set[str]]:
+    """The modules of ours that each imports, except the package itself, which only tells its
+    version and hands out names on first use: all may import that.
+    """
+    return {
+        module: {name for name in imports(module) if name in MODULES and name != "zeh_spark"}
+        for module in MODULES
+        if module != "zeh_spark"
+    }
 
 
 def within(name: str, parent: str) -> bool:
@@ -120,7 +126,7 @@ def test_a_package_imports_only_what_it_names(package):
     """I can read and change a package knowing those below it, and no others."""
     used = {
         family(name)
-        for module, names in OURS.items()
+        for module, names in ours().items()
         if family(module) == package
         for name in names
         if family(name) != package
@@ -142,7 +148,7 @@ def test_an_audit_knows_of_the_publisher_what_its_receipts_say():
     """It would not notice a fault of code that it shares."""
     shared = {
         name
-        for module, names in OURS.items()
+        for module, names in ours().items()
         if within(module, "zeh_spark.audit")
         for name in names
         if family(name) in ("source", "sink", "publisher", "store")
@@ -179,14 +185,14 @@ def test_spark_side_never_imports_the_servers_libraries():
 def test_the_wire_stands_on_the_errors_alone():
     """The protocol can be read on one page."""
     assert ({"zeh_spark.errors"}, set()) == (
-        OURS["zeh_spark.protocol.wire"],
-        OURS["zeh_spark.errors"],
+        ours()["zeh_spark.protocol.wire"],
+        ours()["zeh_spark.errors"],
     )
 
 
 def test_there_are_no_cycles():
     """Every module can be understood after those that it imports."""
-    assert set() == floors(OURS)[-1]
+    assert set() == floors(ours())[-1]
 
 
 def test_one_folder_level_is_enough():
