@@ -15,7 +15,7 @@ from tests.patience import PATIENCE
 
 pytest.importorskip("delta", reason=why_absent())
 
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 
 from zeh_spark.lakehouse.claims import property_of
@@ -51,7 +51,7 @@ def test_a_claim_is_given_up_as_the_error_says(lake):
     def broken(frame):
         return frame.withColumn("value", F.expr("if(i < 0, value, raise_error('not today'))"))
 
-    with pytest.raises(PySparkException, match=r"not today|TASK_WRITE_FAILED"):
+    with pytest.raises(Py4JJavaError, match=r"not today|TASK_WRITE_FAILED"):
         lake.batch(0, range(50), name="odrers", change=broken)
 
     told = lake.refused(0, range(50), query="other")
