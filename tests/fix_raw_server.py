@@ -16,6 +16,7 @@ import socket
 import ssl
 import struct
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,7 +151,7 @@ def reset(body: bytes = b"", missing: int = 1) -> Answer:
     return Answer((begin + body,), "reset")
 
 
-class Listener:
+class Listener(ABC):
     """Takes connections on 127.0.0.1, at a port of its own, and serves each in a thread."""
 
     def __init__(self) -> None:
@@ -187,9 +188,9 @@ class Listener:
         for thread in self._threads:
             thread.join(_PATIENCE)
 
+    @abstractmethod
     def serve(self, client: socket.socket, number: int) -> None:
         """Do what it is there for; `number` counts connections from 0."""
-        raise NotImplementedError
 
     def _spawn(self, run: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=run, args=args, daemon=True)

@@ -109,9 +109,9 @@ EVENTS, HALF = 800, 400
 
 
 def test_a_direct_read_gives_its_rows_once_whatever_attempts_a_task_has(cluster, relay, tmp_path):
-    """Each row is there once, in a batch and in a stream, although two attempts failed: the first
-    one lost its connection for longer than `retryTimeout`, in the second one the user's code raised
-    an error. And although Spark starts a second attempt while the first one hangs.
+    """A batch and a stream read each row exactly once if two attempts fail. The first attempt loses
+    its connection for longer than `retryTimeout`; in the second one the user's code raises an
+    error. The same holds if Spark starts a second attempt while the first one hangs.
     """
     cut = Counter()
 

@@ -24,9 +24,9 @@ MODES = pytest.mark.parametrize("mode", [{}, {"merge_keys": ["i"]}], ids=["appen
 
 @pytest.mark.slow
 def test_a_restored_table_is_refused_and_continues_from_its_own_cursors(lake):
-    """DL-03, A12: what the restore took back comes again, with a new checkpoint; or as the batch
-    that it was, if it comes first. Delta would leave that out in silence, as its transactions are
-    not restored.
+    """DL-03, A12: the batches that a restore removed are written again, with a new checkpoint or as
+    the same batches. Delta would skip the same batches silently, because a restore does
+    not take back its transaction numbers.
     """
     lake.batches(range(50), range(50, 80), range(80, 90))
     lake.restore(0)

@@ -76,7 +76,7 @@ def test_what_was_published_stays(queries, crashed):
 @pytest.mark.slow
 @pytest.mark.parametrize("crashed", [False, True])
 def test_a_table_continues(queries, crashed):
-    """Each event is there once."""
+    """The table holds each event exactly once."""
     pytest.importorskip("delta", reason=why_absent())
     if crashed:
         forget(queries, "delta")

@@ -28,8 +28,8 @@ DEATHS = [
 @needs_batches
 def test_nothing_is_lost_or_doubled_when_the_driver_is_killed(orders, spark, tmp_path):
     """Two queries, of which one puts sessions in order and one processes them. The driver dies
-    behind the first writer and within a handler; then behind both writers and behind the commit of
-    the verdicts, before Spark has noted these batches down. A task's process is killed, too.
+    after the first writer and within a handler; then after both writers and after the commit of
+    the verdicts, before Spark has committed these batches. A task's process is killed, too.
     """
     places = {
         kind: tuple(each[kind].split()[-1] for each in DEATHS) for kind in ("order", "process")

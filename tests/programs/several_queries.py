@@ -22,10 +22,10 @@ from zeh_spark import lakehouse, sessions
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 
 PLACES = {  # with the number of the batch before them, where the query knows it
-    "keep": ("tasks", "written"),  # half way in a task of the Delta write; behind its commit
+    "keep": ("tasks", "written"),  # half way in a task of the Delta write; after its commit
     "publish": ("upload", "commit"),  # at the gateway, which makes the file
-    "order": ("ordered", "dead"),  # behind the first writer; behind both
-    "process": ("handler", "written"),  # within the handler, at step 2; behind the Delta commit
+    "order": ("ordered", "dead"),  # after the first writer; after both
+    "process": ("handler", "written"),  # within the handler, at step 2; after the Delta commit
 }
 
 

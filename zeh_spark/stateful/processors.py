@@ -6,6 +6,7 @@ Runs in tasks.
 from __future__ import annotations
 
 import gc
+from abc import abstractmethod
 from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
@@ -46,9 +47,9 @@ class BucketProcessor(StatefulProcessor):
         """
         self._state.update((self.empty(),))
 
+    @abstractmethod
     def empty(self) -> bytes:
         """Return the value of a bucket that has taken nothing."""
-        raise NotImplementedError
 
     def blob(self) -> bytes | None:
         """Return the value of the bucket; None if the number of buckets was changed."""
