@@ -36,16 +36,15 @@ def test_each_setting_of_the_file_has_an_option_and_a_variable(name: str) -> Non
 
 
 def test_an_option_precedes_a_variable_and_a_variable_precedes_the_file() -> None:
-    config = Config(host="file", port=1, grace="1s")
+    """A list has those of the file too."""
+    config = Config(host="file", port=1, grace="1s", allowed_hosts=["file"])
+    variables = {"ZEH_HOST": "variable", "ZEH_PORT": "2", "ZEH_ALLOW_ANYONE": "true"}
 
-    found = settings(
-        ["--port", "0", "--allowed-host", "option"],
-        config,
-        {"ZEH_HOST": "variable", "ZEH_PORT": "2", "ZEH_ALLOW_ANYONE": "true"},
-    )
+    found = settings(["--port", "0", "--allowed-host", "option"], config, variables)
+    listed = settings([], config, {"ZEH_ALLOWED_HOSTS": "a b"}).allowed_hosts
 
-    assert ("variable", 0, "1s", True, ["option"]) == (
-        found.host, found.port, found.grace, found.allow_anyone, found.allowed_hosts
+    assert ("variable", 0, "1s", True, ["option", "file"], ["a", "b", "file"]) == (
+        found.host, found.port, found.grace, found.allow_anyone, found.allowed_hosts, listed
     )  # fmt: skip
 
 
@@ -60,14 +59,6 @@ def test_an_option_precedes_a_variable_and_a_variable_precedes_the_file() -> Non
 )
 def test_the_console_can_be_switched_off_where_the_file_has_it(words, environment, found) -> None:
     assert found is settings(words, Config(console=True), environment).console
-
-
-def test_a_list_has_those_of_the_file_too() -> None:
-    config = Config(allowed_hosts=["file"])
-
-    found = settings([], config, {"ZEH_ALLOWED_HOSTS": "a b"})
-
-    assert ["a", "b", "file"] == found.allowed_hosts
 
 
 @pytest.mark.parametrize(
