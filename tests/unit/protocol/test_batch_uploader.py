@@ -74,7 +74,9 @@ events = st.lists(st.tuples(st.none() | st.integers(0, 3), st.binary(max_size=30
 def test_each_event_is_in_one_upload_and_all_are_in_the_content(
     given_events: list[tuple[int | None, bytes]], size: int, known: int | None, together: bool
 ) -> None:
-    """Smaller uploads, or a batch that is known half way: its identity stays."""
+    """Smaller uploads, or a batch that is known half way: its identity stays. A body is one chunk,
+    or at most what I allow; before compression at most twice that.
+    """
     publisher = Publisher(known)
     rests = [noise.hex().encode() for _, noise in given_events]
     to = [-1 if partition is None else partition for partition, _ in given_events]
@@ -87,6 +89,10 @@ def test_each_event_is_in_one_upload_and_all_are_in_the_content(
     batch.finish()
     assert content_of(rests) == batch.content
     assert batch.uploads == len(publisher.uploads)
+    for chunks in publisher.uploads.values():
+        assert chunks
+        assert len(chunks) == 1 or sum(len(each.frame) for each in chunks) <= size
+        assert len(chunks) == 1 or sum(each.size for each in chunks) <= 2 * size
     if batch.wanted:
         found = [rest for partition in range(4) for rest in publisher.rests(partition)]
         assert sorted(rests) == sorted(found)
@@ -94,22 +100,6 @@ def test_each_event_is_in_one_upload_and_all_are_in_the_content(
             mine = [rest for there, rest in zip(to, rests, strict=True) if there == partition]
             there = iter(publisher.rests(partition))
             assert all(rest in there for rest in mine)  # in their order
-
-
-@given(events, st.integers(1, 3000))
-def test_uploads_are_about_as_large_as_asked(
-    given_events: list[tuple[int | None, bytes]], size: int
-) -> None:
-    """A body is one chunk, or at most what I allow; before compression at most twice that."""
-    publisher = Publisher()
-    batch = BatchUploader(publisher, 4, "p/0", upload_bytes=size)
-    for partition, noise in given_events:
-        batch.add([noise.hex().encode()], partition)
-    batch.finish()
-    for chunks in publisher.uploads.values():
-        assert chunks
-        assert len(chunks) == 1 or sum(len(each.frame) for each in chunks) <= size
-        assert len(chunks) == 1 or sum(each.size for each in chunks) <= 2 * size
 
 
 def test_largest_uploads_are_taken_by_the_publisher() -> None:
@@ -130,44 +120,28 @@ def test_largest_uploads_are_taken_by_the_publisher() -> None:
 # While the caller continues
 
 
-def test_a_small_batch_sends_one_upload_and_starts_no_thread(executor: ThreadPoolExecutor) -> None:
-    """Most tasks are small."""
+@pytest.mark.parametrize(
+    ("chunks", "events"), [(0, []), (2, [2000]), (7, [2000, 2000, 2000, 1000])]
+)
+def test_a_large_batch_sends_as_it_goes(
+    executor: ThreadPoolExecutor, chunks: int, events: list[int]
+) -> None:
+    """Uploads of about the size asked for, numbered in order; an upload holds at most twice its
+    size before compression. Most tasks are small: they send one upload, or none, which the commit
+    names all the same, and start no thread.
+    """
     publisher, before = Publisher(), threading.active_count()
 
     batch = uploader(publisher, executor=executor)
-    batch.add(CHUNK)
-    batch.add(CHUNK)
-    batch.finish()
-
-    assert [2000] == publisher.events
-    assert {threading.current_thread()} == publisher.threads
-    assert threading.active_count() == before
-    assert (1, True) == (batch.uploads, batch.wanted)
-
-
-def test_a_batch_without_events_sends_nothing() -> None:
-    """Its commit names it all the same."""
-    publisher = Publisher()
-    batch = uploader(publisher)
-
-    batch.finish()
-
-    assert (0, {}) == (batch.uploads, publisher.uploads)
-
-
-def test_a_large_batch_sends_as_it_goes(executor: ThreadPoolExecutor) -> None:
-    """Uploads of about the size asked for, numbered in order; an upload holds at most twice its
-    size before compression.
-    """
-    publisher = Publisher()
-
-    batch = uploader(publisher, executor=executor)
-    for _ in range(7):
+    for _ in range(chunks):
         batch.add(CHUNK)
     batch.finish()
 
-    assert [2000, 2000, 2000, 1000] == publisher.events
-    assert batch.uploads == 4
+    assert events == publisher.events
+    assert (len(events), True) == (batch.uploads, batch.wanted)
+    if len(events) < 2:
+        assert publisher.threads <= {threading.current_thread()}
+        assert threading.active_count() == before
 
 
 def test_two_uploads_hold_back_the_third(executor: ThreadPoolExecutor) -> None:
@@ -200,30 +174,23 @@ def test_two_uploads_hold_back_the_third(executor: ThreadPoolExecutor) -> None:
 
 
 @pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize(("wanted", "uploads"), [(True, [0, 1]), (False, [])])
 def test_a_batch_that_is_committed_needs_no_more_uploads(
-    executor: ThreadPoolExecutor, background: bool
+    executor: ThreadPoolExecutor, background: bool, wanted: bool, uploads: list[int]
 ) -> None:
-    """The publisher says so at the second upload; the rest is counted only."""
+    """The publisher says so at the second upload, or before the first one; the rest is counted
+    only.
+    """
     publisher = Publisher(known=1)
 
-    batch = uploader(publisher, executor=executor if background else None)
+    batch = uploader(publisher, executor=executor if background else None, wanted=wanted)
     for _ in range(9):
         batch.add(CHUNK)
     batch.finish()
 
-    assert [0, 1] == sorted(publisher.uploads)
+    assert (uploads, len(uploads)) == (sorted(publisher.uploads), batch.uploads)
     assert (False, content_of(CHUNK * 9)) == (batch.wanted, batch.content)
     assert sum(len(rest) + len('{"partition":0,\n') for rest in CHUNK * 9) == batch.size
-
-
-def test_a_batch_that_was_committed_before_is_only_counted() -> None:
-    """A repeated batch costs no upload."""
-    batch = uploader(pytest.fail, wanted=False)
-
-    batch.add(CHUNK * 9)
-    batch.finish()
-
-    assert (0, content_of(CHUNK * 9)) == (batch.uploads, batch.content)
 
 
 @pytest.mark.parametrize("background", [False, True])
