@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -52,32 +53,24 @@ def test_events_after_the_last_checkpoint_are_kept_apart():
     assert ([interval(b"", 0, "c1")], E1 + E2, 2) == (intervals, scanner.tail, scanner.tail_events)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "body",
     [
-        pytest.param(E1 + b"\n\n" + C1, id="empty lines"),
-        pytest.param(E1 + b"\r\n" + C1, id="an empty line with CRLF"),
-        pytest.param(E1 + b"  \t\n" + C1, id="a line of spaces"),
-        pytest.param(E1.replace(b"\n", b"\r\n") + C1.replace(b"\n", b"\r\n"), id="CRLF"),
-        pytest.param(E1 + C1 + b"\n", id="an empty line at the end"),
-        pytest.param(E1 + C1 + b"\r\n", id="an empty line with CRLF at the end"),
-        pytest.param((E1 + C1)[:-1], id="no newline at the end"),
-        pytest.param((E1 + C1)[:-1] + b"\r", id="half a CRLF at the end"),
-        pytest.param(b"\xef\xbb\xbf" + E1 + C1, id="a byte order mark"),
-        pytest.param(E1 + b" " + C1, id="spaces before a checkpoint"),
+        E1 + b"\n\n" + C1,
+        E1 + b"\r\n" + C1,
+        E1 + b"  \t\n" + C1,
+        E1.replace(b"\n", b"\r\n") + C1.replace(b"\n", b"\r\n"),
+        E1 + C1 + b"\n",
+        E1 + C1 + b"\r\n",
+        (E1 + C1)[:-1],
+        (E1 + C1)[:-1] + b"\r",
+        b"\xef\xbb\xbf" + E1 + C1,
+        E1 + b" " + C1,
     ],
 )
 def test_what_stands_around_lines_changes_nothing(body):
     """Whether a publisher ends lines with CRLF or sends empty ones, I get the same events."""
     assert [interval(E1, 1, "c1")] == scan(body)[0]
-
-
-@each_case("newline", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\x1c"])
-def test_only_a_line_feed_ends_a_line(newline):
-    """Text in an event may hold what other alphabets and printers call a new line."""
-    line = wire.event_line(0, {}, json.dumps(f"a{newline}b", ensure_ascii=False).encode()) + b"\n"
-
-    assert [interval(line, 1, "c1")] == scan(line + C1)[0]
 
 
 # Checkpoints
@@ -115,11 +108,21 @@ def test_a_cursor_makes_a_line_a_checkpoint(line, expected):
         b'{"partition":0,"data":1,"cursor":""}',
         b'{"partition":0,"data":1,"cursor":null}',
         b'{"partition":0,"data":"cursor"}',
+        b'{"partition":0}',
+        b'{"partition":0,"headers":{"h":"v"}}',
+        *(
+            wire.event_line(0, {}, json.dumps(f"a{newline}b", ensure_ascii=False).encode())
+            for newline in ("\u2028", "\u2029", "\u0085", "\v", "\f", "\x1c")
+        ),
     ],
 )
-def test_a_cursor_elsewhere_does_not(line):
-    """My events may hold the word cursor, and an empty cursor is none."""
+def test_a_line_without_a_cursor_of_its_own_is_an_event(line):
+    """My events may hold the word cursor, and an empty cursor is none. Some publishers leave empty
+    data out. Only a line feed ends a line: text may hold what other alphabets and printers call a
+    new line.
+    """
     assert [interval(line + b"\n", 1, "c1")] == scan(line + b"\n" + C1)[0]
+    assert (b'"data"' in line) == (wire.parse_event(line, 0).data is not wire.UNSET)
 
 
 @each_case(
@@ -144,14 +147,6 @@ def test_a_checkpoint_of_another_partition_is_refused(partition):
 # Events
 
 
-@each_case("line", [b'{"partition":0}', b'{"partition":0,"headers":{"h":"v"}}'])
-def test_an_event_may_lack_data(line):
-    """Some publishers leave empty data out; it is an event all the same."""
-    intervals, _ = scan(line + b"\n" + C1)
-
-    assert (1, wire.UNSET) == (intervals[0].events, wire.parse_event(line, 0).data)
-
-
 @each_case(
     "line",
     [b"{}", b'{"command":"x"}', b'{"partition":0,"new":1}', b'{"headers":{}}', b'{"cursor":""}'],
@@ -167,26 +162,23 @@ def test_unknown_lines_are_left_out_and_counted(line):
 # The end of an answer
 
 
+NAN = b'{"partition":0,"data":NaN}'
+
+
 @each_case("end", [b"", b"\n", b"\r\n", b"\n\n", b"\n  \n"])
-@each_case("line", [b"Internal server error", b"<html>", b'{"partition":0,"da', b"[]"])
+@each_case("line", [b"Internal server error", b"<html>", b'{"partition":0,"da', b"[]", NAN])
 def test_a_last_line_that_is_not_json_is_the_publishers_error(line, end):
-    """A publisher that fails in the middle of an answer is heard, not taken for the end (D2)."""
+    """A publisher that fails in the middle of an answer is heard, not taken for the end (D2). One
+    that is written in Python can send NaN; the error tells its owner how not to.
+    """
     scanner = PageScanner(0)
 
     intervals = scanner.feed(E1 + C1 + E2 + line + end)
 
     assert [interval(E1, 1, "c1")] == intervals
-    with pytest.raises(PublisherError, match="ended its answer with a line that is not JSON"):
+    with pytest.raises(PublisherError, match="ended its answer with a line that is not JSON") as e:
         scanner.close()
-
-
-def test_a_last_line_with_nan_says_so():
-    """A publisher written in Python can send NaN; the error tells its owner how not to."""
-    scanner = PageScanner(0)
-    scanner.feed(b'{"partition":0,"data":NaN}')
-
-    with pytest.raises(PublisherError, match="NaN is not JSON"):
-        scanner.close()
+    assert (line == NAN) == ("NaN is not JSON" in str(e.value))
 
 
 @each_case("body", [b"", b"\n", b"\r\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"])
@@ -212,22 +204,20 @@ EVERY_KIND = (
 )
 
 
-@each_case("size", [1, 2, 3, 7, 31])
-def test_small_reads_give_the_same_as_one(size):
-    """A slow network changes nothing in what I get."""
+@each_case(
+    "places",
+    [
+        *([place] for place in range(len(EVERY_KIND))),
+        *(range(size, len(EVERY_KIND), size) for size in (1, 2, 3, 7, 31)),
+    ],
+)
+def test_small_reads_give_the_same_as_one(places):
+    """A slow network changes nothing in what I get, nor does the place of a cut."""
     whole, one = scan(EVERY_KIND)
 
-    pieces, many = scan(*[EVERY_KIND[at : at + size] for at in range(0, len(EVERY_KIND), size)])
+    found, many = scan(*(EVERY_KIND[begin:end] for begin, end in pairwise([0, *places, None])))
 
-    assert (whole, one.tail, one.ignored) == (pieces, many.tail, many.ignored)
-
-
-def test_a_cut_at_any_byte_gives_the_same():
-    """Nor does the place where an answer is cut into two reads."""
-    expected = scan(EVERY_KIND)[0]
-
-    for place in range(len(EVERY_KIND)):
-        assert expected == scan(EVERY_KIND[:place], EVERY_KIND[place:])[0], place
+    assert (whole, one.tail, one.ignored) == (found, many.tail, many.ignored)
 
 
 @given(st.data(), strategies.feed_bodies())
