@@ -43,17 +43,16 @@ def test_a_problem_has_the_status_and_name_of_its_type():
     assert (problem.name, problem.status) == ("cursor-gone", 410)
 
 
-@each_case("missing", sorted(GONE.keys() - {"lost"}))
-def test_a_problem_without_a_member_is_refused_at_once(missing):
-    members = {name: value for name, value in GONE.items() if name != missing}
-
-    with pytest.raises(TypeError, match=f"'cursor-gone' needs the member '{missing}'"):
-        Problem(problems.CURSOR_GONE, "removed", **members)
-
-
-def test_a_problem_with_a_member_that_is_not_declared_is_refused_at_once():
+def test_what_is_not_declared_is_refused_at_once():
+    """A member that is missing, one that is unknown, and a type that is there twice."""
+    for missing in GONE.keys() - {"lost"}:
+        members = {name: value for name, value in GONE.items() if name != missing}
+        with pytest.raises(TypeError, match=f"'cursor-gone' needs the member '{missing}'"):
+            Problem(problems.CURSOR_GONE, "removed", **members)
     with pytest.raises(TypeError, match="'cursor-gone' has no member 'newest'"):
         Problem(problems.CURSOR_GONE, "removed", **GONE, newest="30.ef")
+    with pytest.raises(ValueError, match="'fenced' is declared twice"):
+        problems._problem("fenced", 403, "Again.")
 
 
 def test_an_optional_member_may_be_left_out_and_added_later():
@@ -64,11 +63,6 @@ def test_an_optional_member_may_be_left_out_and_added_later():
 
     assert "feed" not in problem.document()
     assert told.document() == {**problem.document(), "feed": {"id": "9f86d081884c7d65"}}
-
-
-def test_a_type_is_declared_once():
-    with pytest.raises(ValueError, match="'fenced' is declared twice"):
-        problems._problem("fenced", 403, "Again.")
 
 
 @each_case(
