@@ -17,6 +17,7 @@ from zeh_spark.protocol import wire
 from zeh_spark.protocol.upload_format import (
     CHUNK_BYTES,
     CHUNK_EVENTS,
+    LINE_BYTES,
     Chunker,
     Content,
     StagedChunk,
@@ -49,26 +50,22 @@ def total(chunks: list[StagedChunk]) -> Content:
     return sum((each.content for each in chunks), Content())
 
 
-@given(events, st.data())
+@given(events, st.integers(1, 500), st.data())
 def test_any_cut_order_and_routing_has_the_same_content(
-    rows: list[Event], data: st.DataObject
+    rows: list[Event], held: int, data: st.DataObject
 ) -> None:
-    """A replay in other tasks, another order and other partitions is the same batch (F10, F11)."""
+    """A replay in other tasks, another order and other partitions, or with less memory, is the same
+    batch (F10, F11).
+    """
     shuffled = data.draw(st.permutations(rows))
     partitions = data.draw(st.lists(st.integers(0, 7), min_size=len(rows), max_size=len(rows)))
     routed = [(to, *event[1:]) for to, event in zip(partitions, shuffled, strict=True)]
     places = [0, *sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4))), len(rows)]
     tasks = [chunks_of(routed[begin:end]) for begin, end in pairwise(places)]
     expected = content_of([rest_of(*event[1:]) for event in rows])
-    assert expected == total(chunks_of(rows)) == total(list(chain(*tasks)))
-
-
-@given(events, st.integers(1, 500))
-def test_content_does_not_depend_on_chunks(rows: list[Event], held: int) -> None:
-    """Less memory: the batch's identity stays."""
-    chunkers = Chunker(), Chunker(held)
-    whole, small = (chunks_of(rows, each) for each in chunkers)
-    assert {total(whole)} == {total(small), *(each.content for each in chunkers)}
+    assert expected == total(list(chain(*tasks)))
+    for chunker in (Chunker(), Chunker(held)):
+        assert expected == total(chunks_of(rows, chunker)) == chunker.content
 
 
 @given(events, events)
@@ -95,37 +92,32 @@ def test_content_is_what_the_document_says(rests: list[bytes]) -> None:
 
 
 def test_equal_events_count_each() -> None:
-    """Two equal events are not none (a sum, not XOR)."""
+    """Two equal events are not none (a sum, not XOR). Sums of sums are those of the whole, whoever
+    adds them up, and stay within 128 bits.
+    """
     rest = rest_of({}, b"1")
     assert content_of([rest]) + content_of([rest]) == content_of([rest, rest]) != Content()
     assert content_of([rest, rest]).sum != content_of([]).sum
-
-
-def test_sum_of_contents_stays_within_128_bits() -> None:
-    """Sums of sums are those of the whole, whoever adds them up."""
     most = Content(1, (1 << 128) - 1)
     assert (Content(2, (1 << 128) - 2), "f" * 31 + "e") == (most + most, (most + most).digest)
 
 
 @given(events)
 def test_chunks_hold_the_lines_that_readers_get(rows: list[Event]) -> None:
-    """Every event is there once, in the order of its partition, as a line of the feed."""
+    """Every event is there once, in the order of its partition, as a line of the feed; and what the
+    index says is what the frame holds.
+    """
     chunks = chunks_of(rows)
+    for each in chunks:
+        lines = lines_of(each.frame)
+        rests = [line[len(prefix(each.partition)) :] for line in lines.splitlines()]
+        assert (len(rests), len(lines)) == (each.events, each.size)
+        assert content_of(rests) == each.content
     for partition in range(4):
         found = b"".join(lines_of(each.frame) for each in chunks if each.partition == partition)
         mine = [event for event in rows if event[0] == partition]
         expected = [prefix(partition) + rest_of(*event[1:]) + b"\n" for event in mine]
         assert b"".join(expected) == found
-
-
-@given(events)
-def test_chunk_describes_itself(rows: list[Event]) -> None:
-    """What the index says is what the frame holds."""
-    for each in chunks_of(rows):
-        lines = lines_of(each.frame)
-        rests = [line[len(prefix(each.partition)) :] for line in lines.splitlines()]
-        assert (len(rests), len(lines)) == (each.events, each.size)
-        assert content_of(rests) == each.content
 
 
 @given(events, st.integers(1, 400))
@@ -153,13 +145,7 @@ def test_body_that_was_cut_or_extended_is_no_upload(rows: list[Event], data: st.
 @each_case(
     "body",
     [
-        b"",
-        b"\n",
-        b"{}\n",
-        b"[",
-        b"[]",
-        b"[]\n1",
-        b'[{"partition":0}]\n',
+        *(b"", b"\n", b"{}\n", b"[", b"[]", b"[]\n1", b'[{"partition":0}]\n'),
         b'[{"partition":0,"events":1,"size":1,"bytes":1,"more":0}]\nx',
         b'[{"partition":0,"events":1,"size":1,"bytes":2}]\nx',
         b'[{"partition":0,"events":1,"size":1,"bytes":-1},'
@@ -236,7 +222,13 @@ def test_counting_continues_where_packing_ended(packed: list[Event], counted: li
     assert total(chunks_of(packed + counted)) == chunker.content
 
 
-def test_null_is_no_event() -> None:
-    """Some clients take it for no event at all."""
+def test_what_no_chunk_takes() -> None:
+    """An event that fits is served to every client; a longer one is refused with its size. Some
+    clients take null for no event at all.
+    """
+    room = LINE_BYTES - len(wire.event_line(0, {}, b'""'))
+    Chunker().add(0, {}, b'"%s"' % (b"x" * room))
+    with pytest.raises(ValueError, match=f"{LINE_BYTES + 1:,} bytes"):
+        Chunker().add(0, {}, b'"%s"' % (b"x" * (room + 1)))
     with pytest.raises(ValueError, match="null cannot be an event's data"):
         Chunker().add(0, {}, b"null")
