@@ -20,7 +20,7 @@ from zeh_spark.publisher.upload_validation import _rests
 from zeh_spark.sink.row_layout import layout
 from zeh_spark.sink.rows import Renderer
 
-KEY = ("key", STRING)
+KEY, PARTITION = ("key", STRING), ("partition", INT)
 LONGEST = "ä" * (event_key.MAX_BYTES // 2)
 
 
@@ -36,35 +36,20 @@ def headers_of(rendered):
     return [json.loads(b"{" + rest)["headers"] for rest in rendered.rests]
 
 
-@each_case("key", ["c-4", "", "ø\u2028\U0001f600", 'say "x"', "two\nlines", "back\\slash", LONGEST])
-def test_the_text_of_a_key_stays(key):
-    """Whatever it holds; NULL is no key, and the empty text is one."""
-    found = render([DATA, KEY], ("1", key), ("2", None))
-    assert [{"zeh-key": key}, {}] == headers_of(found)
-    assert [partitioning.partition_of(key, 4), -1] == found.partitions.tolist()
+TEXTS = ["c-4", "", "ø\u2028\U0001f600", 'say "x"', "two\nlines", "back\\slash", LONGEST]
 
 
-@each_case(("kind", "key"), [(LONG, -(2**63)), (INT, 7), (T.ByteType(), -1)])
-def test_an_integer_is_kept_in_decimal(kind, key):
-    """The text is the one that chooses the partition."""
+@each_case(
+    ("kind", "key"),
+    [*((STRING, text) for text in TEXTS), (LONG, -(2**63)), (INT, 7), (T.ByteType(), -1)],
+)
+def test_the_text_of_a_key_stays(kind, key):
+    """Whatever it holds; NULL is no key, and the empty text is one. An integer is kept in decimal,
+    the text that chooses the partition.
+    """
     found = render([DATA, ("key", kind)], ("1", key), ("2", None))
     assert [{"zeh-key": str(key)}, {}] == headers_of(found)
-    assert partitioning.partition_of(str(key), 4) == found.partitions[0]
-
-
-def test_the_key_is_beside_the_events_own_headers():
-    """Other reserved headers are dropped, a key that was read with them, too."""
-    rows = [
-        ("1", "k", {"zz": "2", "a": "1", "zeh-time": "5", "zeh-key": "old"}),
-        ("2", None, {"zeh-key": "old", "a": "1"}),
-        ("3", "k", None),
-        ("4", "", {}),
-        ("5", None, None),
-    ]
-    found = headers_of(render([DATA, KEY, HEADERS], *rows))
-    expected = [{"a": "1", "zeh-key": "k", "zz": "2"}, {"a": "1"}, {"zeh-key": "k"}]
-    assert [*expected, {"zeh-key": ""}, {}] == found
-    assert ["a", "zeh-key", "zz"] == list(found[0])  # sorted, so a repeat has the same bytes
+    assert [partitioning.partition_of(str(key), 4), -1] == found.partitions.tolist()
 
 
 def test_without_the_option_nothing_is_kept():
@@ -94,11 +79,15 @@ def test_origin_and_key_are_kept_together():
 
 
 keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=9) | st.none()
+names = keys.filter(bool) | st.sampled_from(["zeh-time", "zeh-key", "a", "zz"])
 
 
-@given(st.lists(st.tuples(keys, st.dictionaries(keys.filter(bool), keys.filter(bool)) | st.none())))
+@given(st.lists(st.tuples(keys, st.dictionaries(names, keys.filter(bool)) | st.none())))
 def test_what_is_rendered_is_an_event_that_publishers_take(rows):
-    """With a column headers and without one, the bytes are those of any writer."""
+    """Law: with a column headers and without one, the bytes are those of any writer. The key is
+    beside the event's own headers, sorted; other reserved headers are dropped, a key that was read
+    with them, too.
+    """
     columns = [DATA, KEY, HEADERS]
     found = render(columns, *(("1", key, own) for key, own in rows), n=1)
     expected = []
@@ -157,24 +146,20 @@ def test_an_event_that_is_too_long_with_its_key_says_so(key, more):
     assert f"bytes as a line of the feed{said}; at most" in str(raised.value)
 
 
+NEEDED = "keepKey=true needs the column key"
+
+
 @each_case(
-    ("columns", "remedy"),
+    ("columns", "option", "why", "remedy"),
     [
-        ([DATA], "the frame has data. Add the column, like customer AS key, or leave out keepKey"),
-        ([DATA, ("partition", INT)], "Put the column key in the place of partition"),
+        ([DATA], "keepKey", NEEDED, "Add the column, like customer AS key, or leave out keepKey"),
+        ([DATA, PARTITION], "keepKey", NEEDED, "Put the column key in the place of partition"),
+        ([DATA, KEY, PARTITION], "key", "contradicts 'partition'", ""),
+        ([DATA, ("key", T.DoubleType())], "key", "CAST it AS STRING", ""),
     ],
 )
-def test_without_a_column_key_there_is_nothing_to_keep(columns, remedy):
-    with pytest.raises(OptionError, match="keepKey=true needs the column key") as raised:
+def test_a_frame_without_a_key_to_keep_is_refused(columns, option, why, remedy):
+    """Also as it is without the option."""
+    with pytest.raises(OptionError, match=why) as raised:
         layout(frame(*columns), keeps_key=True)
-    assert ("keepKey", True) == (raised.value.option, remedy in str(raised.value))
-
-
-def test_a_partition_beside_a_key_is_refused_as_without_the_option():
-    with pytest.raises(OptionError, match="contradicts 'partition'"):
-        layout(frame(DATA, KEY, ("partition", INT)), keeps_key=True)
-
-
-def test_a_key_of_another_type_is_refused_as_without_the_option():
-    with pytest.raises(OptionError, match="CAST it AS STRING"):
-        layout(frame(DATA, ("key", T.DoubleType())), keeps_key=True)
+    assert (option, True) == (raised.value.option, remedy in str(raised.value))
