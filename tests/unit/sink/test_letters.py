@@ -12,27 +12,23 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import types as T
 
 from tests import strategies
 from tests.cases import each_case
+from tests.unit.sink.test_rows import strings
 from zeh_spark.client.publish_client import BatchCall
 from zeh_spark.protocol import partitioning
 from zeh_spark.protocol.arrow_json import Unfit, json_of
 from zeh_spark.protocol.dead_letters import letters
 from zeh_spark.sink.letters import lenient, letters_of
-from zeh_spark.sink.row_layout import RowLayout, layout
+from zeh_spark.sink.row_layout import RowLayout
 from zeh_spark.sink.rows import Renderer
 
 BATCH = BatchCall("p", "query", "run", 17)
 TEXT = RowLayout(("data",), text=True)
 HEADERS = pa.map_(pa.string(), pa.string())
+NO_HEADERS = pa.array([None], HEADERS)
 ODD = {"base64": base64.b64encode(b'"\xe9"').decode()}
-
-
-def strings(*texts):
-    """A column that may hold bytes which are not UTF-8, as Spark's may."""
-    return pa.Array.from_buffers(pa.string(), len(texts), pa.array(texts, pa.binary()).buffers())
 
 
 def frame(columns):
@@ -52,15 +48,6 @@ def rows_of(columns, **how):
     return [each["row"] for each in sifted(columns, **how)[0]]
 
 
-def rendered_rows_of(columns):
-    """Of rendered data, which is JSON as text."""
-    parsed = ("data", "unfit")
-    return [
-        {name: json.loads(each[name]) if name in parsed else each[name] for name in each}
-        for each in rows_of(columns, text=False)
-    ]
-
-
 # What is in a letter
 
 
@@ -73,53 +60,41 @@ def test_a_letter_names_reason_producer_and_batch():
     assert letter["reason"].startswith("data: not JSON: ")
 
 
+BAD, FIT, H = (pa.array([each]) for each in ("{", "1", "h"))
+
+
 @each_case(
     ("columns", "row"),
     [
         ({"data": pa.array(['{"a": NaN, "é":\n1}\u2028'])}, {"data": '{"a": NaN, "é":\n1}\u2028'}),
         ({"data": pa.array([None], pa.string())}, {"data": None}),
         ({"data": strings(b'"\xe9"')}, ODD),
-        (
-            {
-                "data": pa.array(["{"]),
-                "key": pa.array(["k"]),
-                "headers": pa.array([None], HEADERS),
-            },
-            {"data": "{", "key": "k"},
+        ({"data": BAD, "key": pa.array(["k"]), "headers": NO_HEADERS}, {"data": "{", "key": "k"}),
+        ({"data": FIT, "partition": pa.array([4], pa.int8())}, {"data": "1", "partition": 4}),
+        ({"data": BAD, "key": pa.array([2**62])}, {"data": "{", "key": str(2**62)}),
+        ({"data": FIT, "key": strings(b'"\xe9"')}, {"data": "1", "key": ODD}),
+        *(
+            ({"data": FIT, "headers": headers}, {"data": "1", "headers": given})
+            for headers, given in [
+                (pa.array([[("b", None), ("a", "1")]], HEADERS), {"a": "1", "b": None}),
+                (pa.array([[("h", "2"), ("h", "1")]], HEADERS), [["h", "1"], ["h", "2"]]),
+                (pa.MapArray.from_arrays([0, 1], H, strings(b'"\xe9"')), {"h": ODD}),
+                (pa.MapArray.from_arrays([0, 1], strings(b'"\xe9"'), H), [[ODD, "h"]]),
+            ]
         ),
-        (
-            {"data": pa.array(["1"]), "partition": pa.array([4], pa.int8())},
-            {"data": "1", "partition": 4},
-        ),
-        ({"data": pa.array(["{"]), "key": pa.array([2**62])}, {"data": "{", "key": str(2**62)}),
-        ({"data": pa.array(["1"]), "key": strings(b'"\xe9"')}, {"data": "1", "key": ODD}),
     ],
 )
 def test_a_row_is_given_as_it_was(columns, row):
-    """Text as text, what is not UTF-8 as Base64; NULL is left out, but for data."""
+    """Text as text, what is not UTF-8 as Base64; NULL is left out, but for data. Headers are an
+    object where they can be one, else pairs; sorted, for Spark keeps no order.
+    """
     assert [row] == rows_of(columns)
-
-
-@each_case(
-    ("headers", "given"),
-    [
-        (pa.array([[("b", None), ("a", "1")]], HEADERS), {"a": "1", "b": None}),
-        (pa.array([[("h", "2"), ("h", "1")]], HEADERS), [["h", "1"], ["h", "2"]]),
-        (pa.MapArray.from_arrays([0, 1], pa.array(["h"]), strings(b'"\xe9"')), {"h": ODD}),
-        (pa.MapArray.from_arrays([0, 1], strings(b'"\xe9"'), pa.array(["v"])), [[ODD, "v"]]),
-    ],
-)
-def test_headers_are_given_whatever_they_are(headers, given):
-    """An object where it can be one, else pairs; sorted, for Spark keeps no order."""
-    assert [{"data": "1", "headers": given}] == rows_of(
-        {"data": pa.array(["1"]), "headers": headers}
-    )
 
 
 # What is rendered
 
 DAY = 86_400_000_000
-FLOATS = pa.map_(pa.string(), pa.float64())
+FLOATS, INTS = (pa.map_(pa.string(), each) for each in (pa.float64(), pa.int8()))
 NESTED = pa.struct([("a", pa.struct([("b", pa.float64()), ("c", pa.binary())]))])
 
 
@@ -127,32 +102,28 @@ def days(number):
     return pa.array([number], pa.int32()).cast(pa.date32())
 
 
+def times(number, zone=None):
+    return pa.array([number], pa.int64()).cast(pa.timestamp("us", zone))
+
+
+LATE = days(3_000_000)
 FORMS = {
     "NaN": (pa.array([math.nan]), "NaN"),
     "Infinity": (pa.array([math.inf], pa.float32()), "Infinity"),
     "-Infinity": (pa.array([-math.inf]), "-Infinity"),
-    "late DATE": (days(3_000_000), "10183-09-21"),
+    "late DATE": (LATE, "10183-09-21"),
     "early DATE": (days(-719_529), "-0001-12-31"),
     "last DATE": (days(2**31 - 1), "1970-01-01 +2147483647 days"),
-    "TIMESTAMP": (
-        pa.array([3_000_000 * DAY + 1], pa.int64()).cast(pa.timestamp("us", "Europe/Berlin")),
-        "10183-09-21T00:00:00.000001Z",
-    ),
-    "first TIMESTAMP": (
-        pa.array([-(2**63)], pa.int64()).cast(pa.timestamp("us")),
-        "1970-01-01 -9223372036854775808 microseconds",
-    ),
+    "TIMESTAMP": (times(3_000_000 * DAY + 1, "Europe/Berlin"), "10183-09-21T00:00:00.000001Z"),
+    "first TIMESTAMP": (times(-(2**63)), "1970-01-01 -9223372036854775808 microseconds"),
     "STRING": (strings(b'"\xe9"'), ODD),
     "ARRAY": (pa.array([[1.5, math.nan, None]]), [1.5, "NaN", None]),
     "MAP": (pa.array([[("b", math.nan), ("a", 1.5)]], FLOATS), {"a": 1.5, "b": "NaN"}),
     "MAP of pairs": (
-        pa.array([[("b", 1), ("a", 2), ("b", 0)]], pa.map_(pa.string(), pa.int8())),
+        pa.array([[("b", 1), ("a", 2), ("b", 0)]], INTS),
         [["a", 2], ["b", 0], ["b", 1]],
     ),
-    "MAP of days": (
-        pa.MapArray.from_arrays([0, 1], days(3_000_000), days(3_000_000)),
-        {"10183-09-21": "10183-09-21"},
-    ),
+    "MAP of days": (pa.MapArray.from_arrays([0, 1], LATE, LATE), {"10183-09-21": "10183-09-21"}),
     "STRUCT": (
         pa.array([{"a": {"b": math.nan, "c": b"\xff"}}], NESTED),
         {"a": {"b": "NaN", "c": "/w=="}},
@@ -165,20 +136,22 @@ def test_what_has_no_form_in_json_is_written_in_another_one(column, value):
     """Under a name which says that it is not what it should be."""
     columns = {"a": pa.array([7]), "x": column, "key": pa.array(["k"])}
 
-    (row,) = rendered_rows_of(columns)
+    (row,) = rows_of(columns, text=False)
 
-    assert {"unfit": {"a": 7, "x": value, "key": "k"}, "key": "k"} == row
+    unfit = json.loads(row["unfit"])
+    assert ({"a": 7, "x": value, "key": "k"}, "k", 2) == (unfit, row["key"], len(row))
 
 
 def test_rendered_data_that_is_fit_is_called_so():
-    """Here it is the header that has to be repaired."""
-    headers = pa.array([[("h", None)]] * 2, HEADERS)
-    data = pa.array([{"x": 1.5}, {"x": math.nan}])
+    """Here it is the header that has to be repaired; and structured data may be NULL."""
+    headers = pa.array([[("h", None)]] * 3, HEADERS)
+    data = pa.array([{"x": 1.5}, {"x": math.nan}, None])
 
     assert [
-        {"data": {"x": 1.5}, "headers": {"h": None}},
-        {"unfit": {"x": "NaN"}, "headers": {"h": None}},
-    ] == rendered_rows_of({"data": data, "headers": headers})
+        {"data": '{"x":1.5}', "headers": {"h": None}},
+        {"unfit": '{"x":"NaN"}', "headers": {"h": None}},
+        {"data": None, "headers": {"h": None}},
+    ] == rows_of({"data": data, "headers": headers}, text=False)
 
 
 def test_no_digit_is_lost_on_the_way():
@@ -195,35 +168,23 @@ def test_no_digit_is_lost_on_the_way():
     assert '{"id":9007199254740993,"price":1234567890123456.78}' == row["data"]
 
 
-def test_structured_data_may_be_null():
-    data = pa.array([None, {"x": 1.5}])
-
-    assert [{"data": None}] == rows_of({"data": data}, text=False)
-
-
 # Where letters go
 
 
-def test_a_letter_goes_where_its_rows_key_goes():
-    """Whatever the feed of the rows has for partitions."""
-    keys = ["a", "b", None]
-    columns = {"data": pa.array(["{"] * 3), "key": pa.array(keys)}
+@each_case(("data", "keys", "n"), [("{", ["a", "b", None], 7), ("x" * 200_000, [5, 6, None], 1000)])
+def test_a_letter_goes_where_its_rows_key_goes(data, keys, n):
+    """Whatever the feed of the rows has for partitions; the parts of a letter stay together, with
+    a key and without one.
+    """
+    found, partitions = sifted({"data": pa.array([data] * 3), "key": pa.array(keys)}, n=n)
 
-    assert [partitioning.partition_of("a", 7), partitioning.partition_of("b", 7), -1] == sifted(
-        columns, n=7
-    )[1]
-
-
-def test_the_parts_of_a_letter_stay_together():
-    """With a key and without one."""
-    columns = {"data": pa.array(["x" * 200_000] * 2), "key": pa.array(["k", None])}
-
-    parts, partitions = sifted(columns, n=1000)
-
-    count = parts[0]["parts"]
-    assert [*range(1, count + 1)] * 2 == [each["part"] for each in parts]
-    assert {partitioning.partition_of("k", 1000)} == set(partitions[:count])
-    assert 1 == len(set(partitions[count:])) and -1 not in partitions
+    count = found[0].get("parts", 1)
+    if count > 1:
+        assert [*range(1, count + 1)] * 3 == [each["part"] for each in found]
+    of_keys = [partitioning.partition_of(str(each), n) for each in keys[:2] for _ in range(count)]
+    assert of_keys == partitions[: 2 * count]
+    assert 1 == len(set(partitions[2 * count :]))
+    assert (count == 1) == (-1 in partitions)
 
 
 # Which rows are sifted out
@@ -235,26 +196,22 @@ TEXTS = st.lists(
 
 @given(TEXTS)
 def test_rows_are_sifted_one_by_one(texts):
-    """Law: each is published, or a letter with the reason that it has alone, and none is lost."""
+    """Law: each is published, or a letter with the reason that it has alone, and none is lost; so
+    other tasks give the same letters.
+    """
+
+    def sift(some):
+        good, reasons = Renderer(TEXT, 4).sift(some)
+        return good.rests, reasons, letters_of(TEXT, BATCH, some, reasons, 4).rests
+
     rows = frame({"data": pa.array(texts, pa.string())})
-    alone = [Renderer(TEXT, 4).sift(rows.slice(each, 1)) for each in range(len(texts))]
+    alone = [sift(rows.slice(each, 1)) for each in range(len(texts))]
 
-    good, reasons = Renderer(TEXT, 4).sift(rows)
+    good, reasons, found = sift(rows)
 
-    assert [rest for each, _ in alone for rest in each.rests] == good.rests
-    assert {n: why[0] for n, (_, why) in enumerate(alone) if why} == reasons
-
-
-@given(TEXTS, st.integers(0, 60))
-def test_letters_do_not_depend_on_how_rows_are_cut(texts, cut):
-    """Law: other tasks give the same letters."""
-    rows = frame({"data": pa.array(texts, pa.string())})
-    pieces = [rows] if cut >= len(texts) else [rows.slice(0, cut), rows.slice(cut)]
-
-    def written(some):
-        return letters_of(TEXT, BATCH, some, Renderer(TEXT, 4).sift(some)[1], 4).rests
-
-    assert written(rows) == [rest for piece in pieces for rest in written(piece)]
+    assert [rest for rests, *_ in alone for rest in rests] == good
+    assert {n: why[0] for n, (_, why, _) in enumerate(alone) if why} == reasons
+    assert [rest for *_, rests in alone for rest in rests] == found
 
 
 @each_case("depth", [501, 980, 986, 992, 999])
@@ -262,14 +219,10 @@ def test_letters_do_not_depend_on_how_rows_are_cut(texts, cut):
 def test_reason_of_a_deep_row_does_not_depend_on_its_neighbours(depth, closed):
     """How deep a parser comes depends on how deep its caller stands."""
     deep = "[" * depth + "]" * depth * closed
-    alone = rows_and_reasons([deep])
+    alone, _ = sifted({"data": pa.array([deep])})
     for beside in (1, 100, 4000):
-        assert alone == rows_and_reasons(["{", deep, *["1"] * beside])[1:]
-
-
-def rows_and_reasons(texts):
-    found, _ = sifted({"data": pa.array(texts)})
-    return [(each["reason"], each["row"]) for each in found]
+        (_, found), _ = sifted({"data": pa.array(["{", deep, *["1"] * beside])})
+        assert alone == [found]
 
 
 def test_partitions_come_along():
@@ -300,13 +253,11 @@ def test_many_bad_rows_are_found_in_few_tries(bad, most, monkeypatch):
 
 # Laws of what is rendered
 
+encoded = msgspec.json.encode
 floats = st.floats() | st.none()
 VALUES = {
     "list": (st.lists(floats), pa.list_(pa.float64())),
-    "map": (
-        st.lists(st.tuples(strategies.text, floats), max_size=4),
-        pa.map_(pa.string(), pa.float64()),
-    ),
+    "map": (st.lists(st.tuples(strategies.text, floats), max_size=4), FLOATS),
     "struct": (
         st.fixed_dictionaries(
             {"a": floats, "b": st.lists(floats, max_size=2), "c": strategies.text}
@@ -334,10 +285,6 @@ def test_each_row_is_rendered_as_if_it_were_alone(values, kind, data):
             assert odd[each]
         else:
             assert not odd[each]
-
-
-def encoded(value):
-    return msgspec.json.encode(value)
 
 
 json_texts = strategies.json_texts().map(bytes.decode)
@@ -369,17 +316,3 @@ def test_a_repaired_dead_letter_is_the_row(rows):
     assert list(keys) == [each.key for each in back]
     assert list(headers) == [each.headers for each in back]
     assert list(texts) == [json.loads(bytes(each.data)) for each in back]
-
-
-def test_a_schema_of_spark_becomes_letters_too():
-    """What `layout` takes for structured data."""
-    schema = T.StructType([T.StructField("x", T.DoubleType()), T.StructField("key", T.LongType())])
-    rows = frame({"x": pa.array([math.nan]), "key": pa.array([5])})
-    decided = layout(schema)
-
-    _, reasons = Renderer(decided, 4).sift(rows)
-    found = letters_of(decided, BATCH, rows, reasons, 4)
-
-    assert [partitioning.partition_of("5", 4)] == found.partitions.tolist()
-    unfit = rb'"row":{"unfit":"{\"x\":\"NaN\",\"key\":5}","key":"5"}'
-    assert unfit in found.rests[0]
