@@ -9,11 +9,12 @@ import pytest
 from tests.cases import each_case
 from zeh_spark.errors import OptionError
 from zeh_spark.options.declaring import declared
-from zeh_spark.options.given import parse
 from zeh_spark.sink.options import SinkOptions, sink_options
 
 URL = "https://orders.example/orders"
+DEAD = "https://orders.example/dead"
 REMEDIES = {
+    "acceptGap": "0a@1:3",
     "replaceIncarnation": "0a-1b@17:2c-3d",
     "keepFirst": "0a-1b:17:0123abcd",
 }
@@ -25,69 +26,58 @@ def options(*, streaming=True, **given):
 
 
 def test_a_sink_needs_little():
-    """An address and who publishes."""
+    """An address and who publishes; without a feed for them there are no dead letters."""
     found = options()
 
-    assert ("p", None, None, 4 << 20, {}) == (
+    assert ("p", None, None, 4 << 20, {}, None) == (
         found.producer_id,
         found.batch_id,
         found.partition_count,
         found.upload_bytes,
         found.overrides,
+        found.dead_letters,
     )
 
 
-def test_what_spark_adds_is_no_option():
-    """Spark passes the checkpoint and the query's name on, in lower case."""
-    found = sink_options(
-        {"url": URL, "producerid": "p", "checkpointlocation": "/c", "queryname": "any name"},
-        streaming=True,
-    )
-
-    assert "p" == found.producer_id
-
-
-def test_a_querys_name_stands_in_for_the_producer():
-    """A stream that has a name needs no other one."""
-    found = sink_options({"url": URL, "queryName": "orders-2"}, streaming=True)
-
-    assert "orders-2" == found.producer_id
+@each_case(
+    ("given", "producer"),
+    [
+        ({"producerid": "p", "checkpointlocation": "/c", "queryname": "any name"}, "p"),
+        ({"queryName": "orders-2"}, "orders-2"),
+    ],
+)
+def test_what_spark_adds_is_no_option(given, producer):
+    """Spark passes the checkpoint and the query's name on, in lower case; the name stands in for
+    the producer.
+    """
+    assert producer == sink_options({"url": URL, **given}, streaming=True).producer_id
 
 
-def test_a_querys_name_has_to_be_fit_for_that():
-    """Spark allows any text."""
-    with pytest.raises(OptionError, match="'producerId' must be 1 to 100 letters"):
-        sink_options({"url": URL, "queryName": "my orders"}, streaming=True)
+@each_case(
+    ("given", "streaming", "option", "why"),
+    [
+        ({"queryName": "my orders"}, True, "producerId", "must be 1 to 100 letters"),
+        ({}, False, "producerId", "is missing"),
+        ({"queryName": "q"}, False, "producerId", "is missing"),
+        ({"producerId": "p"}, False, "batchId", "is missing.*batchId=stream"),
+        ({"producerId": "p", "batchId": "2026-11-20"}, True, "batchId", r"is for df\.write"),
+    ],
+)
+def test_names_are_wanted_where_the_options_are_read(given, streaming, option, why):
+    """On the driver: not in a task. A write has no query whose name, which may be any text, could
+    stand in; a stream's batches have Spark's numbers.
+    """
+    with pytest.raises(OptionError, match=f"'{option}' {why}") as raised:
+        sink_options({"url": URL, **given}, streaming=streaming)
 
-
-@each_case("given", [{}, {"queryName": "q"}])
-def test_a_write_without_a_producer_is_refused(given):
-    """A write has no query whose name could stand in."""
-    with pytest.raises(OptionError, match="'producerId' is missing") as raised:
-        sink_options({"url": URL, "batchId": "day", **given}, streaming=False)
-
-    assert "producerId" == raised.value.option
-
-
-def test_a_write_without_a_name_is_refused():
-    """On the driver, where the options are read: not in a task."""
-    with pytest.raises(OptionError, match=r"'batchId' is missing.*batchId=stream") as raised:
-        sink_options({"url": URL, "producerId": "p"}, streaming=False)
-
-    assert "batchId" == raised.value.option
-
-
-def test_a_streams_batches_have_sparks_numbers():
-    """batchId is for df.write."""
-    assert "2026-11-20" == options(streaming=False, batchId="2026-11-20").batch_id
-    with pytest.raises(OptionError, match=r"'batchId' is for df\.write"):
-        options(batchId="2026-11-20")
+    assert option == raised.value.option
 
 
 @each_case("name", ["", "a b", "a#b", "a/b", "é", "x" * 101])
 @each_case("option", ["producerId", "batchId"])
 def test_names_are_plain(option, name):
     """They stand in addresses and headers."""
+    assert "2026-11-20" == options(streaming=False, batchId="2026-11-20").batch_id
     with pytest.raises(OptionError, match=f"'{option}' must be 1 to 100 letters"):
         options(streaming=False, **{option: name})
 
@@ -100,35 +90,24 @@ def test_a_variable_without_a_value_is_no_name(option, text):
         options(streaming=False, **{option: text})
 
 
-@each_case("size", ["64k", "65536", "4m", "32m"])
-def test_uploads_have_bounds(size):
+def test_uploads_have_bounds():
     """From 64 KiB to 32 MiB."""
-    assert 64 << 10 <= options(uploadBytes=size).upload_bytes <= 32 << 20
-
-
-@each_case("size", ["65535", "33m", "0", "much"])
-def test_other_uploads_are_refused(size):
-    with pytest.raises(OptionError, match=r"'uploadBytes' must be (from 64k to 32m|a number)"):
-        options(uploadBytes=size)
+    sizes = {"64k": 64 << 10, "65536": 64 << 10, "4m": 4 << 20, "32m": 32 << 20}
+    assert sizes == {text: options(uploadBytes=text).upload_bytes for text in sizes}
+    for text in ("65535", "33m", "0", "much"):
+        with pytest.raises(OptionError, match=r"'uploadBytes' must be (from 64k to 32m|a number)"):
+            options(uploadBytes=text)
 
 
 @each_case("name", REMEDIES)
-def test_remedies_travel_as_they_are_printed(name):
-    """What an error says to set is passed on to the publisher, and nothing else is."""
-    assert {name: REMEDIES[name]} == options(**{name: REMEDIES[name]}).overrides
-
-
-@each_case("name", ["acceptGap", *REMEDIES])
 @each_case("value", ["true", "accept", "", "3:4:5:6"])
 def test_standing_permissions_are_refused(name, value):
-    """A2: a remedy names the one state in which it applies."""
+    """A2: a remedy names the one state in which it applies. What an error says to set is passed on
+    to the publisher as it is printed, and nothing else is.
+    """
     with pytest.raises(OptionError, match=f"'{name}' must be <.*, copied from the error"):
         options(**{name: value})
-
-
-def test_an_unknown_option_is_refused_with_the_likely_one():
-    with pytest.raises(OptionError, match="unknown option 'producerd'; did you mean 'producerId'"):
-        options(producerd="p")
+    assert REMEDIES == options(**REMEDIES).overrides
 
 
 def test_what_only_reads_is_passed_over_if_the_caller_says_so():
@@ -140,16 +119,8 @@ def test_what_only_reads_is_passed_over_if_the_caller_says_so():
         sink_options(given, streaming=False)
 
 
-def test_a_token_is_not_shown():
-    """Options are printed in logs."""
-    found = parse(SinkOptions, {"url": f"{URL}?key=hush-1", "token": "hush-2"})
-
-    assert "hush" not in repr(found)
-
-
 # Dead letters
 
-DEAD = "https://orders.example/dead"
 SECRETS = {
     "token": "hush-1",
     "http.secret.header.X-Key": "hush-2",
@@ -170,11 +141,6 @@ def credentials(found):
     return found.token, found.token_file, dict(found.http_headers), found.client_cert_file
 
 
-def test_without_a_feed_for_them_there_are_no_dead_letters():
-    """All stays as it is."""
-    assert options().dead_letters is None
-
-
 def test_the_dead_letter_feed_is_reached_as_the_other_one():
     """Patience and sizes are the same; the partition count is that of the rows' feed."""
     found = letters(retryTimeout="7s", uploadBytes="64k", partitionCount="3")
@@ -188,29 +154,28 @@ def test_the_dead_letter_feed_is_reached_as_the_other_one():
     )
 
 
-@each_case("same", [DEAD, "https://ORDERS.example:443/dead?x=1"])
-def test_the_same_origin_gets_the_same_credentials(same):
-    """Scheme, host and port, however they are written."""
-    found = letters(**SECRETS, deadLetterUrl=same)
-
-    assert ("hush-1", None, {"x-key": "hush-2", "x-tenant": "a"}, "/c.pem") == credentials(found)
+OWN = ("hush-1", None, {"x-key": "hush-2", "x-tenant": "a"}, "/c.pem")
+NONE = (None, None, {}, None)
 
 
 @each_case(
-    "other",
+    ("url", "expected", "secret"),
     [
-        "http://orders.example/dead",
-        "https://orders.example:8443/dead",
-        "https://dead.example/orders",
-        "https://orders.example.evil/dead",
+        (DEAD, OWN, {"x-key"}),
+        ("https://ORDERS.example:443/dead?x=1", OWN, {"x-key"}),
+        ("http://orders.example/dead", NONE, set()),
+        ("https://orders.example:8443/dead", NONE, set()),
+        ("https://dead.example/orders", NONE, set()),
+        ("https://orders.example.evil/dead", NONE, set()),
     ],
 )
-def test_another_origin_gets_no_credentials(other):
-    """My token is for the publisher that I gave it for; what it trusts is no secret."""
-    found = letters(**SECRETS, deadLetterUrl=other)
+def test_another_origin_gets_no_credentials(url, expected, secret):
+    """My token is for the publisher that I gave it for: scheme, host and port, however they are
+    written; what it trusts is no secret.
+    """
+    found = letters(**SECRETS, deadLetterUrl=url)
 
-    assert (None, None, {}, None) == credentials(found)
-    assert frozenset() == found.secret_headers
+    assert (expected, secret) == (credentials(found), found.secret_headers)
     assert "/ca.pem" == found.ca_file
 
 
@@ -228,41 +193,51 @@ def test_a_token_of_its_own_takes_the_place_of_others(own, token, url):
     assert (*expected, {}, None) == credentials(found)
 
 
-@each_case("url", [URL, f"{URL}/", "https://Orders.example:443/orders", f"{URL}#dead"])
-def test_a_feed_is_not_its_own_dead_letter_feed(url):
-    """However its address is written."""
-    with pytest.raises(OptionError, match="leads to the feed of 'url'") as raised:
-        options(deadLetterUrl=url)
-
-    assert "deadLetterUrl" == raised.value.option
+PREFIXED = {
+    "deadLetterToken": ("token", "t"),
+    "deadLetterTokenFile": ("tokenFile", "/t"),
+    "deadLetterAcceptGap": ("acceptGap", REMEDIES["acceptGap"]),
+    "deadLetterReplaceIncarnation": ("replaceIncarnation", REMEDIES["replaceIncarnation"]),
+    "deadLetterKeepFirst": ("keepFirst", REMEDIES["keepFirst"]),
+}
 
 
 @each_case(
-    ("name", "value"),
+    ("given", "option", "why"),
     [
-        ("deadLetterToken", "t"),
-        ("deadLetterTokenFile", "/t"),
-        ("deadLetterAcceptGap", "0a@1:3"),
-        ("deadLetterReplaceIncarnation", REMEDIES["replaceIncarnation"]),
-        ("deadLetterKeepFirst", REMEDIES["keepFirst"]),
+        # A mistyped deadLetterUrl would otherwise go unnoticed.
+        *(
+            ({name: value}, name, f"'{name}' needs 'deadLetterUrl'")
+            for name, (_, value) in PREFIXED.items()
+        ),
+        # A feed is not its own dead-letter feed, however its address is written.
+        *(
+            ({"deadLetterUrl": url}, "deadLetterUrl", "leads to the feed of 'url'")
+            for url in (URL, f"{URL}/", "https://Orders.example:443/orders", f"{URL}#dead")
+        ),
+        # What has no prefixed form is for both feeds.
+        *(
+            ({name: "64k"}, name.lower(), f"unknown option '{name.lower()}'")
+            for name in ("deadLetterUploadBytes", "deadLetterRetryTimeout")
+        ),
+        ({"producerd": "p"}, "producerd", "unknown option 'producerd'; did you mean 'producerId'"),
+        (
+            {"deadLetterUrl": DEAD, "deadLetterToken": "t", "deadLetterTokenFile": "/t"},
+            "deadLetterTokenFile",
+            "'deadLetterToken' and 'deadLetterTokenFile' exclude",
+        ),
     ],
 )
-def test_options_of_a_feed_that_is_not_there_are_refused(name, value):
-    """A mistyped deadLetterUrl would otherwise go unnoticed."""
-    with pytest.raises(OptionError, match=f"'{name}' needs 'deadLetterUrl'"):
-        options(**{name: value})
+def test_options_that_mean_nothing_here_are_refused(given, option, why):
+    with pytest.raises(OptionError, match=why) as raised:
+        options(**given)
+
+    assert option == raised.value.option
 
 
 @each_case(
     ("name", "of"),
-    [
-        ("deadLetterUrl", "url"),
-        ("deadLetterToken", "token"),
-        ("deadLetterTokenFile", "tokenFile"),
-        ("deadLetterAcceptGap", "acceptGap"),
-        ("deadLetterReplaceIncarnation", "replaceIncarnation"),
-        ("deadLetterKeepFirst", "keepFirst"),
-    ],
+    [("deadLetterUrl", "url"), *((name, of) for name, (of, _) in PREFIXED.items())],
 )
 def test_options_for_dead_letters_are_those_of_the_sink_with_a_prefix(name, of):
     """What is right and wrong for the one is so for the other, in the same words."""
@@ -278,18 +253,6 @@ def test_options_for_dead_letters_are_those_of_the_sink_with_a_prefix(name, of):
     assert said[0] == said[1]
 
 
-@each_case("name", ["deadLetterUploadBytes", "deadLetterRetryTimeout"])
-def test_other_options_are_for_both_feeds(name):
-    """One that has no prefix form is unknown, and the likely one is named."""
-    with pytest.raises(OptionError, match=f"unknown option '{name.lower()}'"):
-        options(**{"deadLetterUrl": DEAD, name: "64k"})
-
-
-def test_two_tokens_for_dead_letters_are_refused():
-    with pytest.raises(OptionError, match="'deadLetterToken' and 'deadLetterTokenFile' exclude"):
-        letters(deadLetterToken="t", deadLetterTokenFile="/t")
-
-
 def test_a_remedy_is_for_both_feeds_unless_one_has_its_own():
     """Both mostly are in the same state; where they are not, each remedy is for one of them."""
     both = {"acceptGap": "0a@1:3", "keepFirst": REMEDIES["keepFirst"]}
@@ -300,18 +263,16 @@ def test_a_remedy_is_for_both_feeds_unless_one_has_its_own():
     assert {**both, "acceptGap": "0a@2:3"} == found.dead_letters.overrides
 
 
-def test_the_dead_letter_feeds_secrets_are_not_shown():
-    """Not by its address, nor by its token, nor in what is said about a wrong one."""
-    found = options(deadLetterUrl=f"{DEAD}?key=hush-1", deadLetterToken="hush-2")
+def test_secrets_are_not_shown():
+    """Options are printed in logs, and Spark hides a token by its name. A secret is not shown by
+    its address, nor by its token, nor in what is said about a wrong one.
+    """
+    given = {"url": f"{URL}?key=hush-1", "token": "hush-2"}
+    found = options(**given, deadLetterUrl=f"{DEAD}?key=hush-1", deadLetterToken="hush-2")
 
     assert "hush" not in repr(found) + repr(found.dead_letters)
+    assert all(re.search("(?i)secret|password|token", name) for name in [*PREFIXED][:2])
     for wrong in ({"deadLetterUrl": "ftp://h/?hush"}, {"deadLetterToken": "hush hush"}):
         with pytest.raises(OptionError) as raised:
             options(**{"deadLetterUrl": DEAD, **wrong})
         assert "hush" not in str(raised.value)
-
-
-@each_case("name", ["deadLetterToken", "deadLetterTokenFile"])
-def test_spark_hides_the_dead_letter_feeds_token(name):
-    """By its name: what Spark takes for a secret."""
-    assert re.search("(?i)secret|password|token", name)
