@@ -12,6 +12,7 @@ from pyspark.sql import types as T
 
 from tests.cases import each_case
 from zeh_spark.errors import OptionError, RowError
+from zeh_spark.protocol import wire
 from zeh_spark.protocol.event_origin import EventOrigin
 from zeh_spark.protocol.upload_format import LINE_BYTES
 from zeh_spark.sink.origins import SeenOrigins
@@ -52,27 +53,17 @@ def headers_of(rendered):
 
 
 def test_the_first_identity_is_kept_beside_the_events_own_headers():
-    rows = [(stamped(3, a="1", zz="2"), "1"), (stamped(4), "2")]
+    """However often an event is relayed. Without the option it is dropped like stamps."""
+    relayed = stamped(5, **{"zeh-origin": "f/first/0/9/1"})
+    rows = batch([(stamped(3, a="1", zz="2"), "1"), (stamped(4), "2"), (relayed, "3")])
 
-    first, second = headers_of(renderer().render(batch(rows)))
-
-    assert {"a": "1", "zeh-origin": f"{FEED}/p/1/3/50", "zz": "2"} == first
-    assert {"zeh-origin": f"{FEED}/p/1/4/50"} == second
-
-
-def test_the_first_relays_origin_stays():
-    """However often an event is relayed."""
-    rows = [(stamped(3, **{"zeh-origin": "f/first/0/9/1"}), "1")]
-
-    assert [{"zeh-origin": "f/first/0/9/1"}] == headers_of(renderer().render(batch(rows)))
-
-
-def test_without_the_option_an_origin_is_dropped_like_stamps():
+    assert [
+        {"a": "1", "zeh-origin": f"{FEED}/p/1/3/50", "zz": "2"},
+        {"zeh-origin": f"{FEED}/p/1/4/50"},
+        {"zeh-origin": "f/first/0/9/1"},
+    ] == headers_of(renderer().render(rows))
     plain = Renderer(layout(T.StructType(COLUMNS)), 2)
-
-    assert [{"a": "1"}] == headers_of(
-        plain.render(batch([(stamped(3, a="1", **{"zeh-origin": "f/p/0/9/1"}), "1")]))
-    )
+    assert [{"a": "1", "zz": "2"}, {}, {}] == headers_of(plain.render(rows))
 
 
 def test_parts_of_an_event_are_numbered_also_by_a_second_relay():
@@ -160,47 +151,35 @@ def test_a_row_without_an_identity_is_at_fault(headers, reason):
     assert reason in reasons[1]
 
 
-def test_a_line_that_grows_too_long_is_at_fault():
-    rest = '"headers":{"zeh-origin":""},"data":""}'
-    room = LINE_BYTES - len('{"partition":1,') - len(rest) - len(f"{FEED}/p/1/1/50")
-    rows = [(stamped(1), f'"{"x" * room}"'), (stamped(2), f'"{"x" * (room + 1)}"')]
+@each_case("own", [{}, {"a": "1"}])
+def test_a_line_is_too_long_because_of_its_origin_only_if_it_would_fit_without(own):
+    """To the byte. So I know whether to shorten the event, or to relay without keepOrigin."""
+    kept = {**own, "zeh-origin": f"{FEED}/p/1/1/50"}
+    most, plain = (LINE_BYTES - len(wire.event_line(1, each, b'""')) for each in (kept, own))
+    sizes = [most, most + 1, plain, plain + 1]
+    rows = [(stamped(n, **own), f'"{"x" * size}"') for n, size in enumerate(sizes)]
 
     rendered, reasons = renderer().sift(batch(rows))
 
-    assert (1, [1]) == (len(rendered.rests), list(reasons))
-    long = f"{LINE_BYTES + 1:,} bytes as a line of the feed with the header zeh-origin; at most"
-    assert long in reasons[1]
-
-
-@each_case("own", [{}, {"a": "1"}])
-@each_case(("more", "why"), [(0, " with the header zeh-origin"), (1, "")])
-def test_a_line_is_too_long_because_of_its_origin_only_if_it_would_fit_without(own, more, why):
-    """So I know whether to shorten the event, or to relay without keepOrigin."""
-    member = json.dumps(own, separators=(",", ":"))
-    room = LINE_BYTES - len('{"partition":1,' + f'"headers":{member},"data":""' + "}")
-    rows = [(stamped(1, **own), f'"{"x" * (room + more)}"')]
-
-    (reason,) = renderer().sift(batch(rows))[1].values()
-
-    assert f" bytes as a line of the feed{why}; at most {LINE_BYTES:,} are allowed" in reason
+    assert (1, [1, 2, 3]) == (len(rendered.rests), list(reasons))
+    assert f"{LINE_BYTES + 1:,} bytes as a line" in reasons[1]
+    for row, why in enumerate([" with the header zeh-origin"] * 2 + [""], 1):
+        assert f" as a line of the feed{why}; at most {LINE_BYTES:,} are allowed" in reasons[row]
 
 
 @each_case(
-    ("fields", "message"),
+    ("fields", "keeps", "message"),
     [
-        (COLUMNS[:1], "there is no headers"),
-        ([T.StructField("a", T.StringType())], "there is no data"),
-        ([*COLUMNS, T.StructField("origin_part", T.StringType())], "'origin_part' is STRING"),
+        (COLUMNS[:1], True, "there is no headers"),
+        ([T.StructField("a", T.StringType())], True, "there is no data"),
+        ([*COLUMNS, T.StructField("origin_part", T.StringType())], True, "'origin_part' is STRING"),
+        ([*COLUMNS, PART], False, "origin_part"),
     ],
 )
-def test_frames_that_cannot_keep_an_origin_are_refused(fields, message):
+def test_frames_that_cannot_keep_an_origin_are_refused(fields, keeps, message):
+    """And a part without the option, where it is a column without meaning."""
     with pytest.raises(OptionError, match=message):
-        layout(T.StructType(fields), keeps_origin=True)
-
-
-def test_a_part_without_the_option_is_a_column_without_meaning():
-    with pytest.raises(OptionError, match="origin_part"):
-        layout(T.StructType([*COLUMNS, PART]))
+        layout(T.StructType(fields), keeps_origin=keeps)
 
 
 names = st.text("ab", min_size=1, max_size=2)
