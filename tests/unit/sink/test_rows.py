@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import pickle
 
@@ -54,42 +55,17 @@ def strings(*texts):
 
 
 def test_a_row_is_an_event():
-    """data, headers and partition become the line that the feed serves."""
-    columns = [DATA, HEADERS, ("partition", INT)]
+    """data, headers and partition become the line that the feed serves. Columns are known by their
+    names, in any order.
+    """
+    headers = {"b": "2", "a": "1"}
+    values = {DATA: '{"id": 1}', HEADERS: headers, ("partition", INT): 3}
 
-    got = render(columns, ('{"id": 1}', {"b": "2", "a": "1"}, 3), n=4)
+    for columns in itertools.permutations(values):
+        got = render(columns, [values[each] for each in columns], n=4)
 
-    stored = upload_format.prefix(got.partitions[0]) + got.rests[0]
-    assert wire.event_line(3, {"b": "2", "a": "1"}, b'{"id": 1}') == stored
-
-
-def test_rows_without_key_and_partition_may_go_anywhere():
-    """Who does not say where events go leaves it to the sink."""
-    assert render([DATA], ("1",), ("2",)).partitions is None
-
-
-def test_the_order_of_columns_does_not_matter():
-    """Columns are known by their names."""
-    got = render([("key", STRING), HEADERS, DATA], ("k", {"a": "b"}, "1"))
-
-    assert [rest(b"1", b'{"a":"b"}')] == got.rests
-    assert [partitioning.partition_of("k", 4)] == got.partitions.tolist()
-
-
-@each_case(
-    ("text", "stored"),
-    [
-        ('{"a": 1.50, "b" :null}', b'{"a": 1.50, "b" :null}'),
-        (' \n{"a":\r\n 1}\t', b'{"a":   1}'),
-        ('"\\u00e9é\u2028\\n"', '"\\u00e9é\u2028\\n"'.encode()),
-        ("1e999", b"1e999"),
-        ('{"a":1,"a":2}', b'{"a":1,"a":2}'),
-        (' "null"', b'"null"'),
-    ],
-)
-def test_json_is_kept_as_it_is(text, stored):
-    """No number is rounded and no key is lost; only newlines between tokens become spaces."""
-    assert [rest(b"1"), rest(stored)] == render([DATA], ("1",), (text,)).rests
+        stored = upload_format.prefix(got.partitions[0]) + got.rests[0]
+        assert wire.event_line(3, headers, b'{"id": 1}') == stored
 
 
 @each_case(
@@ -111,50 +87,27 @@ def test_headers_are_sorted_and_the_publishers_own_are_dropped(headers, stored):
 
 
 def test_no_rows_are_no_events():
-    """Spark sends empty batches too."""
+    """Spark sends empty batches too; without key and partition, rows may go anywhere."""
     columns = [DATA, HEADERS, ("key", STRING)]
     for some in (batch(columns), batch(columns, ("1", {"a": "b"}, "k")).slice(1)):
         got = Renderer(layout(frame(*columns)), 4).render(some)
         assert ([], []) == (got.rests, got.partitions.tolist())
+    assert render([DATA], ("1",), ("2",)).partitions is None
 
 
 # Where events go
 
 
-@each_case(
-    ("kind", "keys"),
-    [
-        (STRING, ["a", "é\u2028", "", "a", None]),
-        (INT, [0, -1, 2**31 - 1, None]),
-        (LONG, [-(2**63), 17, 17]),
-        (T.ByteType(), [-128, None, 127]),
-    ],
-)
-def test_a_key_decides_the_partition(kind, keys):
-    """The same partition as every other writer chooses; integers count as text, NULL is free."""
-    got = render([DATA, ("key", kind)], *(("1", key) for key in keys), n=7)
-
-    assert "int32" == got.partitions.dtype
-    assert [
-        -1 if key is None else partitioning.partition_of(str(key), 7) for key in keys
-    ] == got.partitions.tolist()
-
-
 @each_case("kind", [T.ByteType(), T.ShortType(), INT, LONG])
 def test_a_partition_may_be_said(kind):
-    """Any integer type will do, and NULL may go anywhere."""
-    rows = [("1", partition) for partition in (3, None, 0)]
+    """Any integer type will do, and NULL may go anywhere. 127 is the last TINYINT, not the last
+    partition.
+    """
+    rows = [("1", partition) for partition in (3, None, 0, 127)]
 
-    got = render([DATA, ("partition", kind)], *rows, n=4)
+    got = render([DATA, ("partition", kind)], *rows, n=300)
 
-    assert ([3, -1, 0], "int32") == (got.partitions.tolist(), got.partitions.dtype)
-
-
-def test_a_small_type_goes_with_many_partitions():
-    """127 is the last TINYINT, not the last partition."""
-    rows = [("1", 127), ("2", 0)]
-
-    assert [127, 0] == render([DATA, ("partition", T.ByteType())], *rows, n=300).partitions.tolist()
+    assert ([3, -1, 0, 127], "int32") == (got.partitions.tolist(), got.partitions.dtype)
 
 
 @each_case(
@@ -177,39 +130,41 @@ def test_columns_are_found_in_any_case(names, row):
         layout(frame(*columns)).check_case("true")
 
 
-# Frames without data
+# What is rendered
 
 
-def test_a_frame_without_data_is_published_row_by_row():
-    """Each row is the event's object with all of its columns; key also says where it goes."""
-    columns = [("id", INT), ("key", STRING), ("name", STRING)]
-
-    got = render(columns, (1, "k", None), (2, None, 'a"b'))
-
-    assert [
-        rest(b'{"id":1,"key":"k","name":null}'),
-        rest(b'{"id":2,"key":null,"name":"a\\"b"}'),
-    ] == got.rests
-    assert [partitioning.partition_of("k", 4), -1] == got.partitions.tolist()
+ID, KEY, NAME = ("id", INT), ("key", STRING), ("name", STRING)
+OF_K = partitioning.partition_of("k", 4)
+OBJECT = ("data", frame(ID))
 
 
-def test_a_row_keeps_the_case_of_its_key():
-    """Its readers know the column by the name that I gave it."""
-    got = render([("Key", STRING), ("id", INT)], ("k", 1))
+@each_case(
+    ("columns", "row", "stored", "partition"),
+    [
+        ([ID, KEY, NAME], (1, "k", None), rest(b'{"id":1,"key":"k","name":null}'), OF_K),
+        ([ID, KEY, NAME], (2, None, 'a"b'), rest(b'{"id":2,"key":null,"name":"a\\"b"}'), -1),
+        ([("Key", STRING), ID], ("k", 1), rest(b'{"Key":"k","id":1}'), OF_K),
+        (
+            [OBJECT, HEADERS, KEY],
+            ({"id": 1}, {"a": "b"}, "k"),
+            rest(b'{"id":1}', b'{"a":"b"}'),
+            OF_K,
+        ),
+    ],
+)
+def test_what_is_no_text_is_rendered(columns, row, stored, partition):
+    """Without data, a row is the event's object with all of its columns, in the case of their
+    names; key also says where it goes. Or data is a struct, and headers go with it.
+    """
+    got = render(columns, row)
 
-    assert [rest(b'{"Key":"k","id":1}')] == got.rests
-    assert [partitioning.partition_of("k", 4)] == got.partitions.tolist()
-
-
-def test_structured_data_is_rendered():
-    """data may be a struct, and headers go with it."""
-    columns = [("data", frame(("id", INT))), HEADERS]
-
-    assert [rest(b'{"id":1}', b'{"a":"b"}')] == render(columns, ({"id": 1}, {"a": "b"})).rests
+    assert ([stored], [partition]) == (got.rests, got.partitions.tolist())
 
 
 # Frames that are refused
 
+IN_ARRAY = T.ArrayType(frame(("v", T.VariantType())))
+IN_MAP = T.MapType(STRING, T.YearMonthIntervalType())
 REFUSED = {
     "no columns": ([], "data", "without columns"),
     "another column": ([DATA, ("x", INT)], "x", r"beside 'data': .*to_json\(struct"),
@@ -230,17 +185,9 @@ REFUSED = {
     "headers of a row": ([HEADERS], "headers", "only beside 'data'"),
     "Headers of a row": ([("Headers", MAP)], "headers", "only beside 'data'"),
     "VARIANT of a row": ([("v", T.VariantType())], "v", "v is VARIANT; .*to_json"),
-    "VARIANT inside": (
-        [("data", T.ArrayType(frame(("v", T.VariantType()))))],
-        "data",
-        r"data\[\]\.v is VARIANT",
-    ),
+    "VARIANT inside": ([("data", IN_ARRAY)], "data", r"data\[\]\.v is VARIANT"),
     "interval": ([("i", T.DayTimeIntervalType())], "i", "INTERVAL.*CAST it AS STRING, or drop it"),
-    "interval inside": (
-        [("data", T.MapType(STRING, T.YearMonthIntervalType()))],
-        "data",
-        r"data\[\] is INTERVAL",
-    ),
+    "interval inside": ([("data", IN_MAP)], "data", r"data\[\] is INTERVAL"),
     "keys of a map": ([("m", T.MapType(T.DoubleType(), INT))], "m", "keys of m are DOUBLE"),
     "field twice": ([("s", frame(("a", INT), ("a", INT)))], "s", "s.a is there twice"),
 }
@@ -253,13 +200,6 @@ def test_a_frame_that_cannot_be_published_is_refused_by_column(columns, option, 
         layout(frame(*columns))
 
     assert option == caught.value.option
-
-
-def test_the_layout_travels():
-    """It is decided on the driver and used on executors."""
-    decided = layout(frame(DATA, HEADERS))
-
-    assert decided == pickle.loads(pickle.dumps(decided))
 
 
 # Rows that are refused
@@ -300,25 +240,25 @@ def test_a_row_that_cannot_be_published_is_named(columns, row, why):
     assert caught.value.reason in str(caught.value)
 
 
-@each_case("name", ["data", "key"])
-def test_text_that_is_not_utf8_is_refused(name):
-    """Spark's strings may hold any bytes; a feed may not."""
-    text = strings(b'"a"', b'"\xe9"')
-    arrays = {"data": pa.array(["1", "2"]), name: text}
-    renderer = Renderer(layout(frame(*((each, STRING) for each in arrays))), 4)
-
-    with pytest.raises(RowError, match=f"row 1 .*{name}: not UTF-8: .*\ufffd"):
-        renderer.render(pa.RecordBatch.from_pydict(arrays))
+GOOD, ODD = strings(b'"a"', b'"b"'), strings(b'"a"', b'"\xe9"')
 
 
-@each_case(("names", "values"), [(b"\xe9", b"v"), (b"n", b"\xe9")])
-def test_headers_that_are_not_utf8_are_refused(names, values):
-    """Names and values alike."""
-    headers = pa.MapArray.from_arrays([0, 0, 1], strings(names), strings(values))
-    renderer = Renderer(layout(frame(DATA, HEADERS)), 4)
+@each_case(
+    ("columns", "why"),
+    [
+        ({"data": ODD}, "data: not UTF-8: .*\ufffd"),
+        ({"data": GOOD, "key": ODD}, "key: not UTF-8: .*\ufffd"),
+        ({"data": GOOD, "headers": pa.MapArray.from_arrays([0, 0, 2], ODD, GOOD)}, "headers: not"),
+        ({"data": GOOD, "headers": pa.MapArray.from_arrays([0, 0, 2], GOOD, ODD)}, "headers: not"),
+    ],
+)
+def test_text_that_is_not_utf8_is_refused(columns, why):
+    """Spark's strings may hold any bytes; a feed may not, nor names and values of headers."""
+    kinds = {"headers": MAP}
+    renderer = Renderer(layout(frame(*((each, kinds.get(each, STRING)) for each in columns))), 4)
 
-    with pytest.raises(RowError, match=r"row 1 .*headers: not UTF-8"):
-        renderer.render(pa.RecordBatch.from_pydict({"data": ["1", "1"], "headers": headers}))
+    with pytest.raises(RowError, match=f"row 1 .*{why}"):
+        renderer.render(pa.RecordBatch.from_pydict(columns))
 
 
 @each_case(
@@ -341,13 +281,13 @@ def test_a_line_may_be_as_long_as_the_limit(columns, row, partition):
         renderer.render(batch(columns, ('"' + "x" * (room + 1) + '"', *row)))
 
 
-def test_a_row_error_travels():
-    """It is raised on an executor and read on the driver."""
-    error = RowError("what happened", row=3, reason="NULL")
+def test_layouts_and_errors_travel():
+    """A layout is decided on the driver and used on executors, and an error comes back."""
+    decided, error = layout(frame(DATA, HEADERS)), RowError("what happened", row=3, reason="NULL")
 
-    copy = pickle.loads(pickle.dumps(error))
+    copies = pickle.loads(pickle.dumps((decided, error)))
 
-    assert (str(error), vars(error)) == (str(copy), vars(copy))
+    assert (decided, str(error), vars(error)) == (copies[0], str(copies[1]), vars(copies[1]))
 
 
 # Laws
@@ -357,6 +297,7 @@ odd_texts = st.sampled_from(
         *("", " ", "null", " null", "1 2", '{"a":1},"data":2', "1\n", "\r1", "[1,\r2]", "[\n]"),
         *("[1", ",2]", "]", "[", '"', '"\u2028"', '"\x85"', "\x0c1", "\xa01", "NaN", "1e999"),
         *('"\\ud800"', '"\\ud83d\\ude00"', "-0", "01", "\ufeff1", "[" * 2000, '"\x00"'),
+        *('{"a":1,"a":2}', ' "null"', '{"a": 1.50, "b" :null}'),
     ]
 )
 json_texts = strategies.json_texts().map(bytes.decode)
@@ -405,11 +346,21 @@ def test_headers_are_as_every_writer_stores_them(each, begin):
     assert [upload_format.rest_of(headers or {}, b"1") for headers in each[begin:]] == got
 
 
-@given(st.lists(st.none() | strategies.text), st.integers(1, 1000))
-def test_keys_go_where_partition_of_says(keys, n):
-    """Law: the sink and other writers agree on the partition of each key (EH-02)."""
-    got = render([DATA, ("key", STRING)], *(("1", key) for key in keys), n=n).partitions
+INTEGERS = {T.ByteType(): 7, INT: 31, LONG: 63}
+KEYS = [(kind, st.integers(-(2**bits), 2**bits - 1)) for kind, bits in INTEGERS.items()]
 
+
+@given(st.data(), st.sampled_from([(STRING, strategies.text), *KEYS]), st.integers(1, 1000))
+def test_keys_go_where_partition_of_says(data, column, n):
+    """Law: the sink and other writers agree on the partition of each key (EH-02). Integers count as
+    text, NULL is free.
+    """
+    kind, values = column
+    keys = data.draw(st.lists(st.none() | values, min_size=1))
+
+    got = render([DATA, ("key", kind)], *(("1", key) for key in keys), n=n).partitions
+
+    assert "int32" == got.dtype
     assert [
-        -1 if key is None else partitioning.partition_of(key, n) for key in keys
+        -1 if key is None else partitioning.partition_of(str(key), n) for key in keys
     ] == got.tolist()
