@@ -39,17 +39,6 @@ class Client:
         self.released.append(task)
 
 
-class Refusing(Client):
-    """Refuses each upload."""
-
-    def __init__(self, refusal):
-        super().__init__()
-        self._refusal = refusal
-
-    def upload(self, batch, partition_count, task, attempt, number, body):
-        raise self._refusal
-
-
 def uploads_of(client):
     given = {"url": "http://127.0.0.1/f", "producerId": "p", "uploadBytes": "64k"}
     options = sink_options(given, streaming=True)
