@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import uuid
 from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ import requests
 from pyspark.sql import types as T
 
 from tests.cases import each_case
+from tests.fix_raw_server import refused
 from zeh_spark.client.publish_client import BatchCall, TaskDone
 from zeh_spark.errors import OptionError, PublishError, RowError, ZeroEventHubError
 from zeh_spark.protocol.upload_format import Content, content_of
@@ -44,11 +46,25 @@ def rests(*numbers):
 # Which batch
 
 
-def test_a_streams_batch_is_known_by_query_run_and_number():
-    """What Spark tells its tasks."""
-    found = Publishing(stream_options(), NUMBERS)._batch("17", QUERY, RUN)
+@each_case(
+    ("options", "expected"),
+    [
+        (
+            stream_options(keepFirst="a:1:0123abcd"),
+            BatchCall("p", QUERY, RUN, 17, {"keepFirst": "a:1:0123abcd"}),
+        ),
+        (batch_options(batchId="stream"), BatchCall("p", QUERY, RUN, 17)),
+        (batch_options(batchId="Stream"), BatchCall("p", QUERY, RUN, 17)),
+        (batch_options(batchId="day"), BatchCall("p#day", "batch", "", 0)),
+    ],
+)
+def test_a_batch_is_the_streams_or_a_named_one(options, expected):
+    """Known by query, run and number, which Spark tells its tasks; remedies travel with it. A named
+    batch is its own producer, also inside foreachBatch, where Spark's numbers are there too.
+    """
+    found = Publishing(options, NUMBERS)._batch("17", QUERY, RUN)
 
-    assert BatchCall("p", QUERY, RUN, 17) == found
+    assert expected == replace(found, run=expected.run and found.run)
 
 
 @each_case("group", [None, "my group"])
@@ -60,13 +76,6 @@ def test_without_a_run_of_sparks_the_writers_own_is_taken(group):
 
     assert uuid.UUID(found.run) != uuid.UUID(RUN)
     assert found == pickle.loads(pickle.dumps(writer))._batch("17", QUERY, group)
-
-
-def test_a_named_batch_is_its_own_producer():
-    """Also inside foreachBatch, where Spark's numbers are there too."""
-    found = Publishing(batch_options(batchId="day"), NUMBERS)._batch("17", QUERY, RUN)
-
-    assert ("p#day", "batch", 0) == (found.producer, found.incarnation, found.number)
 
 
 def test_a_batch_of_no_name_is_another_one_each_time():
@@ -86,44 +95,21 @@ def test_a_write_that_takes_the_streams_name_needs_a_stream(number, query):
         Publishing(batch_options(batchId="stream"), NUMBERS)._batch(number, query, None)
 
 
-@each_case("stream", ["stream", "Stream"])
-def test_a_write_in_foreach_batch_is_the_streams_batch(stream):
-    found = Publishing(batch_options(batchId=stream), NUMBERS)._batch("17", QUERY, RUN)
-
-    assert BatchCall("p", QUERY, RUN, 17) == found
-
-
-def test_remedies_travel_with_the_batch():
-    found = Publishing(stream_options(keepFirst="a:1:0123abcd"), NUMBERS)._batch("1", QUERY, RUN)
-
-    assert {"keepFirst": "a:1:0123abcd"} == found.overrides
-
-
 # What crosses processes
 
 
 @each_case("kind", [StreamWriter, BatchWriter])
 def test_writers_travel_with_their_run(kind):
-    """Spark pickles them for each task, and for the commit."""
+    """Spark pickles them for each task, and for the commit; and messages from task to driver, where
+    they are kept, so without a secret.
+    """
     writer = kind(stream_options(token="hush-1"), NUMBERS)
+    batch = writer._batch("3", QUERY, RUN)
+    message = StagedTask(batch, 2, TaskDone(1, 7, 2, Content(5, 6)))
 
     assert vars(writer) == vars(pickle.loads(pickle.dumps(writer)))
-
-
-def test_messages_travel():
-    """From task to driver."""
-    message = StagedTask(
-        BatchCall("p", QUERY, RUN, 3, {"keepFirst": "a"}), 2, TaskDone(1, 7, 2, Content(5, 6))
-    )
-
     assert message == pickle.loads(pickle.dumps(message))
-
-
-def test_messages_take_no_secret_along():
-    """They are kept in Spark's driver."""
-    batch = Publishing(stream_options(token="hush-secret"), NUMBERS)._batch("3", QUERY, RUN)
-
-    assert b"hush" not in pickle.dumps(StagedTask(batch, 2, TaskDone(0, 0)))
+    assert b"hush" not in pickle.dumps(message)
 
 
 # What the driver does
@@ -133,32 +119,39 @@ def staged(number=3, task=0, partitions=2, query=QUERY):
     return StagedTask(BatchCall("p", query, RUN, number), partitions, TaskDone(task, task))
 
 
-@each_case("messages", [[], [None, None], [staged(), None]])
-def test_a_commit_without_all_messages_is_refused(messages):
-    """The continuous trigger: Spark commits what it never gave to the sink."""
-    with pytest.raises(ZeroEventHubError, match=r"continuous trigger.* Nothing was published"):
-        StreamWriter(stream_options(), NUMBERS).commit(messages, 3)
+CONTINUOUS = "continuous trigger.* Nothing was published"
 
 
 @each_case(
-    "other", [staged(number=4, task=1), staged(task=1, query="q"), staged(task=1, partitions=3)]
+    ("messages", "why"),
+    [
+        ([], CONTINUOUS),
+        ([None, None], CONTINUOUS),
+        ([staged(), None], CONTINUOUS),
+        ([staged(), staged(number=4, task=1)], "disagree about it"),
+        ([staged(), staged(task=1, query="q")], "disagree about it"),
+        ([staged(), staged(task=1, partitions=3)], "disagree about it"),
+        ([staged(number=4)], "commits batch 3, but its tasks wrote batch 4"),
+    ],
 )
-def test_tasks_that_disagree_are_refused(other):
-    """About the batch, or the feed's partitions."""
-    with pytest.raises(ZeroEventHubError, match="disagree about it"):
-        StreamWriter(stream_options(), NUMBERS).commit([staged(), other], 3)
+def test_a_commit_without_the_messages_of_its_tasks_is_refused(messages, why):
+    """With the continuous trigger Spark commits what it never gave to the sink. Tasks agree about
+    the batch and the feed's partitions, and what they read from properties is what Spark commits.
+    """
+    with pytest.raises(ZeroEventHubError, match=why):
+        StreamWriter(stream_options(), NUMBERS).commit(messages, 3)
 
 
-def test_another_number_than_sparks_is_refused():
-    """What tasks read from properties has to be what Spark commits."""
-    with pytest.raises(ZeroEventHubError, match="commits batch 4, but its tasks wrote batch 3"):
-        StreamWriter(stream_options(), NUMBERS).commit([staged()], 4)
+def test_an_abort_asks_once_and_without_messages_not_at_all(raw_server):
+    """Spark waits for it, and after q.stop() too the publisher cleans up by itself."""
+    raw_server.script(refused(503))
+    writer = StreamWriter(stream_options(raw_server.url), NUMBERS)
 
+    for messages in ([], [None, None], [staged(), None]):
+        writer.abort(messages, 3)
 
-@each_case("messages", [[], [None, None]])
-def test_an_abort_without_messages_is_nothing(messages):
-    """After q.stop(): the publisher cleans up by itself."""
-    StreamWriter(stream_options(), NUMBERS).abort(messages, 3)
+    (asked,) = raw_server.requests
+    assert ("DELETE", {"run": RUN}) == (asked.method, asked.query)
 
 
 # With a publisher
@@ -184,61 +177,39 @@ def numbers_of(publisher):
 
 
 def test_what_was_staged_shows_once_it_is_committed(publisher):
-    """Whole, of the tasks that are named."""
+    """Whole, of the attempts that are named (F1, F2): the task that failed, and the twin that lost,
+    stay away. The tasks of a batch that is committed send nothing, and the commit compares what
+    they counted (F4); other rows are refused (F9).
+    """
+    written(publisher, 0, (0, 4, range(7)))
     messages = written(publisher, 0, (0, 5, range(10), range(10, 15)), (1, 6, range(15, 20)))
-    before = numbers_of(publisher)
+    assert Counter() == numbers_of(publisher)
 
     commit(publisher, messages)
 
-    assert Counter() == before
     assert Counter(range(20)) == numbers_of(publisher)
     assert content_of(rests(*range(15))) == messages[0].done.content
     assert [1, 1] == [each.done.uploads for each in messages]
-
-
-def test_an_attempt_that_is_not_named_stays_away(publisher):
-    """F1, F2: the task that failed, and the twin that lost."""
-    written(publisher, 0, (0, 5, range(7)))
-    messages = written(publisher, 0, (0, 6, range(10)))
-
+    messages = written(publisher, 0, (0, 7, range(19, 8, -1)), (1, 8, range(9)), run="another")
     commit(publisher, messages)
-
-    assert Counter(range(10)) == numbers_of(publisher)
-
-
-def test_a_batch_that_is_committed_is_only_counted(publisher):
-    """F4: its tasks send nothing, and the commit compares what they counted."""
-    commit(publisher, written(publisher, 0, (0, 1, range(10))))
-
-    messages = written(publisher, 0, (0, 2, range(9, 4, -1)), (1, 3, range(5)), run="another")
-    commit(publisher, messages)
-
     assert [0, 0] == [each.done.uploads for each in messages]
-    assert Counter(range(10)) == numbers_of(publisher)
-
-
-def test_a_committed_batch_with_other_rows_is_refused(publisher):
-    """F9."""
-    commit(publisher, written(publisher, 0, (0, 1, range(10))))
-
     with pytest.raises(PublishError) as raised:
-        commit(publisher, written(publisher, 0, (0, 2, range(11))))
-
+        commit(publisher, written(publisher, 0, (0, 9, range(21))))
     assert "batch-conflict" == raised.value.problem
-    assert Counter(range(10)) == numbers_of(publisher)
+    assert Counter(range(20)) == numbers_of(publisher)
 
 
 def test_an_abort_lets_go_of_what_was_staged(publisher):
     """And of nothing that is committed."""
-    options = stream_options(publisher.url)
+    writer = StreamWriter(stream_options(publisher.url), NUMBERS)
     aborted = written(publisher, 0, (0, 1, range(10)))
-    StreamWriter(options, NUMBERS).abort(aborted, 0)
+    writer.abort(aborted, 0)
     with pytest.raises(PublishError) as raised:
-        commit(publisher, aborted)
-    messages = written(publisher, 0, (0, 2, range(10)))
-    commit(publisher, messages)
+        writer.commit(aborted, 0)
+    again = written(publisher, 0, (0, 2, range(10)))
+    writer.commit(again, 0)
 
-    StreamWriter(options, NUMBERS).abort(messages, 0)
+    writer.abort(again, 0)
 
     assert "upload-missing" == raised.value.problem
     assert Counter(range(10)) == numbers_of(publisher)
@@ -258,33 +229,14 @@ def test_uploads_that_were_lost_stop_the_query_and_a_restart_repeats_them(publis
     assert Counter(range(10)) == numbers_of(publisher)
 
 
-def test_an_abort_asks_once(raw_server):
-    """Spark waits for it, and the publisher cleans up by itself."""
-    from tests.fix_raw_server import refused
-
-    raw_server.script(refused(503))
-    writer = StreamWriter(stream_options(raw_server.url), NUMBERS)
-
-    writer.abort([staged(), None], 3)
-
-    (asked,) = raw_server.requests
-    assert ("DELETE", {"run": RUN}) == (asked.method, asked.query)
-
-
 def test_a_bad_row_leaves_nothing_behind(publisher):
     """F23: the row is counted over the task's frames."""
     text = RowLayout(("data",), text=True)
-    batches = [["1", "2"], ["3", "{"]]
-    given = iter([pa.RecordBatch.from_pydict({"data": each}) for each in batches])
+    given = iter([pa.RecordBatch.from_pydict({"data": each}) for each in (["1", "2"], ["3", "{"])])
+    options, batch = stream_options(publisher.url), BatchCall("p", QUERY, RUN, 0)
 
     with pytest.raises(RowError) as raised:
-        stage(
-            stream_options(publisher.url),
-            text,
-            BatchCall("p", QUERY, RUN, 0),
-            TaskDone(0, 0),
-            given,
-        )
+        stage(options, text, batch, TaskDone(0, 0), given)
 
     assert raised.value.row == 3
     assert Counter() == numbers_of(publisher)
