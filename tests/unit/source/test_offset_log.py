@@ -7,15 +7,17 @@ from zeh_spark.source.offset_log import query_id, source_offsets
 
 
 def test_the_querys_id_is_found():
-    """As Spark writes it."""
+    """As Spark writes it; what is no checkpoint is refused, and a format of the future not guessed
+    at.
+    """
     assert query_id('{"id":"10a441ee"}') == "10a441ee"
-
-
-@each_case("text", ["", "{}", "[]", "10a441ee"])
-def test_another_text_has_no_query(text):
-    """What is no checkpoint is refused."""
-    with pytest.raises(ValueError):
-        query_id(text)
+    for read, texts in (
+        (query_id, ["", "{}", "[]", "10a441ee"]),
+        (source_offsets, ["", "v3\n{}\n{}", "{}"]),
+    ):
+        for text in texts:
+            with pytest.raises(ValueError):
+                read(text)
 
 
 @each_case(
@@ -28,10 +30,3 @@ def test_another_text_has_no_query(text):
 def test_each_source_has_its_offset(text):
     """In both of Spark's formats; "-" is none yet, and not all are JSON."""
     assert [{"feed": "a:b"}, None, 7, "earliest"] == source_offsets(text)
-
-
-@each_case("text", ["", "v3\n{}\n{}", "{}"])
-def test_a_format_of_the_future_is_refused(text):
-    """It is not guessed at."""
-    with pytest.raises(ValueError):
-        source_offsets(text)
