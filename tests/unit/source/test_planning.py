@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from zeh_spark.protocol.wire import Interval
 from zeh_spark.source.planning import SEGMENT_BYTES, segment_count, segments, take
 
@@ -38,9 +39,17 @@ def batches(ready, events, size):
 
 @given(feeds, max_events, max_bytes)
 def test_each_interval_goes_into_one_batch(ready, events, size):
-    """Law: however batches are cut, each event is in one of them, in the order of its partition."""
+    """Law: however batches are cut, each event is in one of them, in the order of its partition. A
+    batch is above its limits only if it is one single interval that does not fit, and never made
+    of cursors alone, which would make batches without end.
+    """
     taken = {partition: [] for partition in ready}
     for batch in batches(ready, events, size):
+        whole = [each for intervals in batch.values() for each in intervals if each.events]
+        count = sum(each.events for each in whole)
+        assert count
+        fits = count <= (events or count) and sum(len(each.lines) for each in whole) <= size
+        assert fits or len(whole) == 1
         for partition, intervals in batch.items():
             taken[partition] += intervals
 
@@ -50,43 +59,27 @@ def test_each_interval_goes_into_one_batch(ready, events, size):
         assert not any(each.events for each in rest)
 
 
-@given(feeds, max_events, max_bytes)
-def test_limits_are_soft_by_one_interval_at_most(ready, events, size):
-    """Law: a batch is above its limits only if it is one single interval that does not fit."""
-    for batch in batches(ready, events, size):
-        whole = [each for intervals in batch.values() for each in intervals if each.events]
-        count = sum(each.events for each in whole)
-        fits = count <= (events or count) and sum(len(each.lines) for each in whole) <= size
-        assert fits or len(whole) == 1
-
-
-@given(feeds, max_events, max_bytes)
-def test_a_batch_has_events(ready, events, size):
-    """Law: a batch is never made of cursors alone, which would make batches without end."""
-    for batch in batches(ready, events, size):
-        assert sum(each.events for intervals in batch.values() for each in intervals)
-
-
 @given(feeds)
 def test_what_fits_is_taken_whole(ready):
-    """Law: below the limits nothing is left, cursors that moved without events included."""
+    """Law: below the limits nothing is left, cursors that moved without events included; without
+    any events they wait.
+    """
     whole = {partition: len(each) for partition, each in ready.items() if each}
+    events = any(each.events for intervals in ready.values() for each in intervals)
 
-    assert take(ready, None, 1 << 30) in ({}, whole)
-
-
-def test_small_intervals_are_shared_evenly():
-    """No partition takes all of a batch's room."""
-    ready = {partition: [interval(1, i) for i in range(100)] for partition in range(4)}
-
-    assert dict.fromkeys(range(4), 10) == take(ready, 40, 1 << 30)
+    assert (whole if events else {}) == take(ready, None, 1 << 30)
 
 
-def test_a_large_interval_leaves_the_others_their_share():
-    """Evenly by bytes: who has had more waits."""
-    ready = {0: [interval(30)] * 2, 1: [interval(1)] * 100}
-
-    assert {0: 1, 1: 30} == take(ready, 60, 1 << 30)
+@each_case(
+    ("ready", "most", "expected"),
+    [
+        ({each: [interval(1)] * 100 for each in range(4)}, 40, dict.fromkeys(range(4), 10)),
+        ({0: [interval(30)] * 2, 1: [interval(1)] * 100}, 60, {0: 1, 1: 30}),
+    ],
+)
+def test_intervals_are_shared_evenly(ready, most, expected):
+    """By bytes: no partition takes all of a batch's room, and one that has had more waits."""
+    assert expected == take(ready, most, 1 << 30)
 
 
 @given(st.integers(2, 6), st.integers(1, 5))
@@ -110,11 +103,6 @@ def test_turns_go_round_by_whatever_is_ready(first):
     assert taken == (4 if 1 < first <= 4 else 1)
 
 
-def test_only_cursors_are_no_batch():
-    """Advances without events wait for events."""
-    assert {} == take({0: [interval(0)], 1: []}, None, 100)
-
-
 # Segments
 
 
@@ -129,38 +117,28 @@ blocks = st.dictionaries(
 )
 
 
-def cut(each, count):
-    size = sum(len(block) for blocks in each.values() for block in blocks)
-    return list(segments(each, size, count)) if size else []
-
-
 @given(blocks, st.integers(1, 8))
 def test_each_line_is_in_one_segment(each, count):
-    """Law: segments hold every line once, in order, and never half of one."""
+    """Law: segments hold every line once, in order, and never half of one. Partitions come in
+    order, so a relay from feed to feed keeps the order of each. A task costs by itself, so there
+    are not many more segments than wanted: lines that do not fit make at most as many again.
+    """
+    size = sum(len(block) for blocks in each.values() for block in blocks)
+    cut = list(segments(each, size, count)) if size else []
+
     got = {partition: b"" for partition in each}
-    for segment in cut(each, count):
+    for segment in cut:
         data = b"".join(segment.lines)
-        for partition, size in segment.parts:
-            part, data = data[:size], data[size:]
+        for partition, length in segment.parts:
+            part, data = data[:length], data[length:]
             assert part.endswith(b"\n")
             got[partition] += part
         assert not data
 
     assert {partition: b"".join(blocks) for partition, blocks in each.items()} == got
-
-
-@given(blocks, st.integers(1, 8))
-def test_a_partitions_segments_are_neighbours(each, count):
-    """Law: partitions come in order, so a relay from feed to feed keeps the order of each."""
-    partitions = [partition for segment in cut(each, count) for partition, _ in segment.parts]
-
+    partitions = [partition for segment in cut for partition, _ in segment.parts]
     assert sorted(partitions) == partitions
-
-
-@given(blocks, st.integers(1, 8))
-def test_there_are_not_many_more_segments_than_wanted(each, count):
-    """Law: a task costs by itself; lines that do not fit exactly make at most as many again."""
-    assert len(cut(each, count)) <= 2 * count
+    assert len(cut) <= 2 * count
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=60), st.integers(1, 6))
