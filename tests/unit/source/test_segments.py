@@ -27,17 +27,11 @@ def test_what_is_packed_comes_out(blocks):
 
 
 def test_packing_makes_it_small():
-    """Events repeat themselves, and Spark's transport is slow."""
+    """Events repeat themselves, and Spark's transport is slow. Segments are cut by their size."""
+    block = b'{"partition":0,"headers":{},"data":{"id":1}}\n' * 10_000
     segment = Segment()
-    segment.add(0, b'{"partition":0,"headers":{},"data":{"id":1}}\n' * 10_000)
-
-    assert len(pack(segment)) < segment.size / 20
-
-
-def test_a_segment_knows_its_size():
-    """Segments are cut by it."""
-    segment = Segment()
-    segment.add(0, b"abc")
+    segment.add(0, block)
     segment.add(1, b"de")
 
-    assert ([(0, 3), (1, 2)], 5) == (segment.parts, segment.size)
+    assert ([(0, len(block)), (1, 2)], len(block) + 2) == (segment.parts, segment.size)
+    assert len(pack(segment)) < segment.size / 20
