@@ -23,20 +23,19 @@ def staging(location):
     return Staging(location, "stage")
 
 
-def test_what_is_kept_can_be_read(staging):
-    """Each segment of a batch, as it was written, on any machine that shares the directory."""
+def test_what_is_kept_can_be_read(staging, tmp_path):
+    """Each segment of a batch, as it was written, on any machine that shares the directory, in
+    <stagingLocation>/<stage>/<batch>/<segment>. Names are never used twice: a batch that was half
+    written before a crash can never be taken for another one.
+    """
     staged = staging.keep(iter([b"one", b"two"]))
 
     other = Staging(staging.location, "stage")
     assert [b"one", b"two"] == [other.read(staged.batch, number) for number in range(2)]
     assert ("stage", 2) == (staged.stage, staged.segments)
-
-
-def test_segments_lie_where_the_documentation_says(tmp_path):
-    """<stagingLocation>/<stage>/<batch>/<segment>."""
-    staged = Staging(str(tmp_path), "stage").keep(iter([b"one"]))
-
-    assert (tmp_path / "stage" / staged.batch / "0").read_bytes().endswith(b"one")
+    assert (tmp_path / "a folder/stage" / staged.batch / "0").read_bytes().endswith(b"one")
+    assert staged.batch != staging.keep(iter([b"one", b"two"])).batch
+    assert new_stage() != new_stage()
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077], ids=oct)
@@ -74,20 +73,20 @@ def test_no_name_leads_out_of_the_stage(staging, tmp_path, name):
     assert (tmp_path / "mine").exists()
 
 
-def test_names_are_never_used_twice(staging):
-    """A batch that was half written before a crash can never be taken for another one."""
-    assert staging.keep(iter([b"1"])).batch != staging.keep(iter([b"1"])).batch
-    assert new_stage() != new_stage()
-
-
 def test_a_batch_is_there_only_whole(staging, tmp_path):
-    """With one segment lost, the batch has to be read again."""
+    """With one segment lost, or the directory, the batch has to be read again; a task that finds
+    nothing says where it looked. Cursors that moved without events are a batch without segments.
+    """
     staged = staging.keep(iter([b"one", b"two"]))
     assert staging.has(staged)
+    assert staging.has(staging.keep(iter(())))
 
     next(tmp_path.glob(f"*/stage/{staged.batch}/1")).unlink()
 
     assert not staging.has(staged)
+    assert not staging.has(StagedBatch("stage", "unknown", 1))
+    with pytest.raises(StagingError, match="cannot read from"):
+        staging.read(staged.batch, 1)
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"0123456789abcdef", None], ids=str)
@@ -105,11 +104,6 @@ def test_a_damaged_segment_is_never_read(staging, tmp_path, damage):
         staging.read(staged.batch, 0)
 
 
-def test_a_batch_without_segments_is_there(staging):
-    """Cursors that moved without events."""
-    assert staging.has(staging.keep(iter(())))
-
-
 def test_a_batch_that_is_done_is_deleted(staging):
     """Once; a second time is no error, because Spark may commit again after a restart."""
     staged = staging.keep(iter([b"one"]))
@@ -121,7 +115,10 @@ def test_a_batch_that_is_done_is_deleted(staging):
 
 
 def test_what_a_crash_left_is_deleted(staging):
-    """All but the batch that the checkpoint names, and nothing of other queries."""
+    """All but the batch that the checkpoint names, and nothing of other queries. At a query's first
+    start there is not even a directory.
+    """
+    staging.forget_all_but(None)
     mine, old = staging.keep(iter([b"one"])), staging.keep(iter([b"one"]))
     other = Staging(staging.location, "other")
     theirs = other.keep(iter([b"one"]))
@@ -129,11 +126,6 @@ def test_what_a_crash_left_is_deleted(staging):
     staging.forget_all_but(mine.batch)
 
     assert [True, False, True] == [staging.has(mine), staging.has(old), other.has(theirs)]
-
-
-def test_there_may_be_nothing_to_delete(staging):
-    """At a query's first start the directory does not exist."""
-    staging.forget_all_but(None)
 
 
 def test_a_probe_leaves_nothing(staging, tmp_path):
@@ -155,12 +147,6 @@ def test_a_location_that_cannot_be_written_is_named(tmp_path, use):
         use(staging)
 
 
-def test_a_segment_that_is_gone_is_named(staging):
-    """A task that finds nothing says where it looked."""
-    with pytest.raises(StagingError, match="cannot read from"):
-        staging.read("batch", 0)
-
-
 def test_it_travels_without_its_file_system(staging):
     """Tasks get the location, not open connections."""
     staged = staging.keep(iter([b"one"]))
@@ -169,8 +155,3 @@ def test_it_travels_without_its_file_system(staging):
 
     assert {"location": staging.location, "stage": "stage"} == vars(copy)
     assert b"one" == copy.read(staged.batch, 0)
-
-
-def test_an_unknown_batch_is_not_there(staging):
-    """After a lost directory: read again, do not fail."""
-    assert not staging.has(StagedBatch("stage", "unknown", 1))
