@@ -18,7 +18,7 @@ from zeh_spark.client.direct_client import FetchedGroup
 from zeh_spark.decoding import chunks as chunk_decode
 from zeh_spark.decoding.chunks import ChunkDecoder
 from zeh_spark.decoding.lines import Decoder
-from zeh_spark.errors import MalformedLineError, PublisherError
+from zeh_spark.errors import MalformedLineError, PublisherError, StoreError
 from zeh_spark.options.given import parse
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.direct_reads import HEADERS, name_hash
@@ -30,13 +30,8 @@ from zeh_spark.protocol.upload_format import frame_of
 from zeh_spark.source.options import SourceOptions
 
 TRAPS = [
-    '},"data":',
-    '"},"data":{"',
-    '{"partition":0,"headers":{',
-    "\\",
-    "x",
-    "zeh-time",
-    "ø\u2028",
+    *('},"data":', '"},"data":{"', '{"partition":0,"headers":{', "\\"),
+    *("x", "zeh-time", "ø\u2028"),
 ]
 NAMES = ["a", "b", "ø", "zeh-origin", "zeh-key", 'quo"te']
 ONE = FeedIdentity("a" * 16, (Epoch("a" * 16),))
@@ -67,22 +62,12 @@ def stored_lines(partition: int, given_events: Sequence[tuple[dict[str, str], ob
 
 def group_of(given_chunks: Sequence[Chunk]) -> FetchedGroup:
     texts = [stored_lines(chunk[0], chunk[3]) for chunk in given_chunks]
-    records = [
-        (
-            g,
-            time,
-            name_hash(producer),
-            -1 if producer is None else 7,
-            -1 if producer is None else 100 * g,
-            g,
-            partition,
-            len(own),
-            len(text),
-        )
-        for g, ((partition, time, producer, own), text) in enumerate(
-            zip(given_chunks, texts, strict=True), 1
-        )
-    ]
+    records = []
+    for g, (partition, time, producer, own) in enumerate(given_chunks, 1):
+        batch, sequence = (-1, -1) if producer is None else (7, 100 * g)
+        size = len(texts[g - 1])
+        whose = name_hash(producer)
+        records.append((g, time, whose, batch, sequence, g, partition, len(own), size))
     names = {name_hash(each): each for each in ("p", "q")}
     return FetchedGroup(0, np.array(records, HEADERS), names, list(map(frame_of, texts)))
 
@@ -203,31 +188,60 @@ def test_without_the_column_no_headers_are_cut(monkeypatch, stamps):
     assert [([], "1")] == [(row["headers"], row["data"]) for row in batch.to_pylist()]
 
 
-def changed(group: FetchedGroup, lines: bytes, events: int | None = None) -> FetchedGroup:
-    """The group's only chunk with other lines."""
-    headers = group.headers.copy()
-    headers["size"] = len(lines)
-    if events is not None:
-        headers["events"] = events
-    return FetchedGroup(group.partition, headers, group.producers, [frame_of(lines)])
+GOOD = group_of([(0, 10, "p", [({}, 1)])])
+LINE = b'{"partition":0,"headers":{},"data":1}\n'
+
+
+def changed(
+    lines: bytes = LINE, *, events: int = 1, frame: bytes | None = None, size: int | None = None
+) -> FetchedGroup:
+    """A group of one chunk that is not what a publisher stores."""
+    headers = GOOD.headers.copy()
+    headers["size"] = size or len(lines)
+    headers["events"] = events
+    return FetchedGroup(0, headers, GOOD.producers, [frame or frame_of(lines)])
+
+
+def cut_in_a_line() -> FetchedGroup:
+    """Two chunks whose lines are events only together, and the first one ends within a line."""
+    group = group_of([(0, 10, "p", [({}, 1)]), (0, 20, "p", [({}, 1)])])
+    texts = [LINE + LINE[:9], LINE[9:]]
+    group.headers["size"] = list(map(len, texts))
+    return FetchedGroup(0, group.headers, group.producers, list(map(frame_of, texts)))
+
+
+def decoded(
+    group: FetchedGroup, columns: tuple[str, ...] = ("data",), hidden: tuple[str, ...] = ()
+) -> list[dict[str, object]]:
+    decoder = ChunkDecoder(Decoder(columns, "c", False, hidden), ("_all",), ONE)
+    return [row for batch in decoder.batches(group) for row in batch.to_pylist()]
+
+
+@each_case("rest", [b',"data":"\xff"}', b"}{}", b',"data":1', b',"data":12', b',"data":}'])
+def test_a_damaged_line_is_an_error(rest):
+    """What is no event never becomes a row."""
+    group = changed(LINE + b'{"partition":0,"headers":{}' + rest + b"\n", events=2)
+    with pytest.raises(MalformedLineError):
+        decoded(group, ("headers", "data"))
 
 
 @each_case(
-    "lines",
+    ("group", "why"),
     [
-        b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{},"data":"\xff"}\n',
-        b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{}}{}\n',
-        b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{},"data":1\n',
-        b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{},"data":12\n',
-        b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{},"data":}\n',
+        (changed(LINE.replace(b":0", b":1")), "has lines of another one"),
+        (changed(LINE * 2), "damaged"),  # the sequence numbers would be wrong
+        (cut_in_a_line(), "store is damaged"),
+        (changed(frame=frame_of(b"x" * 5)), "store is damaged"),
+        (changed(frame=b"no frame at all"), "store is damaged"),
+        (changed(frame=frame_of(LINE)[:-3]), "store is damaged"),
+        (changed(frame=frame_of(b"") * 2), "store is damaged"),
+        (changed(frame=frame_of(b"\n" * (4 << 20)), size=4 << 20), "another size"),  # too large
     ],
 )
-def test_a_damaged_line_is_an_error(lines):
-    """What is no event never becomes a row."""
-    group = changed(group_of([(0, 10, "p", [({}, 1)])]), lines, 2)
-    decoder = ChunkDecoder(Decoder(("headers", "data"), "c", False), ("_all",), ONE)
-    with pytest.raises(MalformedLineError):
-        list(decoder.batches(group))
+def test_a_damaged_chunk_is_an_error(group, why):
+    """It is never taken for fewer events, nor for those of another partition."""
+    with pytest.raises((PublisherError, StoreError), match=why):
+        decoded(group)
 
 
 @each_case(
@@ -243,89 +257,30 @@ def test_a_damaged_line_is_an_error(lines):
 def test_headers_that_no_publisher_stores_are_those_of_the_drivers_way(headers, hidden):
     """A store that is older than the checks, or that another program wrote, changes no row."""
     lines = b'{"partition":0,"headers":%b,"data":1}\n' % headers
-    group = changed(group_of([(0, 10, "p", [({}, 1)])]), lines)
-    decoder = Decoder(("headers", "data"), "c", False, hidden)
+    columns = ("headers", "data")
     block = Block(0, lines, "", publisher_stamps(0, 10, "p", 7), 100)
-    driver = decoder.batches(renderer(("_all",))(block, 0), 0, ONE, 1)
+    served = renderer(("_all",))(block, 0)
+    driver = Decoder(columns, "c", False, hidden).batches(served, 0, ONE, 1)
     expected = [row for batch in driver for row in batch.to_pylist()]
-    found = ChunkDecoder(decoder, ("_all",), ONE).batches(group)
-    assert expected == [row for batch in found for row in batch.to_pylist()]
+    assert expected == decoded(changed(lines), columns, hidden)
 
 
 def test_a_time_that_no_timestamp_can_hold_is_an_error():
     """It never becomes another time."""
     group = group_of([(0, 10, "p", [({}, 1)]), (0, MAX_TIME, "p", [({}, 2)])])
-    decoder = ChunkDecoder(Decoder(("data", "timestamp"), "c", False), ("zeh-time",), ONE)
-    assert ["1", "2"] == [
-        row for each in decoder.batches(group) for row in each["data"].to_pylist()
-    ]
+    assert ["1", "2"] == [row["data"] for row in decoded(group, ("data", "timestamp"))]
     group.headers["time"][1] += 1
     with pytest.raises(MalformedLineError):
-        list(decoder.batches(group))
-
-
-def test_a_line_of_another_partition_is_an_error():
-    """Events that are mixed up are not delivered."""
-    lines = b'{"partition":1,"headers":{},"data":1}\n'
-    group = changed(group_of([(0, 10, "p", [({}, 1)])]), lines)
-    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
-    with pytest.raises(Exception, match="has lines of another one"):
-        list(decoder.batches(group))
-
-
-def test_a_chunk_with_more_lines_than_events_is_an_error():
-    """Its sequence numbers would be wrong."""
-    lines = b'{"partition":0,"headers":{},"data":1}\n' * 2
-    group = changed(group_of([(0, 10, "p", [({}, 1)])]), lines, 1)
-    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
-    with pytest.raises(PublisherError, match="damaged"):
-        list(decoder.batches(group))
-
-
-def test_a_chunk_that_ends_within_a_line_is_an_error():
-    """Its lines and the next one's are events together, and their chunks would be others."""
-    group = group_of([(0, 10, "p", [({}, 1)]), (0, 20, "p", [({}, 2)])])
-    first, second = (stored_lines(0, [({}, number)]) for number in (1, 2))
-    texts = [first + second[:9], second[9:]]
-    group.headers["size"] = list(map(len, texts))
-    damaged = FetchedGroup(0, group.headers, group.producers, list(map(frame_of, texts)))
-    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
-    with pytest.raises(PublisherError, match="store is damaged"):
-        list(decoder.batches(damaged))
-
-
-@each_case(
-    "frame", [frame_of(b"x" * 5), b"no frame at all", frame_of(b"x" * 8)[:-3], frame_of(b"") * 2]
-)
-def test_a_damaged_frame_is_an_error(frame):
-    """It is never taken for fewer events."""
-    good = group_of([(0, 10, "p", [({}, 1)])])
-    group = FetchedGroup(0, good.headers, good.producers, [frame])
-    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
-    with pytest.raises(PublisherError, match="store is damaged"):
-        list(decoder.batches(group))
-
-
-def test_a_frame_that_would_unpack_to_more_than_a_chunk_is_refused_before():
-    """Memory is bounded, whatever the header says."""
-    frame = frame_of(b"\n" * (4 << 20))
-    good = group_of([(0, 10, "p", [({}, 1)])])
-    headers = good.headers.copy()
-    headers["size"] = 4 << 20
-    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
-    with pytest.raises(PublisherError, match="another size"):
-        list(decoder.batches(FetchedGroup(0, headers, good.producers, [frame])))
+        decoded(group, ("data", "timestamp"))
 
 
 def test_a_frame_that_tells_another_size_than_its_chunk_is_not_unpacked():
     """A small frame that unpacks to 64 MiB takes no memory."""
-    good = group_of([(0, 10, "p", [({}, 1)])])
-    group = FetchedGroup(0, good.headers, good.producers, [frame_of(b"\n" * (64 << 20))])
-    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
+    group = changed(frame=frame_of(b"\n" * (64 << 20)))
     tracemalloc.start()
     try:
         with pytest.raises(PublisherError, match="another size"):
-            list(decoder.batches(group))
+            decoded(group)
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
