@@ -15,10 +15,16 @@ from zeh_spark.protocol.upload_format import lines_of
 Files = Callable[[str, bytes | pa.Table], str]
 
 
-def loaded(*names: str, partitions: int = 1, **how: Any) -> list[list[dict[str, Any]]]:
-    """The lines of each partition after a load."""
+def created(partitions: int = 1) -> ScratchStore:
+    """A store with the feed f."""
     store = ScratchStore()
     store.create("f", partitions)
+    return store
+
+
+def loaded(*names: str, partitions: int = 1, **how: Any) -> list[list[dict[str, Any]]]:
+    """The lines of each partition after a load."""
+    store = created(partitions)
     load(store, "f", [Source(name, **how) for name in names])
     head = store.feed("f").head
     lines: list[list[dict[str, Any]]] = [[] for _ in range(partitions)]
@@ -28,10 +34,12 @@ def loaded(*names: str, partitions: int = 1, **how: Any) -> list[list[dict[str, 
     return lines
 
 
-def only_frame(store: ScratchStore) -> bytes:
-    """The frame of a feed's only chunk."""
+def text_of(name: str, **how: Any) -> bytes:
+    """The lines of the only chunk after a load, as they are stored."""
+    store = created()
+    load(store, "f", [Source(name, **how)])
     ((frame,),) = [store.frames([each.blob]) for each in store.scan("f", 0, 99, 99)]
-    return frame
+    return lines_of(frame)
 
 
 def data(*names: str, **how: Any) -> list[Any]:

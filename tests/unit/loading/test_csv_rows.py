@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.scratch_store import ScratchStore
-from tests.unit.loading.loads import Files, data, only_frame
+from tests.cases import each_case
+from tests.unit.loading.loads import Files, data, text_of
 from zeh_spark.loading.csv_rows import CsvFormat
-from zeh_spark.loading.load import Source, load
 from zeh_spark.protocol import wire
-from zeh_spark.protocol.upload_format import lines_of
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
@@ -25,7 +23,7 @@ def test_csv_rows_become_objects(file: Files, name: str) -> None:
     assert [{"id": 1, "name": 'x "y",\nz'}, {"id": None, "name": "ü"}] == data(path)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("field", "expected"),
     [
         ("00123", '"00123"'),
@@ -51,23 +49,25 @@ def test_a_csv_field_keeps_every_digit_in_every_file(
     """Other values in the column do not change how a field is read."""
     for others in ("1", "1.5", "x", ""):
         path = file("a.csv", f"v,w\n{others},0\n{field},0\n".encode())
-        store = ScratchStore()
-        store.create("f", 1)
-        load(store, "f", [Source(path, csv=CsvFormat(nulls=("NA",)))])
-        line = lines_of(only_frame(store)).splitlines()[1]
+        line = text_of(path, csv=CsvFormat(nulls=("NA",))).splitlines()[1]
         assert wire.event_line(0, {}, f'{{"v":{expected},"w":0}}'.encode()) == line
 
 
-@pytest.mark.parametrize(("texts", "expected"), [(("v",), ["1.10", 2]), (("*",), ["1.10", "2"])])
-def test_csv_numbers_can_be_text(file: Files, texts: tuple[str, ...], expected: list[Any]) -> None:
-    """Codes that look like numbers."""
-    path = file("a.csv", b"v,w\n1.10,2\n,\n")
-    found = data(path, csv=CsvFormat(texts=texts))
-    assert [dict(zip("vw", expected, strict=True)), {"v": None, "w": None}] == found
+NULLS = {"v": None, "w": None}
 
 
-def test_csv_has_any_delimiter(file: Files) -> None:
-    """As spreadsheets of other countries write it."""
-    assert [{"a": "1,5", "b": 2}] == data(
-        file("a.csv", b"a;b\n1,5;2\n"), csv=CsvFormat(delimiter=";")
-    )
+@each_case(
+    ("content", "how", "expected"),
+    [
+        (b"v,w\n1.10,2\n,\n", CsvFormat(texts=("v",)), [{"v": "1.10", "w": 2}, NULLS]),
+        (b"v,w\n1.10,2\n,\n", CsvFormat(texts=("*",)), [{"v": "1.10", "w": "2"}, NULLS]),
+        (b"a;b\n1,5;2\n", CsvFormat(delimiter=";"), [{"a": "1,5", "b": 2}]),
+    ],
+)
+def test_csv_is_read_as_it_is_said(
+    file: Files, content: bytes, how: CsvFormat, expected: list[Any]
+) -> None:
+    """Codes that look like numbers are text, and spreadsheets of other countries have other
+    delimiters.
+    """
+    assert expected == data(file("a.csv", content), csv=how)

@@ -7,83 +7,43 @@ import io
 import itertools
 import json
 import os
-from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.scratch_store import ScratchStore
-from tests.unit.loading.loads import Files, data, loaded
+from tests.unit.loading.loads import Files, created, data, loaded
 from zeh_spark.errors import StoreError
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.loading.load import Source, load
 from zeh_spark.loading.one_batch import named_batch
-from zeh_spark.protocol import partitioning, wire
+from zeh_spark.protocol import partitioning
 from zeh_spark.protocol.upload_format import (
-    CHUNK_BYTES,
-    CHUNK_EVENTS,
-    LINE_BYTES,
     UPLOAD_BYTES,
-    Chunker,
-    lines_of,
 )
 from zeh_spark.publisher import Problem
-
-numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[ScratchStore]:
-    with closing(ScratchStore()) as store:
-        yield store
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60_000)), max_size=150))
-def test_chunks_hold_every_line_in_order_within_their_limits(events: list[tuple[int, int]]) -> None:
-    """Nothing is lost between my file and the feed."""
-    chunker, chunks = Chunker(), []
-    texts = [(p, b'"%d%s"' % (number, b"x" * size)) for number, (p, size) in enumerate(events)]
-    for partition, text in texts:
-        chunks += chunker.add(partition, {}, text)
-    chunks += chunker.close()
-    for partition in range(4):
-        found = b"".join(lines_of(each.frame) for each in chunks if each.partition == partition)
-        assert found == b"".join(
-            wire.event_line(p, {}, text) + b"\n" for p, text in texts if p == partition
-        )
-    assert all(each.events <= CHUNK_EVENTS and each.size <= CHUNK_BYTES for each in chunks)
-
-
-def test_longest_line_leaves_room_for_stamps() -> None:
-    """An event that fits is served to every client; a longer one is refused with its size."""
-    room = LINE_BYTES - len(wire.event_line(0, {}, b'""'))
-    Chunker().add(0, {}, b'"%s"' % (b"x" * room))
-    with pytest.raises(ValueError, match=f"{LINE_BYTES + 1:,} bytes"):
-        Chunker().add(0, {}, b'"%s"' % (b"x" * (room + 1)))
 
 
 @pytest.mark.parametrize("name", ["a.ndjson", "a.jsonl", "a.json", "a.ndjson.gz", "A.JSON.GZ"])
 def test_lines_become_data(file: Files, name: str) -> None:
-    """Each line is an event; blank ones, CRLF and a BOM do no harm."""
+    """Each line is an event; blank ones, CRLF and a BOM do no harm. I can pipe into a feed, too."""
     content = b'\xef\xbb\xbf{"a": 1}\r\n\n[2, 3]\n"4"'
     path = file(name, gzip.compress(content) if name.lower().endswith("gz") else content)
-    assert [{"a": 1}, [2, 3], "4"] == data(path)
-
-
-def test_standard_input_is_ndjson() -> None:
-    """I can pipe into a feed."""
-    assert [1, 2] == data("standard input", stream=io.BytesIO(b"1\n2\n"))
+    expected = [{"a": 1}, [2, 3], "4"]
+    assert expected == data(path) == data("standard input", stream=io.BytesIO(content))
 
 
 def test_events_without_key_fill_one_partition_after_the_other(file: Files) -> None:
-    """A thousand at a time, over all files, as those of a DataFrame and of a Producer."""
-    names = [file("a.ndjson", b"1\n" * 1500), file("b.ndjson", b"2\n" * 2200)]
-    found = loaded(*names, partitions=3)
-    assert [1000, 1000, 1700] == sorted(map(len, found))
+    """A thousand at a time, over all files, as those of a DataFrame and of a Producer. NULL is no
+    key, and does not pile up; those with a key do not count.
+    """
+    keyed = b'{"key":"a","data":0}\n'
+    one = file("a.ndjson", (b'{"data":1}\n' + keyed) * 1500)
+    other = file("b.ndjson", (keyed + b'{"key":null,"data":1}\n') * 2200)
+    found = loaded(one, other, partitions=3, envelope=True)
+    free = [sum(line["data"] for line in lines) for lines in found]
+    assert [1000, 1000, 1700] == sorted(free)
+    assert 3700 == sum(map(len, found)) - sum(free)
 
 
 def test_loads_begin_with_different_partitions(file: Files) -> None:
@@ -94,21 +54,6 @@ def test_loads_begin_with_different_partitions(file: Files) -> None:
     while len(found) < 2 and next(tries) < 64:
         found.add(tuple(map(len, loaded(name, partitions=2))))
     assert {(0, 1), (1, 0)} == found
-
-
-def test_a_named_load_has_the_same_place_each_time(file: Files) -> None:
-    """A load that is repeated makes the same uploads."""
-    places = set()
-    for _ in range(8):
-        store = ScratchStore()
-        store.create("f", 16)
-        call = named_batch(store, "f", "p", "2026-01")
-        receipt = load(
-            store, "f", [Source("standard input", io.BytesIO(b"1\n"))], call=call
-        ).receipt
-        assert receipt is not None
-        places.add(receipt.ranges[0].partition)
-    assert 1 == len(places)
 
 
 @pytest.mark.parametrize("name", ["a.ndjson", "a.csv", "a.parquet"])
@@ -148,86 +93,43 @@ def test_envelope_says_where_an_event_goes_and_its_headers(file: Files) -> None:
     assert keyed in found[partitioning.partition_of("5", 2)]
 
 
-@given(
-    st.lists(st.none() | st.text(max_size=3), min_size=1).map(lambda keys: keys * 200),
-    st.integers(1, 5),
-)
-def test_null_keys_do_not_pile_up(
-    store: ScratchStore, keys: list[str | None], partitions: int
-) -> None:
-    """Events without a key are spread evenly, but for one chunk."""
-    lines = b"\n".join(json.dumps({"key": key, "data": key is None}).encode() for key in keys)
-    feed = f"f{next(numbers)}"
-    store.create(feed, partitions)
-    load(store, feed, [Source("standard input", io.BytesIO(lines), envelope=True)])
-    chunks = store.chunks(feed, dict.fromkeys(range(partitions), 0), store.feed(feed).head, 1000)
-    spread = [0] * partitions
-    for each in chunks:
-        spread[each.partition] += lines_of(store.frames([each.blob])[0]).count(b'"data":true')
-    assert max(spread) - min(spread) <= CHUNK_EVENTS
-
-
+KEY, ENVELOPE = {"key": "k"}, {"envelope": True}
 BAD = [
     ("a.ndjson", b'1\n{"a":\n', {}, "a.ndjson, line 2: not JSON"),
     ("a.ndjson", b'1\n{"a":NaN}\n', {}, "a.ndjson, line 2: not JSON: NaN is not JSON"),
     ("a.ndjson", b'1\n"\xff"\n', {}, "a.ndjson, line 2: not JSON: it is not UTF-8"),
     ("a.ndjson", b"null\n", {}, "line 1: null cannot be an event's data"),
     ("a.ndjson", b'"%s"\n' % (b"x" * 70_000), {}, "line 1: the event takes 70,0.. bytes"),
-    ("a.ndjson", b'{"k":1}\n{"j":1}\n', {"key": "k"}, "line 2: there is no field 'k'"),
-    ("a.ndjson", b'{"k":1.5}\n', {"key": "k"}, "line 1: the key is 1.5"),
-    ("a.ndjson", b'{"k":true}\n', {"key": "k"}, "line 1: the key is true"),
-    (
-        "a.ndjson",
-        b"[1]\n",
-        {"key": "k"},
-        r"line 1: it is no object, .* no 'k' .*: '\[1\]'; nothing",
-    ),
-    ("a.ndjson", b'{"data":1,"partiton":0}\n', {"envelope": True}, "line 1: .*partiton"),
-    ("a.ndjson", b'{"partition":0}\n', {"envelope": True}, "line 1: .*`data`"),
-    (
-        "a.ndjson",
-        b'{"data":1,"partition":1}\n',
-        {"envelope": True},
-        "no partition 1: the feed has 0 to 0",
-    ),
-    ("a.ndjson", b'{"data":1,"partition":0,"key":"a"}\n', {"envelope": True}, "exclude each other"),
-    ("a.ndjson", b'{"data":1,"data":2}\n', {"envelope": True}, "envelope has 'data' 2 times"),
-    ("a.ndjson", b'{"key":"a","data":1,"key":"a"}\n', {"envelope": True}, "has 'key' 2 times"),
+    ("a.ndjson", b'{"k":1}\n{"j":1}\n', KEY, "line 2: there is no field 'k'"),
+    ("a.ndjson", b'{"k":1.5}\n', KEY, "line 1: the key is 1.5"),
+    ("a.ndjson", b'{"k":true}\n', KEY, "line 1: the key is true"),
+    ("a.ndjson", b"[1]\n", KEY, r"line 1: it is no object, .* no 'k' .*: '\[1\]'; nothing"),
+    ("a.ndjson", b'{"data":1,"partiton":0}\n', ENVELOPE, "line 1: .*partiton"),
+    ("a.ndjson", b'{"partition":0}\n', ENVELOPE, "line 1: .*`data`"),
+    ("a.ndjson", b'{"data":1,"partition":1}\n', ENVELOPE, "no partition 1: the feed has 0 to 0"),
+    ("a.ndjson", b'{"data":1,"partition":0,"key":"a"}\n', ENVELOPE, "exclude each other"),
+    ("a.ndjson", b'{"data":1,"data":2}\n', ENVELOPE, "envelope has 'data' 2 times"),
+    ("a.ndjson", b'{"key":"a","data":1,"key":"a"}\n', ENVELOPE, "has 'key' 2 times"),
     (
         "a.ndjson",
         b'{"data":1,"headers":{"a":"1","a":"2"}}\n',
-        {"envelope": True},
+        ENVELOPE,
         "line 1: headers has 'a' 2 times",
     ),
-    ("a.ndjson", b'{"data":1,"headers":{"a":1}}\n', {"envelope": True}, "line 1: .*headers"),
-    ("a.ndjson", b'{"data":null}\n', {"envelope": True}, "null cannot be an event's data"),
+    ("a.ndjson", b'{"data":1,"headers":{"a":1}}\n', ENVELOPE, "line 1: .*headers"),
+    ("a.ndjson", b'{"data":null}\n', ENVELOPE, "null cannot be an event's data"),
     ("a.csv", b"a,b\n1,2\n3\n", {}, "a.csv: line 3: 1 fields where the header has 2"),
-    (
-        "a.csv",
-        b"a\n1\n",
-        {"key": "b"},
-        "line 1: there is no column 'b' for the key; there are a",
-    ),
+    ("a.csv", b"a\n1\n", {"key": "b"}, "line 1: there is no column 'b' for the key; there are a"),
     ("a.csv", b"a,a\n1,2\n", {}, "two columns 'a'"),
     ("a.csv", b"a\n1\n\xff\n", {}, "a.csv: line 3: .*can't decode byte 0xff"),
     ("a.csv", b'a\n1\n"x\n', {}, "a.csv: line 3: unexpected end of data"),
     ("a.csv", b"", {}, "a.csv: line 1: the file is empty"),
-    (
-        "a.ndjson",
-        b"1\n",
-        {"csv": CsvFormat(";")},
-        "--delimiter, --null and --text are for",
-    ),
-    (
-        "a.csv",
-        b"a;b\n1;2\n",
-        {},
-        "line 1: there is one column, 'a;b'; is it --delimiter ';'",
-    ),
+    ("a.ndjson", b"1\n", {"csv": CsvFormat(";")}, "--delimiter, --null and --text are for"),
+    ("a.csv", b"a;b\n1;2\n", {}, "line 1: there is one column, 'a;b'; is it --delimiter ';'"),
     ("a.csv", b"a\r1\r2\r", {}, "a.csv: line 1: a carriage return stands alone"),
     ("a.csv", b"a,\n1,2\n", {}, "a.csv: line 1: a column has no name"),
     ("a.csv", b"a\n1\n", {"csv": CsvFormat(texts=("b",))}, "no column 'b' for --text"),
-    ("a.csv", b"a\n1\n", {"envelope": True}, "not a csv file"),
+    ("a.csv", b"a\n1\n", ENVELOPE, "not a csv file"),
     ("a.ndjson.gz", b"1\n", {}, "a.ndjson.gz: Not a gzipped file"),
     ("a.ndjson.gz", gzip.compress(b"1\n" * 999, mtime=0)[:-9], {}, "a.ndjson.gz: .*end"),
     ("a.parquet", b"1\n", {}, "a.parquet: "),
@@ -246,8 +148,7 @@ def test_bad_input_names_place_and_reason(
 
 def test_load_that_fails_in_its_last_file_publishes_nothing(file: Files) -> None:
     """One load is one batch, over all its files."""
-    store = ScratchStore()
-    store.create("f", 1)
+    store = created()
     names = [file("good.ndjson", b"1\n" * 5000), file("bad.ndjson", b"{\n")]
     with pytest.raises(StoreError, match=r"bad\.ndjson, line 1: .*nothing was published"):
         load(store, "f", [Source(name) for name in names])
@@ -257,8 +158,7 @@ def test_load_that_fails_in_its_last_file_publishes_nothing(file: Files) -> None
 
 def test_load_is_one_batch_of_its_producer(file: Files) -> None:
     """Each load is the next batch of `load`, with a receipt and numbers of its own."""
-    store = ScratchStore()
-    store.create("f", 2)
+    store = created(2)
     one = file("a.ndjson", b'{"partition":0,"data":1}\n{"partition":1,"data":2}\n')
     other = file("b.ndjson", b'{"partition":0,"data":3}\n')
     sources = [Source(each, envelope=True) for each in (one, other)]
@@ -270,37 +170,29 @@ def test_load_is_one_batch_of_its_producer(file: Files) -> None:
 
 
 def test_named_load_is_published_once(file: Files) -> None:
-    """I may repeat a load that I gave a name: the second time adds nothing."""
-    store = ScratchStore()
-    store.create("f", 2)
-    sources = [Source(file("a.ndjson", b"1\n2\n3\n"))]
-    first, second = (
-        load(store, "f", sources, call=named_batch(store, "f", "p", "2026-01")) for _ in range(2)
-    )
-    assert (first.receipt, False, True) == (second.receipt, first.repeated, second.repeated)
-    assert ["p#2026-01"] == [each.name for each in store.producers("f")]
-    assert 3 == sum(each.events for each in store.feeds())
-
-
-def test_named_load_with_other_rows_is_refused(file: Files) -> None:
-    """A file that changed under the same name is not taken for the old one (EX-03)."""
-    store = ScratchStore()
-    store.create("f", 1)
-    for number, content in enumerate([b"1\n", b"2\n"]):
+    """I may repeat a load that I gave a name: the second time adds nothing. A file that changed
+    under the same name is not taken for the old one (EX-03). Elsewhere it makes the same uploads,
+    in the same place.
+    """
+    places = set()
+    for _ in range(8):
+        store = created(16)
         call = named_batch(store, "f", "p", "2026-01")
-        source = Source(file("a.ndjson", content))
-        if number:
-            with pytest.raises(Problem, match="other rows"):
-                load(store, "f", [source], call=call)
-        else:
-            load(store, "f", [source], call=call)
-    assert 1 == sum(each.events for each in store.feeds())
+        name = file("a.ndjson", b"1\n2\n3\n")
+        first, second = (load(store, "f", [Source(name)], call=call) for _ in range(2))
+        assert first.receipt is not None
+        assert (first.receipt, False, True) == (second.receipt, first.repeated, second.repeated)
+        with pytest.raises(Problem, match="other rows"):
+            load(store, "f", [Source(file("a.ndjson", b"2\n"))], call=call)
+        assert ["p#2026-01"] == [each.name for each in store.producers("f")]
+        assert 3 == sum(each.events for each in store.feeds())
+        places.add(first.receipt.ranges[0].partition)
+    assert 1 == len(places)
 
 
 def test_load_larger_than_an_upload_is_one_batch(file: Files) -> None:
     """However much I load, readers see it at once."""
-    store = ScratchStore()
-    store.create("f", 1)
+    store = created()
     content = b"".join(b'"%s"\n' % os.urandom(20_000).hex().encode() for _ in range(400))
     receipt = load(store, "f", [Source(file("a.ndjson", content))]).receipt
     assert receipt is not None
@@ -310,8 +202,7 @@ def test_load_larger_than_an_upload_is_one_batch(file: Files) -> None:
 
 def test_progress_counts_the_bytes_of_each_file(file: Files) -> None:
     """The bar moves as the file is read."""
-    store, told = ScratchStore(), [0]
-    store.create("f", 1)
+    told = [0]
     content = b'"%s"\n' % (b"x" * 500) * 20_000
-    load(store, "f", [Source(file("a.ndjson", content))], told.append)
+    load(created(), "f", [Source(file("a.ndjson", content))], told.append)
     assert 0.9 < sum(told) / len(content) <= 1
