@@ -54,102 +54,60 @@ class Line:
 
 
 CONNECT = "test_connect::test_"
+REFUSED = f"{CONNECT}ordered_sessions_are_refused_on_spark_4_0"
+SOURCE, SINK = "source: batch and stream", "sink: batch and stream"
+ORDERED, HANDLED = "sessions in order", "sessions with handlers"
+APPEND, MERGE = "to Delta: append", "to Delta: merge"
 LINES = (
-    Line(
-        "source: batch and stream",
-        "classic",
-        (
-            "test_queries::test_a_feed_is_read_by_its_address_alone",
-            "test_queries::test_a_second_run_brings_only_what_is_new",
-            "test_queries::test_an_idle_query_gets_new_events_by_itself",
-            "test_exactly_once::test_each_event_arrives_once_when_the_driver_is_killed",
-        ),
-    ),
-    Line("source: batch and stream", "Connect", (f"{CONNECT}a_feed_is_read_and_published",)),
-    Line(
-        "sink: batch and stream",
-        "classic",
-        (
-            "test_publish_once::test_a_named_write_adds_its_rows_once",
-            "test_publish_once::test_a_repeated_batch_adds_nothing_whatever_its_tasks",
-        ),
-    ),
-    Line("sink: batch and stream", "Connect", (f"{CONNECT}a_feed_is_read_and_published",)),
-    Line(
-        "sessions in order",
-        "classic",
-        (
-            "test_sessions::test_a_subscribers_flow_chart",
-            "test_sessions::test_sessions_begin_where_they_are_told",
-        ),
-    ),
-    Line(
-        "sessions in order",
-        "Connect",
-        (f"{CONNECT}sessions_come_in_order",),
-        refusal=f"{CONNECT}ordered_sessions_are_refused_on_spark_4_0",
-    ),
-    Line(
-        "sessions with handlers",
-        "classic",
-        ("test_sessions_process::test_every_arrow_of_the_chart",),
-    ),
-    Line(
-        "sessions with handlers",
-        "Connect",
-        (f"{CONNECT}a_handler_is_called_for_each_event_of_a_session",),
-        refusal=f"{CONNECT}ordered_sessions_are_refused_on_spark_4_0",
-    ),
-    Line(
-        "deduplication",
-        "classic",
-        (
-            "test_dedup::test_each_number_passes_once_however_the_feed_is_read",
-            "test_dedup_ids::test_each_id_passes_once_and_other_content_is_told",
-        ),
-    ),
-    Line(
-        "deduplication",
-        "Connect",
-        (f"{CONNECT}each_number_passes_once",),
-        refusal=f"{CONNECT}deduplication_is_refused_on_spark_4_0",
-    ),
-    Line("to Delta: append", "classic", ("test_delta_once::test_a_feed_is_in_the_table_once",)),
-    Line("to Delta: append", "Connect", (f"{CONNECT}a_feed_is_in_a_table_once[append]",)),
-    Line(
-        "to Delta: merge",
-        "classic",
-        ("test_delta_merge::test_the_newest_event_of_each_key_is_shown",),
-    ),
-    Line(
-        "to Delta: merge",
-        "Connect",
-        (
-            f"{CONNECT}a_feed_is_in_a_table_once[merge]",
-            f"{CONNECT}a_version_of_an_app_is_merged_once",
-        ),
-        refusal=f"{CONNECT}merges_are_refused_on_spark_4_0",
-    ),
+    Line(SOURCE, "classic", (
+        "test_queries::test_a_feed_is_read_by_its_address_alone",
+        "test_queries::test_a_second_run_brings_only_what_is_new",
+        "test_queries::test_an_idle_query_gets_new_events_by_itself",
+        "test_exactly_once::test_each_event_arrives_once_when_the_driver_is_killed",
+    )),
+    Line(SOURCE, "Connect", (f"{CONNECT}a_feed_is_read_and_published",)),
+    Line(SINK, "classic", (
+        "test_publish_once::test_a_named_write_adds_its_rows_once",
+        "test_publish_once::test_a_repeated_batch_adds_nothing_whatever_its_tasks",
+    )),
+    Line(SINK, "Connect", (f"{CONNECT}a_feed_is_read_and_published",)),
+    Line(ORDERED, "classic", (
+        "test_sessions::test_a_subscribers_flow_chart",
+        "test_sessions::test_sessions_begin_where_they_are_told",
+    )),
+    Line(ORDERED, "Connect", (f"{CONNECT}sessions_come_in_order",), REFUSED),
+    Line(HANDLED, "classic", ("test_sessions_process::test_every_arrow_of_the_chart",)),
+    Line(HANDLED, "Connect", (
+        f"{CONNECT}a_handler_is_called_for_each_event_of_a_session",
+    ), REFUSED),
+    Line("deduplication", "classic", (
+        "test_dedup::test_each_number_passes_once_however_the_feed_is_read",
+        "test_dedup_ids::test_each_id_passes_once_and_other_content_is_told",
+    )),
+    Line("deduplication", "Connect", (
+        f"{CONNECT}each_number_passes_once",
+    ), f"{CONNECT}deduplication_is_refused_on_spark_4_0"),
+    Line(APPEND, "classic", ("test_delta_once::test_a_feed_is_in_the_table_once",)),
+    Line(APPEND, "Connect", (f"{CONNECT}a_feed_is_in_a_table_once[append]",)),
+    Line(MERGE, "classic", ("test_delta_merge::test_the_newest_event_of_each_key_is_shown",)),
+    Line(MERGE, "Connect", (
+        f"{CONNECT}a_feed_is_in_a_table_once[merge]",
+        f"{CONNECT}a_version_of_an_app_is_merged_once",
+    ), f"{CONNECT}merges_are_refused_on_spark_4_0"),
     Line("from Delta", "classic", ("test_from_delta::test_each_row_of_a_table_is_published_once",)),
     Line("from Delta", "Connect", (f"{CONNECT}a_table_is_a_feed",)),
-    Line(
-        "SQL tables",
-        "classic",
-        (
-            "test_sql::test_a_table_is_selected_from",
-            "test_sql::test_a_table_is_read_as_a_stream",
-            "test_sql::test_rows_are_inserted_where_the_statement_says",
-            "test_sql::test_a_view_is_read_and_inserted_into",
-            "test_sql::test_a_stream_is_published_through_a_table",
-        ),
-    ),
+    Line("SQL tables", "classic", (
+        "test_sql::test_a_table_is_selected_from",
+        "test_sql::test_a_table_is_read_as_a_stream",
+        "test_sql::test_rows_are_inserted_where_the_statement_says",
+        "test_sql::test_a_view_is_read_and_inserted_into",
+        "test_sql::test_a_stream_is_published_through_a_table",
+    )),
     Line("SQL tables", "Connect", (f"{CONNECT}a_feed_is_a_table_in_sql",)),
-    Line(
-        "declarative pipelines",
-        "Connect",  # spark-pipelines always starts or uses a server of Spark Connect
-        ("test_pipelines::test_a_pipeline_publishes_each_row_once_also_after_a_full_refresh",),
-    ),
-)
+    Line("declarative pipelines", "Connect", (  # spark-pipelines uses a server of Spark Connect
+        "test_pipelines::test_a_pipeline_publishes_each_row_once_also_after_a_full_refresh",
+    )),
+)  # fmt: skip
 
 
 class Recorder:

@@ -33,7 +33,6 @@ def digest_in(png: Path) -> str:
 
 
 def main() -> None:
-    """Write all of them."""
     with opened_browser() as browser:
         page = browser.new_page(device_scale_factor=2, viewport={"width": WIDTH, "height": 600})
         for svg in sorted(PICTURES.glob("*.svg")):

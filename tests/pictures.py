@@ -23,10 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests import console_pictures
-from tests.console_pictures import PICTURES
-from tests.fix_console import opened_browser
+from tests.fix_console import Shop, opened_browser, site
 from tests.scratch_store import ScratchStore
+from zeh_spark.store.access import ADMIN
 from zeh_spark.testing import publish, running_publisher
 
 if TYPE_CHECKING:
@@ -34,8 +33,16 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 TERMTOSVG = ROOT / ".venv-pictures" / "bin" / "termtosvg"
+PICTURES = ROOT / "docs" / "pictures"
 MOST_BYTES = 500_000
 """The largest size of a picture: a page of the docs has to be there at once."""
+
+SHOTS = (
+    ("console-feeds", "", "light", 1100, 700),
+    ("console-feed", "/feeds/orders", "dark", 1100, 800),
+    ("console-phone", "/refusals", "light", 390, 780),
+)
+"""For each picture of the console its name, the page, light or dark, and the size of the window."""
 
 WARM_BATCHES, BATCHES, EVENTS, PAUSE = 8, 40, 400, 0.25
 """How many micro-batches of Spark are not shown and shown, and how many events are published how
@@ -70,8 +77,21 @@ FLIGHTS = """\
 
 
 def console() -> None:
-    """Draw the publisher's console."""
-    console_pictures.main()
+    """Draw the publisher's console after an hour of a shop's events."""
+    with site() as publisher, opened_browser() as browser:
+        shop = Shop(publisher, publisher.token(*ADMIN, name="ada"))
+        shop.run()
+        for name, path, scheme, width, height in SHOTS:
+            context = browser.new_context(
+                color_scheme=scheme, viewport={"width": width, "height": height}
+            )
+            page = context.new_page()
+            page.goto(f"{publisher.console}/sign-in")
+            page.get_by_label("Token").fill(shop.token)
+            page.get_by_role("button", name="Sign in").click()
+            page.goto(publisher.console + path)
+            page.screenshot(path=PICTURES / f"{name}.png")
+            context.close()
 
 
 # Spark
@@ -191,11 +211,6 @@ def _still(name: str, commands: Sequence[str], folder: Path, size: tuple[int, in
     _write(f"{name}.svg", last.read_text(encoding="utf-8"))
 
 
-def _shown(typed: str, command: str) -> str:
-    """Return what prints a command as it is typed, and runs it."""
-    return f"printf '%s\\n' {shlex.quote(PROMPT + typed)}\n{command}\n"
-
-
 def demo() -> None:
     """Draw a recording of `make demo`."""
     with tempfile.TemporaryDirectory() as name:
@@ -238,13 +253,9 @@ def _record(command: str, cast: Path, folder: Path, size: tuple[int, int]) -> No
 def _termtosvg(*words: str, folder: Path) -> None:
     # Its standard input stays open: at its end a recording ends, too.
     with subprocess.Popen(
-        [TERMTOSVG, *words],
-        cwd=folder,
-        env=_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as drawing:
+        [TERMTOSVG, *words], cwd=folder, env=_environment(), stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as drawing:  # fmt: skip
         assert drawing.wait() == 0, words
 
 

@@ -171,13 +171,6 @@ def _change_directory(spark: SparkSession, directory: str | Path) -> str:
     return before
 
 
-def finish_queries(spark: SparkSession) -> None:
-    """Let the queries that a page has started read what there is. Raises what they raise."""
-    for query in spark.streams.active:
-        query.processAllAvailable()
-        query.stop()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_every_code_block_runs(page: Path, reader: Reader, spark: SparkSession) -> None:
@@ -188,7 +181,9 @@ def test_every_code_block_runs(page: Path, reader: Reader, spark: SparkSession) 
         except Exception as exc:
             exc.add_note(f"{page.relative_to(ROOT)}, line {block.line}: {shlex.quote(block.text)}")
             raise
-    finish_queries(spark)
+    for query in spark.streams.active:  # they read what there is, and raise what is wrong
+        query.processAllAvailable()
+        query.stop()
 
 
 @each_case("page", PAGES)
@@ -202,9 +197,5 @@ def test_every_block_that_starts_a_query_waits_for_it(page: Path) -> None:
     ]
 
     assert [] == starting
-
-
-@each_case("page", PAGES)
-def test_every_code_block_names_its_language(page: Path) -> None:
-    """A block without a language would be neither coloured nor run."""
+    # a block without a language would be neither coloured nor run
     assert [] == [f"line {block.line}" for block in blocks(page) if not block.language]

@@ -27,26 +27,23 @@ DOCS = ROOT / "docs"
 LINK = re.compile(r"\[([^\]]+)\]\(#([^)]+)\)")
 
 
+def text_of(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
 def tables(page: str, first_cell: str) -> list[list[list[str]]]:
     """Return the rows of each table of a page whose header begins with `first_cell`."""
-    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
-    begins = [i for i, line in enumerate(lines) if line.startswith(f"| {first_cell} |")]
-    return [_rows(lines[begin + 2 :]) for begin in begins]
+    form = rf"(?m)^\| {re.escape(first_cell)} \|.*\n.*\n((?:\|.*\n)*)"
+    return [
+        [[cell.strip() for cell in line.strip("|").split(" |")] for line in table.splitlines()]
+        for table in re.findall(form, text_of(page))
+    ]
 
 
 def rows(page: str, first_cell: str) -> list[list[str]]:
     """Return the rows of the only table whose header begins with `first_cell`."""
     (table,) = tables(page, first_cell)
     return table
-
-
-def _rows(lines: list[str]) -> list[list[str]]:
-    found = []
-    for line in lines:
-        if not line.startswith("|"):
-            break
-        found.append([cell.strip() for cell in line.strip("|").split(" |")])
-    return found
 
 
 @each_case("page", PARTS)
@@ -59,7 +56,7 @@ def test_generated_parts_are_those_of_the_code(page):
 
 def test_the_table_of_tasks_leads_to_every_command():
     """I find a command by what I want to do, and the sections that the table names are there."""
-    text = (ROOT / "docs/reference/command-line.md").read_text(encoding="utf-8")
+    text = text_of("reference/command-line.md")
     table = rows("reference/command-line.md", "task")
     named = {each for row in table for each in LINK.findall(row[1])}
     sections = set(re.findall(r"^## ([a-z][a-z -]+)$", text, re.MULTILINE))
@@ -67,13 +64,6 @@ def test_the_table_of_tasks_leads_to_every_command():
     assert {name.partition(" ")[0] for name, _ in named} == set(COMMANDS)
     assert [] == [name for name, link in named if link != name.replace(" ", "-")]
     assert {name for name, _ in named} <= sections
-
-
-def test_options_for_headers_are_those_of_the_code():
-    """The options whose names a user completes are in a table of their own."""
-    prefixes = [f"`{prefix}<Name>`" for prefix in (HEADER_PREFIX, SECRET_HEADER_PREFIX)]
-
-    assert prefixes == [row[0] for row in rows("reference/source-options.md", "header option")]
 
 
 def test_every_promise_names_a_test_that_exists():
@@ -92,8 +82,7 @@ def test_every_promise_names_a_test_that_exists():
 
 @each_case("page", ["explanation/limits.md", "reference/json-types.md", "reference/publish-api.md"])
 def test_the_longest_line_is_the_one_that_writers_hold_to(page):
-    """The publisher's limit is stated as it is."""
-    text = (DOCS / page).read_text(encoding="utf-8")
+    text = text_of(page)
     stated = re.findall(r"(6[0-9],[0-9]{3}) bytes", text)
 
     assert {f"{LINE_BYTES:,}"} == set(stated) - {f"{MAX_LINE:,}"}
@@ -111,7 +100,7 @@ def test_every_refusal_of_a_batch_is_explained():
 
 def test_every_problem_of_the_publisher_has_a_heading():
     """What a publisher answers can be looked up; bad requests (400) are explained together."""
-    text = (DOCS / "operate/errors.md").read_text(encoding="utf-8")
+    text = text_of("operate/errors.md")
     headings = " ".join(re.findall(r"^### (.+)$", text, re.MULTILINE))
     named = set(re.findall(r"[a-z-]+", headings))
 
@@ -121,8 +110,7 @@ def test_every_problem_of_the_publisher_has_a_heading():
 
 
 def test_an_audit_speaks_as_the_example_does():
-    """What to expect is what comes."""
-    text = (DOCS / "operate/audit.md").read_text(encoding="utf-8")
+    text = text_of("operate/audit.md")
     tally = Tally(producers=3, batches=1234, events=5_678_901, first=1, last=9876)
     wrong = Difference(17, "sequence number in partition 0", 1000, 2000, "orders-job", 3)
 
@@ -130,11 +118,24 @@ def test_an_audit_speaks_as_the_example_does():
     assert f" is not as published:\n{wrong}\n" in text
 
 
-def test_rules_of_check_are_those_of_the_code():
-    """Each rule that a publisher is judged by can be looked up, with its source."""
-    table = [(row[0].strip("`"), *row[1:]) for row in rows("guides/check-a-publisher.md", "rule")]
+@each_case(
+    ("page", "first_cell", "expected"),
+    [
+        # the options whose names a user completes
+        ("reference/source-options.md", "header option",
+         [(f"{prefix}<Name>",) for prefix in (HEADER_PREFIX, SECRET_HEADER_PREFIX)]),
+        # each rule that a publisher is judged by can be looked up, with its source
+        ("guides/check-a-publisher.md", "rule",
+         [(each.id, each.title, each.source) for each in RULES]),
+        # what the package needs of these versions is compared by a test of the wheel
+        ("operate/databricks.md", "library", [*ON_DATABRICKS.items()]),
+    ],
+)  # fmt: skip
+def test_rows_are_those_of_the_code(page, first_cell, expected):
+    columns = len(expected[0])
+    found = [(row[0].strip("`"), *row[1:columns]) for row in rows(page, first_cell)]
 
-    assert [(each.id, each.title, each.source) for each in RULES] == table
+    assert expected == found
 
 
 def test_reasons_of_dead_letters_are_those_of_the_code():
@@ -178,7 +179,6 @@ def test_settings_of_a_table_are_those_of_the_code():
 
 
 def test_the_page_of_errors_has_the_code_of_each_type():
-    """I find an error by its code."""
     told = {row[0].strip("`"): row[1].strip("`") for row in rows("operate/errors.md", "type")}
     known = {
         each.__name__: each("?").code
@@ -194,21 +194,14 @@ def test_the_guide_of_pipelines_shows_the_example_that_is_tested():
     file = ROOT / "notebooks" / "pipeline" / "transformations" / "flights.py"
     _, _, code = file.read_text(encoding="utf-8").partition('"""\n\n')
 
-    assert f"```python\n{code}```" in (DOCS / "guides/pipelines.md").read_text(encoding="utf-8")
-
-
-def test_the_page_of_databricks_lists_the_versions_that_are_tested():
-    """The libraries there, and what the package needs, are compared by a test of the wheel."""
-    there = {row[0]: row[1] for row in rows("operate/databricks.md", "library")}
-
-    assert there == ON_DATABRICKS
+    assert f"```python\n{code}```" in text_of("guides/pipelines.md")
 
 
 def test_the_table_of_licences_is_of_what_is_required():
     """Each library that pip brings is there, as setup.py requires it, with a licence that fits."""
     (table,) = [rows for rows in tables("explanation/libraries.md", "library") if len(rows[0]) == 4]
     licences = {sbom.normal(row[0].partition("[")[0]): row[3] for row in table}
-    text = (DOCS / "explanation/libraries.md").read_text(encoding="utf-8")
+    text = text_of("explanation/libraries.md")
 
     assert f"\n{sbom.table(licences)}\n" in text, "stale: run make dist sbom"
     for name, each in licences.items():
@@ -218,7 +211,7 @@ def test_the_table_of_licences_is_of_what_is_required():
 
 def test_the_log_settings_in_the_docs_are_those_of_the_file() -> None:
     """Whoever installs with pip copies them from the page."""
-    page = (DOCS / "operate/monitor.md").read_text(encoding="utf-8")
+    page = text_of("operate/monitor.md")
     (shown,) = re.findall(r'```properties title="log4j2.properties"\n(.*?)```', page, re.DOTALL)
     kept = (ROOT / "conf/log4j2.properties").read_text(encoding="utf-8")
 

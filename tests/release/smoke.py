@@ -18,7 +18,6 @@ import os
 import re
 import resource
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.release.artifacts import ROOT, sdist, version, wheel
 
 SPARKS = ("4.0", "4.1", "4.2", "4.3")
@@ -105,12 +105,6 @@ def spark_of(name: str) -> list[str]:
     return [named[1].strip('"'), named[3].strip('"')]
 
 
-def free_port() -> int:
-    """Return a free port of this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
-
 @contextmanager
 def served(env: Environment) -> Iterator[str]:
     """Make the feeds `flights` and `delays`, load the events, and serve them; gives the address."""
@@ -169,21 +163,15 @@ def try_commands(env: Environment, base: str) -> None:
     env.run("zeh-spark", "doctor", f"{base}/flights")
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line of the table: what was tried, with which versions, and what it took."""
-
-    name: str
-    installed: str
-    python: str
-    spark: str
-    import_ms: int
-    help_ms: int
-    seconds: int
+HEADS = ("environment", "installed", "Python", "Spark", "import", "--help", "took")
+"""The columns of the table: what was tried, with which versions, and what it took."""
 
 
-def tried(name: str, base_python: str) -> Row:
-    """Make the environment `name`, and run the first jobs and the commands in it."""
+def tried(name: str, base_python: str) -> tuple[str, ...]:
+    """Make the environment `name`, and run the first jobs and the commands in it.
+
+    Returns a row of the table.
+    """
     began = time.monotonic()
     package = sdist() if name == "sdist" else wheel()
     extra = "" if name == "plain" else "[publisher]"
@@ -211,24 +199,18 @@ def tried(name: str, base_python: str) -> Row:
         help_ms = cpu_ms(env, "zeh-spark", "--help")
         assert max(import_ms, help_ms) < SLOW_MS, f"{name}: {import_ms} ms, {help_ms} ms"
     installed = f"{package.suffix.removeprefix('.')}{extra}"
-    return Row(
-        name, installed, found["python"], found["spark"], import_ms, help_ms,
-        round(time.monotonic() - began),
+    return (
+        name, installed, found["python"], found["spark"], f"{import_ms} ms", f"{help_ms} ms",
+        f"{round(time.monotonic() - began)} s",
     )  # fmt: skip
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[tuple[str, ...]]) -> str:
     """Return the results as a table."""
-    heads = ("environment", "installed", "Python", "Spark", "import", "--help", "took")
-    cells = [
-        (r.name, r.installed, r.python, r.spark, f"{r.import_ms} ms", f"{r.help_ms} ms",
-         f"{r.seconds} s")
-        for r in rows
-    ]  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (heads, *cells)
+        for row in (HEADS, *rows)
     )
 
 
