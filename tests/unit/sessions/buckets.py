@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,12 +65,27 @@ class Told:
     def dead(self) -> list[tuple[str, str | None]]:
         return [(reason(each), each.event) for each in self.given if each.dead]
 
+    @property
+    def duplicates(self) -> int:
+        return self.count("duplicates")
+
+    @property
+    def controls(self) -> int:
+        return self.count("controls")
+
     def count(self, name: str) -> int:
         return sum(each.get(name, 0) for each in self.counts)
 
 
 def told(buckets: int = 4, keep_closed: int = DAY, **policy: Any) -> Told:
     return Told(Settings(Policy(**policy), buckets, keep_closed))
+
+
+def went(it: Told, batches: Iterable[tuple[list[SessionEvent] | None, int]]) -> Told:
+    """Take batches one after the other: rows, or None where only time passes; and the time."""
+    for batch, now in batches:
+        it._go(batch, now)
+    return it
 
 
 def row(session: str, number: int = -1, clock: int = 0, **more: Any) -> SessionEvent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -60,6 +61,31 @@ class Told:
         return [(each.reason, n) for each in self.letters for n in range(each.first, each.last + 1)]
 
     @property
+    def sorted_dead(self) -> list[tuple[str, int]]:
+        return sorted(self.dead)
+
+    @property
+    def details(self) -> list[str | None]:
+        return [each.detail for each in self.letters]
+
+    @property
+    def missing(self) -> list[tuple[int, int] | None]:
+        return [each.missing for each in self.letters]
+
+    @property
+    def due(self) -> int | None:
+        assert self.session is not None
+        return self.logic.due(self.session)
+
+    @property
+    def closed(self) -> bool:
+        return self.session is not None and self.session.closed
+
+    @property
+    def stale(self) -> bool:
+        return self.session is not None and self.session.stale
+
+    @property
     def records(self) -> list[tuple[str, tuple[int, int]]]:
         found = [each for each in self.outcomes if isinstance(each, SessionRecord)]
         return [(each.reason, tuple(each.missing)) for each in found]
@@ -81,3 +107,9 @@ def event(number: int, clock: int = 0, size: int = 1, **more: Any) -> Arrival:
 def again(number: int) -> Arrival:
     """Somebody sends it on purpose."""
     return event(number, replay=True)
+
+
+def check(story: Callable[[], Told], expected: dict[str, Any]) -> None:
+    """Compare what came of a session with all that is expected of it."""
+    told = story()
+    assert expected == {name: getattr(told, name) for name in expected}

@@ -24,29 +24,34 @@ PLAN = Plan(
 )
 
 
-def batch(rows, result):
-    """Rows as (status, session, number), of sessions that began at 0."""
+def batch(rows, result=None, **columns):
+    """Rows as (status, session, number), of sessions that began at 0; `columns` has other values.
+
+    `result` is the Arrow type of a handler's results, a text if it is None.
+    """
     count = len(rows)
-    columns = {
-        "status": [each[0] for each in rows],
-        "session": [each[1] for each in rows],
-        "begun": pa.array([0] * count, pa.int64()),
-        "number": pa.array([each[2] for each in rows], pa.int64()),
-        "control": [""] * count,
-        "attempt": pa.nulls(count, pa.int64()),
-        "kind": pa.nulls(count, pa.string()),
-        "event_key": ["k"] * count,
-        "attempts": pa.array([0] * count, pa.int64()),
-        RESULT: pa.nulls(count, result),
-        "dead": pa.nulls(count, pa.struct([("reason", pa.string())])),
-        "event": pa.array(
-            [{"data": f"{each[1]}{each[2]}", "headers": [("h", "1")]} for each in rows], EVENT
-        ),
+    given = {
+        "status": ([each[0] for each in rows], pa.string()),
+        "session": ([each[1] for each in rows], pa.string()),
+        "begun": ([0] * count, pa.int64()),
+        "number": ([each[2] for each in rows], pa.int64()),
+        "control": ([""] * count, pa.string()),
+        "attempt": ([None] * count, pa.int64()),
+        "kind": ([None] * count, pa.string()),
+        "event_key": (["k"] * count, pa.string()),
+        "attempts": ([0] * count, pa.int64()),
+        RESULT: ([None] * count, result or pa.string()),
+        "dead": ([None] * count, pa.struct([("reason", pa.string())])),
+        "event": ([{"data": f"{s}{n}", "headers": [("h", "1")]} for _, s, n in rows], EVENT),
     }
-    assert {*columns} == {*INPUT, RESULT, *PASSED}
-    return pa.RecordBatch.from_pydict(columns)
+    assert {*given} == {*INPUT, RESULT, *PASSED}
+    values = {name: each for name, (each, _) in given.items()} | columns
+    schema = pa.schema([(name, kind) for name, (_, kind) in given.items()])
+    return pa.RecordBatch.from_pydict(values, schema)
 
 
-def verdicts(handler, kind, arrow, *batches, **plan):
-    run = task(replace(PLAN, handlers=cloudpickle.dumps({None: handler}), result=kind, **plan))
-    return [row for out in run(batch(each, arrow) for each in batches) for row in out.to_pylist()]
+def ran(handlers, *batches, **plan):
+    """The verdicts of a handler, or of several by kinds, on batches."""
+    handlers = handlers if isinstance(handlers, dict) else {None: handlers}
+    run = task(replace(PLAN, handlers=cloudpickle.dumps(handlers), **plan))
+    return [row for out in run(iter(batches)) for row in out.to_pylist()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -12,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.sessions.buckets import DAY, Memory, Told, reason, row, rows, told
+from tests.cases import each_case
+from tests.unit.sessions.buckets import DAY, Memory, Told, reason, row, rows, told, went
 from zeh_spark.sessions import state
 from zeh_spark.sessions.bucket import BucketBatch, Given
 from zeh_spark.sessions.logic import SessionLogic
@@ -22,12 +22,38 @@ from zeh_spark.sessions.state import Settings
 # Sessions beside each other
 
 
-def test_a_stalled_session_delays_no_other():
-    it = told()
+SKIP = {"gap_timeout": 10, "on_gap": "skip"}
 
-    it.take(*rows("a", 1, 2), *rows("b", 0, 1), row("c", 3))
 
-    assert ["b 0", "b 1"] == it.ordered
+@each_case(
+    ("policy", "batches", "expected"),
+    [
+        # a stalled session delays no other
+        ({}, [([*rows("a", 1, 2), *rows("b", 0, 1), row("c", 3)], 0)], {"ordered": ["b 0", "b 1"]}),
+        # an event that is sent again on purpose is delivered
+        (SKIP, [([row("a", 1)], 0), (None, 10), ([row("a", 0, control="replay")], 0)],
+         {"ordered": ["a 1", "a 0"]}),
+        # of two events with a number the earlier one is taken: by its clock, so that no order in
+        # which Spark reads them matters
+        ({}, [([row("a", 0, clock=2, event="second"), row("a", 0, clock=1, event="first")], 0),
+              ([row("a", 2, event="held")], 0),
+              ([row("a", 2, event="comes again"), row("a", 1)], 0)],
+         {"ordered": ["first", "a 1", "held"]}),
+        # both are kept where the first of them is invalid
+        ({}, [([row("a", 0, last=9)], 0),
+              ([row("a", 1, event="wrong", last=3), row("a", 1, clock=1, event="right")], 0)],
+         {"dead": [("invalid", "wrong")], "ordered": ["a 0", "right"]}),
+        # words tell a session what to do. A row with such a word and without a number is no event
+        ({}, [(rows("a", 1, 3), 0), ([row("a", control="close")], 0)],
+         {"ordered": [], "controls": 1}),
+        ({}, [(rows("a", 1, 3), 0), ([row("a", control="release")], 0)],
+         {"ordered": ["a 1", "a 3"], "controls": 1}),
+    ],
+)  # fmt: skip
+def test_what_a_bucket_delivers(policy, batches, expected):
+    it = went(told(**policy), batches)
+
+    assert expected == {name: getattr(it, name) for name in expected}
 
 
 def test_a_dead_letter_says_why():
@@ -44,7 +70,7 @@ def test_a_dead_letter_says_why():
 
 
 def test_a_record_has_no_event():
-    it = told(gap_timeout=10, on_gap="skip")
+    it = told(**SKIP)
     it.take(row("a", 2))
 
     record, delivered = it.judge(10)
@@ -59,47 +85,6 @@ def test_invalid_rows_are_dead_and_touch_no_session():
 
     assert ([("invalid", " 0"), ("invalid", "a -1")], ["a 0"]) == (it.dead, it.ordered)
     assert "sequence is 'x'" == json.loads(it.given[1].dead or "")["detail"]
-
-
-@pytest.mark.parametrize(("word", "expected"), [("close", []), ("release", ["a 1", "a 3"])])
-def test_words_tell_a_session_what_to_do(word, expected):
-    """A row with such a word and without a number is no event."""
-    it = told()
-    it.take(*rows("a", 1, 3))
-
-    it.take(row("a", control=word))
-
-    assert (expected, 1) == (it.ordered, it.counts[-1]["controls"])
-
-
-def test_an_event_that_is_sent_again_on_purpose_is_delivered():
-    it = told(gap_timeout=10, on_gap="skip")
-    it.take(row("a", 1))
-    it.judge(10)
-
-    it.take(row("a", 0, control="replay"))
-
-    assert ["a 1", "a 0"] == it.ordered
-
-
-def test_of_two_events_with_a_number_the_earlier_one_is_taken():
-    """By its clock, so that no order in which Spark reads them matters."""
-    it = told()
-
-    it.take(row("a", 0, clock=2, event="second"), row("a", 0, clock=1, event="first"))
-    it.take(row("a", 2, event="held"))
-    it.take(row("a", 2, event="comes again"), row("a", 1))
-
-    assert ["first", "a 1", "held"] == it.ordered
-
-
-def test_both_events_are_kept_where_the_first_with_its_number_is_invalid():
-    it = told()
-    it.take(row("a", 0, last=9))
-
-    it.take(row("a", 1, event="wrong", last=3), row("a", 1, clock=1, event="right"))
-
-    assert ([("invalid", "wrong")], ["a 0", "right"]) == (it.dead, it.ordered)
 
 
 # Laws
@@ -140,12 +125,6 @@ all_settings = st.builds(
     st.just(4),
     st.just(DAY),
 )
-
-
-def went(it: Told, batches: Iterable[tuple[list[SessionEvent] | None, int]]) -> Told:
-    for batch, now in batches:
-        it._go(batch, now)
-    return it
 
 
 class Bare:
@@ -213,13 +192,25 @@ def test_rows_may_come_in_any_order(settings, several, data):
 
 @given(all_settings, batches())
 def test_a_restart_changes_nothing(settings, several):
-    """Law: to continue from the bytes after each batch is as good as never to have stopped."""
+    """Law: to continue from the bytes after each batch is as good as never to have stopped. The
+    counts add up: what came in went out, was dropped, or is held. Spark gives them as metrics.
+    """
     batch = BucketBatch(state.empty(settings), settings, Memory())
     never = [g for rows, now in several for g in (
         batch.judge(now) if rows is None else batch.take(rows, now)
     )]  # fmt: skip
 
-    assert never == went(Told(settings), several).given
+    it = went(Told(settings), several)
+    assert never == it.given
+
+    came = sum(each.number >= 0 for batch, _ in several for each in batch or [])
+    told_of = Counter(reason(each) for each in it.given if each.dead)
+    assert {name: it.count(name) for name in told_of} == dict(told_of)
+    assert len(it.ordered) == it.count("ordered")
+    letters = sum(each.event is not None for each in it.given if each.dead)
+    assert came == it.count("ordered") + it.duplicates + letters + it.counts[-1]["held"]
+    words = [r.control for batch, _ in several for r in batch or []]
+    assert sum(each in ("close", "release") for each in words) == it.controls
 
 
 @given(st.permutations([*rows("a", *range(9), last=8), *rows("b", *range(7))] * 2), st.data())
@@ -249,12 +240,8 @@ def test_what_is_spilled_comes_out_as_what_is_not(settings, several):
             assert sorted(events_of(spilled)) == sorted({*events_of(spilled)})
             assert spilled.counts[-1]["held"] == len(events_of(spilled))
 
-    assert (whole.given, whole.counts, whole.timer) == (
-        spilled.given,
-        spilled.counts,
-        spilled.timer,
-    )
-    assert {} == whole.segments
+    expected = whole.given, whole.counts, whole.timer, {}
+    assert expected == (spilled.given, spilled.counts, spilled.timer, whole.segments)
 
 
 def events_of(it: Told) -> list[str]:
@@ -264,18 +251,3 @@ def events_of(it: Told) -> list[str]:
         for each in state.decoded(it.blob).sessions.values()
     )
     return [*(event for events in inside for event in events), *it.segments.events()]
-
-
-@given(all_settings, batches())
-def test_the_counts_add_up(settings, several):
-    """Law: what came in went out, was dropped, or is held. Spark gives them as metrics."""
-    it = went(Told(settings), several)
-
-    came = sum(each.number >= 0 for batch, _ in several for each in batch or [])
-    told_of = Counter(reason(each) for each in it.given if each.dead)
-    assert {name: it.count(name) for name in told_of} == dict(told_of)
-    assert len(it.ordered) == it.count("ordered")
-    letters = sum(each.event is not None for each in it.given if each.dead)
-    assert came == it.count("ordered") + it.count("duplicates") + letters + it.counts[-1]["held"]
-    words = [r.control for batch, _ in several for r in batch or []]
-    assert sum(each in ("close", "release") for each in words) == it.count("controls")

@@ -10,14 +10,7 @@ from typing import NamedTuple
 
 from hypothesis import example, given
 
-from tests.unit.sessions.histories import (
-    Step,
-    held_by,
-    policies,
-    spread,
-    steps,
-    went,
-)
+from tests.unit.sessions.histories import Step, held_by, policies, spread, steps, went
 from zeh_spark.sessions.logic import SessionLogic
 from zeh_spark.sessions.model import (
     Arrival,
@@ -270,16 +263,3 @@ def test_sessions_do_what_the_model_does(policy, several):
             assert set(model.held) == held_by(session)
             assert (model.closed, model.stale) == (session.closed, session.stale)
             assert model.due() == logic.due(session)
-
-
-@given(policies, steps())
-def test_dead_letters_after_a_gap_name_what_is_missing(policy, several):
-    """All that lies between what was expected and them."""
-    logic, session = SessionLogic(policy), None
-    for step in several:
-        session, outcomes = went(logic, session, step)
-
-        gaps = [each for each in outcomes if isinstance(each, Dead) and each.reason == "gap"]
-        for each in gaps:
-            assert (each.expected, each.first - 1) == each.missing
-            assert each.since is not None

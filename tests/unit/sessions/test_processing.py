@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.cases import each_case
 from tests.unit.sessions import buckets, cases
 from tests.unit.sessions.buckets import row, rows
 from zeh_spark.errors import OptionError
@@ -72,43 +73,35 @@ def test_decisions_pass_before_the_events_of_their_session():
     assert 3 == told.count("controls")
 
 
-def test_a_replay_of_a_session_that_was_forgotten_is_of_none_that_is_known():
-    """The table says which event it is. The session that begins then is remembered its full time,
-    and so are replays before it begins.
-    """
+@each_case(
+    ("steps", "opened"),
+    [
+        # a replay of a session that was forgotten is of none that is known: the table says which
+        # event it is. The session that begins then is remembered its full time, and so are replays
+        # before it begins
+        ([([row("a", 0, clock=10, last=0)], 0, [("a 0", "a", 0, 10)]),
+          ([row("a", 0, control="replay")], 10_000, [("a 0", "a", 0, None)]),
+          ([row("a", 0, clock=10_090, last=0), row("a", 0, control="replay")], 10_090,
+           [("a 0", "a", 0, 10_090)] * 2),
+          ([row("a", 0, control="replay")], 10_150, [("a 0", "a", 0, 10_090)])], 0),
+        # sessions of one name differ by when they began: the first was forgotten, and its verdicts
+        # are not those of the second
+        ([([row("a", 0, clock=10, last=0)], 0, [("a 0", "a", 0, 10)]),
+          ([row("a", 0, clock=10_000, last=0)], 10_000, [("a 0", "a", 0, 10_000)])], 0),
+        # held events are told when their session began, which is kept in the state
+        ([([row("a", 1, clock=10)], 0, []),
+          ([row("a", 0, clock=99)], 0, [("a 0", "a", 0, 10), ("a 1", "a", 1, 10)])], 2),
+    ],
+)  # fmt: skip
+def test_deliveries_tell_when_their_session_began(steps, opened):
+    """Each step has rows, the time and deliveries; `opened` sums up the open sessions."""
     told = buckets.told(keep_closed=100, processing=True)
-    told.take(row("a", 0, clock=10, last=0))
-
-    given = told.take(row("a", 0, control="replay"), now=10_000)
-    assert [("a 0", "a", 0, None)] == deliveries(given)
-    given = told.take(row("a", 0, clock=10_090, last=0), row("a", 0, control="replay"), now=10_090)
-    assert [("a 0", "a", 0, 10_090)] * 2 == deliveries(given)
-    given = told.take(row("a", 0, control="replay"), now=10_150)
-    assert [("a 0", "a", 0, 10_090)] == deliveries(given)
-    assert 0 == told.count("open_sessions")
+    for given, now, expected in steps:
+        assert expected == deliveries(told.take(*given, now=now))
+    assert opened == told.count("open_sessions")
 
 
-def test_sessions_of_one_name_differ_by_when_they_began():
-    """The first was forgotten; its verdicts are not those of the second."""
-    told = buckets.told(keep_closed=100, processing=True)
-
-    first = told.take(row("a", 0, clock=10, last=0))
-    again = told.take(row("a", 0, clock=10_000, last=0), now=10_000)
-
-    assert [("a 0", "a", 0, 10)] == deliveries(first)
-    assert [("a 0", "a", 0, 10_000)] == deliveries(again)
-
-
-def test_held_events_are_told_when_their_session_began():
-    """The beginning is kept in the state."""
-    told = buckets.told(processing=True)
-    told.take(row("a", 1, clock=10))
-    given = told.take(row("a", 0, clock=99))
-
-    assert [("a 0", "a", 0, 10), ("a 1", "a", 1, 10)] == deliveries(given)
-
-
-@pytest.mark.parametrize("given", ["true", "TRUE"])
+@each_case("given", ["true", "TRUE"])
 def test_speculation_is_refused(given):
     """Spark would run a task twice, and call handlers twice for one event."""
     conf = {"spark.speculation": given}

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark import cloudpickle
 
 from tests.unit.sessions import buckets
-from tests.unit.sessions.tasks import PLAN, batch
-from zeh_spark.sessions.handling import OPEN, Past, replayed, task
+from tests.unit.sessions.tasks import batch, ran
+from zeh_spark.sessions.handling import OPEN, Past, replayed
 from zeh_spark.sessions.model import SessionEvent
 
 RANK = {"skipped": 0, "ok": 1, "waiting": 2, "failed": 3}
@@ -69,14 +67,14 @@ class Site:
         for event, said in alive:
             told = {"status": "ordered", "data": event, "key": f"key {event}", "attempt": 0}
             rows.append({**said, **told})
-        columns = batch([(row["status"], "a", row["number"]) for row in rows], pa.string())
-        given = columns.to_pydict() | {
-            "begun": [row["begun"] for row in rows],
-            "event": [{"data": row["data"], "headers": []} for row in rows],
-            "event_key": [row["key"] for row in rows],
-            "control": ["replay" if "r" in row["data"] else "" for row in rows],
-            "attempts": [row["attempt"] for row in rows],
-        }
+        given = batch(
+            [(row["status"], "a", row["number"]) for row in rows],
+            begun=[row["begun"] for row in rows],
+            event=[{"data": row["data"], "headers": []} for row in rows],
+            event_key=[row["key"] for row in rows],
+            control=["replay" if "r" in row["data"] else "" for row in rows],
+            attempts=[row["attempt"] for row in rows],
+        )
         past: dict[tuple[str, int], dict[int | None, Past]] = {}
         for _, said in alive:
             past["a", said["number"]] = {
@@ -86,19 +84,10 @@ class Site:
             }
         holding = [each for each in kept if each["status"] == "failed"]
         by = [(each["begun"], each["number"], each["attempt"]) for each in holding]
-        plan = replace(
-            PLAN,
-            handlers=cloudpickle.dumps({None: handler}),
-            on_failure=self.on_failure,
-            held={"a": by[0]} if by else {},
-            past=past,
+        found = ran(
+            handler, given, on_failure=self.on_failure, held={"a": by[0]} if by else {}, past=past
         )
-        rows_in = pa.RecordBatch.from_pydict(given, columns.schema)
-        return [
-            {**row, "data": row["event"]["data"], "key": row["event_key"]}
-            for out in task(plan)(iter([rows_in]))
-            for row in out.to_pylist()
-        ]
+        return [{**row, "data": row["event"]["data"], "key": row["event_key"]} for row in found]
 
     def newest(self) -> list[dict[str, Any]]:
         found: dict[tuple[int | None, int], dict[str, Any]] = {}

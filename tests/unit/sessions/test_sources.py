@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from tests.unit.sessions.buckets import DAY, Memory, reason, row
 from zeh_spark.errors import CheckpointError
 from zeh_spark.sessions import state
@@ -61,98 +62,65 @@ def events(given):
     return [(each.event, reason(each) if each.dead else None) for each in given]
 
 
-def test_a_gap_waits_for_the_slowest_source():
-    """The one that is ahead makes no gap old; the other one may still fill it."""
-    it = Bucket(gap_timeout=10)
-    assert [] == events(it.batch(row("a", 1, 100), eu=100, us=0))
-    assert [] == events(it.batch(row("b", 0, 500), eu=500)[1:])
-    assert [] == events(it.batch(us=109))
-
-    assert [("a 1", "gap")] == events(it.batch(us=110))
+WAITS = row("a", 1, 100)
+GAP = [("a 1", "gap")]
 
 
-def test_an_event_of_the_slow_source_fills_the_gap():
-    it = Bucket(gap_timeout=10)
-    it.batch(row("a", 1, 100), eu=500, us=0)
-
-    assert [("a 0", None), ("a 1", None)] == events(it.batch(row("a", 0, 90), us=90))
-
-
-def test_a_batch_is_read_before_its_own_time_judges():
-    """An event that fills a gap is not too late if it is in the batch that makes the gap old, or in
-    the one after it.
-    """
-    it = Bucket(gap_timeout=10)
-    it.batch(row("a", 1, 100), row("b", 1, 100), eu=100, us=100)
-    found = it.batch(row("a", 0, 90), eu=200, us=200)
-
-    assert [("a 0", None), ("a 1", None), ("b 1", "gap")] == events(found)
-
-
-def test_a_source_that_was_never_seen_holds_the_clock():
-    it = Bucket(gap_timeout=10)
-    it.batch(row("a", 1, 100), eu=100)
-
-    assert [] == events(it.batch(eu=9_000))
-    assert [("a 1", "gap")] == events(it.batch(us=9_000))
-
-
-@pytest.mark.parametrize("seen", [True, False])
-def test_an_idle_source_does_not_hold_the_clock(seen):
-    """By the times of batches: it was not heard of for so long, whatever its own times say."""
-    it = Bucket(gap_timeout=10, idle_source=60_000)
-    it.batch(row("a", 1, 100), at=1_000, eu=100, **({"us": 5} if seen else {}))
-
-    it.batch(at=31_000, eu=400)
-    assert [] == events(it.batch(at=60_999, eu=500))
-    assert [("a 1", "gap")] == events(it.batch(at=61_000, eu=500))
-
-
-def test_an_idle_source_that_returns_does_not_turn_the_clock_back():
-    it = Bucket(gap_timeout=10, idle_source=1_000)
-    it.batch(at=1_000, eu=500, us=5)
-    it.batch(at=1_999, eu=550)
-    it.batch(at=2_900, eu=600)
-    it.batch(row("a", 1, 20), at=3_001, us=20)
-
-    assert [] == events(it.batch(at=3_002, us=50))
-    assert [("a 1", "gap")] == events(it.batch(at=3_003, eu=900, us=900))
-
-
-def test_no_source_is_idle_because_the_query_was_stopped():
-    """The first batch after a stop may have events of one source alone."""
-    it = Bucket(gap_timeout=10, idle_source=1_000)
-    it.batch(row("a", 1, 100), at=1_000, eu=100, us=5)
-    it.batch(at=1_900, eu=400)
-
-    assert [] == events(it.batch(at=90_000, eu=900))
-    assert [] == events(it.batch(at=90_999, eu=900))
-    assert [("a 1", "gap")] == events(it.batch(at=91_000, eu=900))
+@each_case(
+    ("options", "steps"),
+    [
+        # a gap waits for the slowest source: the other makes no gap old, and that one may fill it
+        ({}, [([WAITS], {"eu": 100, "us": 0}, []), ([row("b", 0, 500)], {"eu": 500}, ["b 0"]),
+              ([], {"us": 109}, []), ([], {"us": 110}, GAP)]),
+        ({}, [([WAITS], {"eu": 500, "us": 0}, []),
+              ([row("a", 0, 90)], {"us": 90}, ["a 0", "a 1"])]),
+        # a batch is read before its own time judges: an event that fills a gap is not too late in
+        # the batch that makes the gap old, or in the one after it
+        ({}, [([WAITS, row("b", 1, 100)], {"eu": 100, "us": 100}, []),
+              ([row("a", 0, 90)], {"eu": 200, "us": 200}, ["a 0", "a 1", ("b 1", "gap")])]),
+        # a source that was never seen holds the clock
+        ({}, [([WAITS], {"eu": 100}, []), ([], {"eu": 9_000}, []), ([], {"us": 9_000}, GAP)]),
+        # an idle one does not, whether it was seen or not. It is idle by the times of batches: it
+        # was not heard of for so long, whatever its own times say
+        *(({"idle_source": 60_000},
+           [([WAITS], {"at": 1_000, "eu": 100, **seen}, []), ([], {"at": 31_000, "eu": 400}, []),
+            ([], {"at": 60_999, "eu": 500}, []), ([], {"at": 61_000, "eu": 500}, GAP)])
+          for seen in ({"us": 5}, {})),
+        # an idle source that returns does not turn the clock back
+        ({"idle_source": 1_000},
+         [([], {"at": 1_000, "eu": 500, "us": 5}, []), ([], {"at": 1_999, "eu": 550}, []),
+          ([], {"at": 2_900, "eu": 600}, []), ([row("a", 1, 20)], {"at": 3_001, "us": 20}, []),
+          ([], {"at": 3_002, "us": 50}, []), ([], {"at": 3_003, "eu": 900, "us": 900}, GAP)]),
+        # no source is idle because the query was stopped: the first batch after a stop may have
+        # events of one source alone
+        ({"idle_source": 1_000},
+         [([WAITS], {"at": 1_000, "eu": 100, "us": 5}, []), ([], {"at": 1_900, "eu": 400}, []),
+          ([], {"at": 90_000, "eu": 900}, []), ([], {"at": 90_999, "eu": 900}, []),
+          ([], {"at": 91_000, "eu": 900}, GAP)]),
+        # the delay is that of all sources
+        ({"delay": 50}, [([WAITS], {"eu": 100, "us": 100}, []), ([], {"eu": 159, "us": 159}, []),
+                         ([], {"eu": 160, "us": 160}, GAP)]),
+    ],
+)  # fmt: skip
+def test_the_clock_is_that_of_the_slowest_source(options, steps):
+    """Each step has rows, how far sources are, and what comes of it."""
+    it = Bucket(gap_timeout=10, **options)
+    for rows, reached, expected in steps:
+        found = events(it.batch(*rows, **reached))
+        assert [(each, None) if isinstance(each, str) else each for each in expected] == found
 
 
 def test_a_source_that_joins_holds_the_clock_from_then_on():
-    it = Bucket(gap_timeout=10)
-    it.batch(row("a", 1, 100), eu=100, us=100)
-    it.restart((*SOURCES, "asia"))
+    """And one that goes leaves it."""
+    joined, left = Bucket(gap_timeout=10), Bucket(gap_timeout=10)
+    joined.batch(WAITS, eu=100, us=100)
+    joined.restart((*SOURCES, "asia"))
+    left.batch(WAITS, eu=100, us=5)
+    left.batch(eu=900)
 
-    assert [] == events(it.batch(eu=900, us=900))
-    assert [("a 1", "gap")] == events(it.batch(asia=900))
-
-
-def test_a_source_that_goes_leaves_the_clock():
-    it = Bucket(gap_timeout=10)
-    it.batch(row("a", 1, 100), eu=100, us=5)
-    it.batch(eu=900)
-
-    assert [("a 1", "gap")] == events(it.restart(("eu",)).batch(eu=901))
-
-
-def test_the_delay_is_that_of_all_sources():
-    it = Bucket(gap_timeout=10, delay=50)
-    it.batch(row("a", 1, 100), eu=100, us=100)
-
-    assert [] == events(it.batch(eu=159, us=159))
-    assert [("a 1", "gap")] == events(it.batch(eu=160, us=160))
+    assert [] == events(joined.batch(eu=900, us=900))
+    assert GAP == events(joined.batch(asia=900))
+    assert GAP == events(left.restart(("eu",)).batch(eu=901))
 
 
 @pytest.mark.parametrize("sources", [(), ("eu",)])

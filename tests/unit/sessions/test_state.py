@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.unit.sessions.buckets import DAY, Memory, Told, row, rows, told
+from tests.cases import each_case
+from tests.unit.sessions.buckets import DAY, Memory, Told, row, rows, told, went
 from zeh_spark.errors import CheckpointError
 from zeh_spark.sessions import state
 from zeh_spark.sessions.bucket import BucketBatch
@@ -18,21 +19,21 @@ from zeh_spark.sessions.state import SPILL, Settings
 
 def test_a_session_that_holds_many_keeps_them_outside():
     """And the bucket's state stays small."""
-    it = told()
+    few, it = told(), told()
+    few.take(*rows("a", *range(1, SPILL + 1)))
     it.take(*rows("a", *range(1, SPILL + 51)))
-    assert (SPILL + 50, True) == (len(it.segments.events()), len(it.blob) < 100)
+    assert ({}, SPILL + 50, True) == (few.segments, len(it.segments.events()), len(it.blob) < 100)
 
     it.take(row("a", 0))
 
     assert ([f"a {n}" for n in range(SPILL + 51)], {}) == (it.ordered, it.segments)
 
 
-def test_a_session_that_holds_few_keeps_them_with_it():
+def test_large_events_are_kept_outside_however_few():
     it = told()
+    it.take(*(row("a", number, event="x" * 40_000) for number in (1, 2)))
 
-    it.take(*rows("a", *range(1, SPILL + 1)))
-
-    assert {} == it.segments
+    assert (1, True) == (len(it.segments), len(it.blob) < 1000)
 
 
 def test_events_come_out_of_segments_bit_by_bit():
@@ -46,22 +47,16 @@ def test_events_come_out_of_segments_bit_by_bit():
 
 
 def test_a_session_that_is_closed_leaves_no_segment():
+    """And another one leaves its segments alone."""
     it = told()
     it.take(*rows("a", *range(1, 200)))
+    before = dict(it.segments)
+    it.take(row("b", 0))
+    assert before == it.segments
 
     it.take(row("a", control="close"))
 
     assert ([("closed", f"a {n}") for n in range(1, 200)], {}) == (it.dead, it.segments)
-
-
-def test_other_sessions_leave_segments_alone():
-    it = told()
-    it.take(*rows("a", *range(1, 200)))
-    before = dict(it.segments)
-
-    it.take(row("b", 0))
-
-    assert before == it.segments
 
 
 # Time
@@ -79,15 +74,6 @@ def test_the_timer_is_for_the_session_that_is_due_first():
     assert None is it.timer
 
 
-def test_a_timer_goes_when_what_it_was_for_was_delivered():
-    it = told(gap_timeout=10)
-    it.take(row("a", 1))
-
-    it.take(row("a", 0))
-
-    assert None is it.timer
-
-
 def test_a_bucket_says_how_much_waits():
     it = told(gap_timeout=10, on_gap="hold")
     it.take(*rows("a", 1, 3, clock=9), row("b", 5, clock=4), row("c", 0))
@@ -97,19 +83,38 @@ def test_a_bucket_says_how_much_waits():
     assert [3, 3, 1, 4] == [it.counts[-1][name] for name in gauges]
 
 
-# Closed sessions
+ENDS = [row("a", 0, clock=1000, last=0)]
 
 
-def test_a_closed_session_is_remembered_for_a_time():
-    """Up to an eighth longer than was asked for."""
-    it = told(keep_closed=800)
-    it.take(row("a", 0, clock=1000, last=0))
+@each_case(
+    ("policy", "batches", "expected"),
+    [
+        # a timer goes when what it was for was delivered
+        ({"gap_timeout": 10}, [([row("a", 1)], 0), ([row("a", 0)], 0)], {"timer": None}),
+        # a closed session is remembered for a time, up to an eighth longer than was asked for
+        ({}, [(ENDS, 0), ([row("a", 0)], 1799)], {"ordered": ["a 0"], "duplicates": 1}),
+        ({}, [(ENDS, 0), ([row("a", 0)], 1799), ([row("a", 0)], 1900)],
+         {"ordered": ["a 0", "a 0"], "duplicates": 1}),
+        # one that time has closed is remembered from then on, however long it was idle before
+        ({"idle_timeout": 5000},
+         [([row("a", 0, clock=1000)], 0), (None, 6000), ([row("a", 0), row("a", 1)], 6001)],
+         {"duplicates": 1, "dead": [("closed", "a 1")]}),
+        # also one that a gap has closed
+        ({"gap_timeout": 5000, "on_gap": "skip"},
+         [([row("a", 1, clock=1000, last=1)], 0), (None, 6000), ([row("a", 1)], 6001)],
+         {"ordered": ["a 1"], "duplicates": 1}),
+        # and one that is closed by hand: also in the first batch of a query, in which no clock has
+        # moved yet
+        ({}, [([row("a", control="close", clock=10_000)], 0),
+              ([row("a", 0, clock=10_001)], 10_000)],
+         {"dead": [("closed", "a 0")]}),
+    ],
+)  # fmt: skip
+def test_what_a_bucket_remembers(policy, batches, expected):
+    """`batches` are rows, or None where only time passes; and the time."""
+    it = went(told(keep_closed=800, **policy), batches)
 
-    it.take(row("a", 0), now=1799)
-    assert (["a 0"], 1) == (it.ordered, it.count("duplicates"))
-
-    it.take(row("a", 0), now=1900)
-    assert ["a 0", "a 0"] == it.ordered
+    assert expected == {name: getattr(it, name) for name in expected}
 
 
 def test_closed_sessions_that_are_forgotten_take_no_room():
@@ -122,38 +127,14 @@ def test_closed_sessions_that_are_forgotten_take_no_room():
     assert (True, 1) == (len(it.blob) < before / 10, it.counts[-1]["open_sessions"])
 
 
-def test_a_session_that_time_has_closed_is_remembered_from_then_on():
-    """However long it was idle before."""
-    it = told(idle_timeout=5000, keep_closed=800)
-    it.take(row("a", 0, clock=1000))
-    it.judge(6000)
-
-    it.take(row("a", 0), row("a", 1), now=6001)
-
-    assert (1, [("closed", "a 1")]) == (it.count("duplicates"), it.dead)
-
-
-def test_a_session_that_a_gap_has_closed_is_remembered_from_then_on():
-    it = told(gap_timeout=5000, keep_closed=800, on_gap="skip")
-    it.take(row("a", 1, clock=1000, last=1))
-    it.judge(6000)
-
-    it.take(row("a", 1), now=6001)
-
-    assert (["a 1"], 1) == (it.ordered, it.count("duplicates"))
-
-
-def test_a_session_that_is_closed_by_hand_is_remembered_from_then_on():
-    """In the first batch of a query too, in which no clock has moved yet."""
-    it = told(keep_closed=800)
-    it.take(row("a", control="close", clock=10_000), now=0)
-
-    it.take(row("a", 0, clock=10_001), now=10_000)
-
-    assert [("closed", "a 0")] == it.dead
-
-
 # State of others
+
+SETTINGS = Settings(Policy(first=1), 4, DAY)
+STEPS = {"order": ["placed", "paid"]}
+
+
+def of_steps(steps: dict[str, list[str]]) -> Settings:
+    return Settings(Policy(), 4, DAY, steps)
 
 
 def refused(blob: bytes | None, settings: Settings) -> str:
@@ -162,20 +143,19 @@ def refused(blob: bytes | None, settings: Settings) -> str:
     return str(caught.value)
 
 
-SETTINGS = Settings(Policy(first=1), 4, DAY)
-
-
-def test_another_number_of_buckets_is_refused():
-    said = refused(state.empty(SETTINGS), Settings(Policy(first=1), 8, DAY))
-
-    assert "buckets=8, and the checkpoint's state was made with buckets=4" in said
-
-
-@pytest.mark.parametrize("first", [0, "seen"])
-def test_another_first_number_is_refused(first):
-    said = refused(state.empty(SETTINGS), Settings(Policy(first=first), 4, DAY))
-
-    assert f"first={first!r}, and the checkpoint's state was made with first=1" in said
+@each_case(
+    ("settings", "what"),
+    [
+        (Settings(Policy(first=1), 8, DAY), "buckets=8, and the checkpoint's state was made with "
+         "buckets=4"),
+        (Settings(Policy(first=0), 4, DAY), "first=0, and the checkpoint's state was made with "
+         "first=1"),
+        (Settings(Policy(first="seen"), 4, DAY), "first='seen', and the checkpoint's state was "
+         "made with first=1"),
+    ],
+)  # fmt: skip
+def test_other_settings_are_refused(settings, what):
+    assert what in refused(state.empty(SETTINGS), settings)
 
 
 def test_a_bucket_without_state_is_refused():
@@ -183,17 +163,14 @@ def test_a_bucket_without_state_is_refused():
     assert "fewer buckets than buckets=4" in refused(None, SETTINGS)
 
 
-@pytest.mark.parametrize("version", [1, 2, 4])
+@each_case("version", [1, 2, 4])
 def test_another_version_is_refused(version):
     blob = bytes([version]) + state.empty(SETTINGS)[1:]
 
     assert f"has format {version}, of another version of zeh_spark" in refused(blob, SETTINGS)
 
 
-STEPS = {"order": ["placed", "paid"]}
-
-
-@pytest.mark.parametrize(
+@each_case(
     ("before", "steps", "what"),
     [
         (STEPS, {"order": ["paid", "placed"]}, "steps['order']=['paid', 'placed']"),
@@ -206,22 +183,18 @@ STEPS = {"order": ["placed", "paid"]}
 )
 def test_other_steps_are_refused(before, steps, what):
     """They would give other numbers to what waits."""
-    blob = state.empty(Settings(Policy(), 4, DAY, before))
-
-    assert what in refused(blob, Settings(Policy(), 4, DAY, steps))
+    assert what in refused(state.empty(of_steps(before)), of_steps(steps))
 
 
 def test_kinds_may_come_and_go():
     """A kind that comes back has the steps that it had."""
     both = {**STEPS, "return": ["sent", "checked"]}
-    it = Told(Settings(Policy(), 4, DAY, STEPS))
-    blob = it.blob
+    blob = state.empty(of_steps(STEPS))
     for steps in (both, STEPS, {"return": both["return"]}):
-        later = Told(Settings(Policy(), 4, DAY, steps), blob=blob)
+        later = Told(of_steps(steps), blob=blob)
         later.take(row("a", 0))
         blob = later.blob
-    other = Settings(Policy(), 4, DAY, {"order": ["paid"]})
-    assert "steps['order']=['paid']" in refused(blob, other)
+    assert "steps['order']=['paid']" in refused(blob, of_steps({"order": ["paid"]}))
 
 
 def test_other_options_may_change():
@@ -285,11 +258,3 @@ def test_gauges_of_a_bucket_add_up_where_time_is_judged_in_the_same_batch():
 
     assert (1, 2, 1) == tuple(it.counts[-1][n] for n in ("held", "open_sessions", "buckets"))
     assert (-1, 0, 0) == tuple(counts[n] for n in ("held", "open_sessions", "buckets"))
-
-
-def test_large_events_are_kept_outside_however_few():
-    it = told()
-    it.take(*(row("a", number, event="x" * 40_000) for number in (1, 2)))
-
-    assert 1 == len(it.segments)
-    assert len(it.blob) < 1000
