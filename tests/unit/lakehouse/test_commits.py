@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from zeh_spark.errors import LakehouseError
 from zeh_spark.lakehouse.commits import (
     BatchContent,
@@ -65,17 +66,16 @@ def batch(number, query="q", start=None, end=None):
     )
 )
 def test_a_record_comes_back_as_it_was(written):
-    """Law: what a commit keeps is the record."""
     assert written == record_of(written.to_json(), "t")
 
 
-@pytest.mark.parametrize("text", [None, "", "by hand", "7", "[]", '{"job": 1}'])
+@each_case("text", [None, "", "by hand", "7", "[]", '{"job": 1}'])
 def test_what_others_write_is_no_record(text):
     """Metadata is anybody's."""
     assert record_of(text, "t") is None
 
 
-@pytest.mark.parametrize("other", [1, 3])
+@each_case("other", [1, 3])
 def test_a_record_of_another_format_is_refused(other):
     """Another version's is not guessed at."""
     text = json.dumps({**json.loads(record(0).to_json()), "zeh_spark": other})
@@ -84,112 +84,82 @@ def test_a_record_of_another_format_is_refused(other):
         record_of(text, "t")
 
 
-def test_the_newest_record_of_the_name_counts():
-    """Others wrote before and after it."""
-    found = stands(
-        commit(0),
-        commit(1, record(0)),
-        commit(2, record(0, name="returns")),
-        commit(3, record(1)),
-        commit(4),
-    )
-
-    assert TableStanding(4, record(1), (record(0, name="returns"),)) == found
+RECORDS = commit(0, record(0)), commit(1, record(1))
+OTHERS = record(0, name="returns")
+AFTER = record(1, app="zeh-spark:orders:2")
+"""Of the generation that begins with a restore in version 2."""
 
 
-def test_older_commits_are_asked_for_until_two_are_found():
-    """The newest record, and the one that it has to follow."""
-    assert stands(commit(7), commit(8), complete=False) is None
-    assert stands(commit(7, record(3)), commit(8), complete=False) is None
-    two = stands(commit(6, record(2)), commit(7, record(3)), commit(8), complete=False)
-    assert two.record == record(3)
+@each_case(
+    ("commits", "expected"),
+    [
+        # the newest record of the name counts; others wrote before and after it
+        ([commit(0), commit(1, record(0)), commit(2, OTHERS), commit(3, record(1)), commit(4)],
+         TableStanding(4, record(1), (OTHERS,))),
+        # what a restore took back does not count, and the transactions that it left behind are not
+        # met: a new generation begins
+        ([*RECORDS, restore(2, 0)], TableStanding(2, record(0), (), 2)),
+        # a restore to a version which was itself restored: what that had taken back stays away
+        ([*RECORDS, restore(2, 0), commit(3, replace(AFTER, batch=9)), restore(4, 2)],
+         TableStanding(4, record(0), (), 4)),
+        # after a restore forwards, what was taken back is there again
+        ([*RECORDS, restore(2, 0), restore(3, 1)], TableStanding(3, record(1), (), 3)),
+        # the generation that began after a restore continues
+        ([*RECORDS, restore(2, 0), commit(3, AFTER)], TableStanding(3, AFTER)),
+        # a table that was replaced begins there, in a generation of its own: old transactions stay
+        ([commit(0, record(0)), commit(1, operation="CREATE OR REPLACE TABLE"), commit(2)],
+         TableStanding(2, None, (), 1)),
+        ([commit(0, record(0)), commit(1, operation="REPLACE TABLE AS SELECT"), commit(2)],
+         TableStanding(2, None, (), 1)),
+        # Delta's own optimisation keeps the metadata of a commit, and is not a second one
+        ([*RECORDS, commit(2, record(1), "OPTIMIZE")], TableStanding(2, record(1))),
+        # a log that was cleaned is not taken for a new table: what is unknown is said
+        ([commit(5), commit(6)], TableStanding(6, None, (), 6, "commits before version 5")),
+        # nor is a clone, which has rows whose log it has not
+        ([commit(0, operation="CLONE", source="delta.`t`", sourceVersion="5"), commit(1)],
+         TableStanding(1, None, (), 1, "clone of delta.`t` version 5")),
+    ],
+)  # fmt: skip
+def test_what_commits_say_of_a_table(commits, expected):
+    assert expected == stands(*commits)
 
 
-def test_what_a_restore_took_back_does_not_count():
-    """And the transactions that it left behind are not met: a new generation begins."""
-    found = stands(commit(0, record(0)), commit(1, record(1)), restore(2, 0))
-
-    assert TableStanding(2, record(0), (), 2) == found
-
-
-def test_a_restore_of_a_restore_is_followed():
-    """To a version which was itself restored: what that had taken back stays away."""
-    found = stands(
-        commit(0, record(0)),
-        commit(1, record(1)),
-        restore(2, 0),
-        commit(3, record(1, app="zeh-spark:orders:2", batch=9)),
-        restore(4, 2),
-    )
-
-    assert TableStanding(4, record(0), (), 4) == found
-
-
-def test_a_restore_forwards_is_followed():
-    """What was taken back is there again."""
-    found = stands(commit(0, record(0)), commit(1, record(1)), restore(2, 0), restore(3, 1))
-
-    assert TableStanding(3, record(1), (), 3) == found
-
-
-def test_a_restore_before_the_newest_record_is_of_the_past():
-    """The generation that began after it continues."""
-    newer = record(1, app="zeh-spark:orders:2")
-
-    found = stands(commit(0, record(0)), commit(1, record(1)), restore(2, 0), commit(3, newer))
-
-    assert TableStanding(3, newer) == found
-
-
-def test_a_restore_to_a_time_is_refused():
-    """The log does not keep its time zone."""
-    with pytest.raises(LakehouseError, match="TO VERSION AS OF"):
-        stands(commit(0, record(0)), restore(1, None))
-
-
-def test_a_batch_that_was_written_over_a_restore_is_noticed():
-    """Number 2 continues from number 1, which is not there."""
-    with pytest.raises(LakehouseError, match="taken back while the latter was written"):
-        stands(commit(0, record(0)), commit(1, record(1)), restore(2, 0), commit(3, record(2)))
-
-
-@pytest.mark.parametrize("operation", ["CREATE OR REPLACE TABLE", "REPLACE TABLE AS SELECT"])
-def test_a_table_that_was_replaced_begins_there(operation):
-    """With a generation of its own, as the old transactions stay."""
-    found = stands(commit(0, record(0)), commit(1, operation=operation), commit(2))
-
-    assert TableStanding(2, None, (), 1) == found
-
-
-@pytest.mark.parametrize(
-    "operation", ["CREATE OR REPLACE TABLE AS SELECT", "CREATE TABLE AS SELECT", "CONVERT"]
+@each_case(
+    ("commits", "expected"),
+    [
+        ([commit(7), commit(8)], None),
+        ([commit(7, record(3)), commit(8)], None),
+        ([commit(6, record(2)), commit(7, record(3)), commit(8)], record(3)),
+    ],
 )
+def test_older_commits_are_asked_for_until_two_are_found(commits, expected):
+    """The newest record, and the one that it has to follow."""
+    found = stands(*commits, complete=False)
+
+    assert expected == (found and found.record)
+
+
+@each_case(
+    ("commits", "told"),
+    [
+        # the log does not keep the time zone of a restore to a time
+        ([commit(0, record(0)), restore(1, None)], "TO VERSION AS OF"),
+        # batch 2 was written over a restore: it continues from number 1, which is not there
+        ([*RECORDS, restore(2, 0), commit(3, record(2))],
+         "taken back while the latter was written"),
+    ],
+)  # fmt: skip
+def test_commits_that_say_nothing_certain_are_refused(commits, told):
+    with pytest.raises(LakehouseError, match=told):
+        stands(*commits)
+
+
+@each_case("operation", ["CREATE OR REPLACE TABLE AS SELECT", "CREATE TABLE AS SELECT", "CONVERT"])
 def test_a_table_that_begins_with_rows_may_hold_the_feed(operation):
     """They may be those of the same table, or of another one."""
     first = replace(commit(0, operation=operation), rows=5)
 
     assert stands(first, commit(1)).unknown == f"rows of {operation} in version 0"
-
-
-def test_what_delta_does_after_a_commit_is_not_a_second_one():
-    """Its own optimisation keeps the commit's metadata."""
-    found = stands(commit(0, record(0)), commit(1, record(1)), commit(2, record(1), "OPTIMIZE"))
-
-    assert TableStanding(2, record(1)) == found
-
-
-def test_a_log_that_was_cleaned_is_not_taken_for_a_new_table():
-    """What is unknown is said, and has to be named to be accepted."""
-    found = stands(commit(5), commit(6))
-
-    assert TableStanding(6, None, (), 6, "commits before version 5") == found
-
-
-def test_a_clone_is_not_taken_for_a_new_table():
-    """It has rows whose log it has not."""
-    found = stands(commit(0, operation="CLONE", source="delta.`t`", sourceVersion="5"), commit(1))
-
-    assert TableStanding(1, None, (), 1, "clone of delta.`t` version 5") == found
 
 
 CLEANED = TableStanding(6, None, (), 6, "commits before version 5")
@@ -205,13 +175,8 @@ def test_transactions_tell_what_a_cleaned_log_does_not():
     assert with_transactions(CLEANED, "orders", None) == CLEANED
     assert with_transactions(CLEANED, "returns", {"x": 3}).unknown is None
     assert with_transactions(others, "returns", apps).unknown is None
-
-
-def test_a_new_name_is_not_taken_for_new_where_another_ones_record_is_gone():
-    """It may be that one, mistyped."""
-    apps = {"zeh-spark:orders:0": 9}
-
-    assert CLEANED == with_transactions(CLEANED, "order", apps)
+    # a new name is not taken for new where another one's record is gone: it may be that, mistyped
+    assert with_transactions(CLEANED, "order", {"zeh-spark:orders:0": 9}) == CLEANED
 
 
 def test_a_column_that_is_behind_the_transaction_is_not_believed():
@@ -223,30 +188,24 @@ def test_a_column_that_is_behind_the_transaction_is_not_believed():
     assert (None, "zeh-spark:orders:0@5") == (behind.record, behind.unknown)
 
 
-def test_a_batch_follows_the_one_before():
-    """Its number is the next, its transaction the same app's."""
-    found = next_record("t", "orders", TableStanding(3, record(3)), batch(4), None)
-
-    assert record(4) == found
-
-
-def test_a_batch_that_is_there_is_not_written():
-    """Spark gives it again after a crash."""
-    assert next_record("t", "orders", TableStanding(3, record(4)), batch(4), None) is None
-
-
-def test_a_new_checkpoint_continues_where_the_table_is():
-    """Its first batch follows the last one of another query."""
-    found = next_record("t", "orders", TableStanding(3, record(3)), batch(0, "new", start=3), None)
-
-    assert (4, 0, "new") == (found.number, found.batch, found.query)
-
-
-def test_a_generation_has_transactions_of_its_own():
-    """Delta would leave out what has a number that was there."""
-    found = next_record("t", "orders", TableStanding(9, record(3), (), 8), batch(4), None)
-
-    assert ("zeh-spark:orders:8", 4) == (found.app, found.number)
+@each_case(
+    ("stands", "given", "expected"),
+    [
+        # the next number, and the transaction of the same app
+        (TableStanding(3, record(3)), batch(4), record(4)),
+        # one that is there is not written: Spark gives it again after a crash
+        (TableStanding(3, record(4)), batch(4), None),
+        # a new checkpoint continues where the table is: its first batch follows another query's
+        (TableStanding(3, record(3)), batch(0, "new", start=3, end=at(4)),
+         record(4, query="new", batch=0)),
+        # a generation has transactions of its own: Delta leaves out a number that was there
+        (TableStanding(9, record(3), (), 8), batch(4), record(4, app="zeh-spark:orders:8")),
+        # a first batch may begin anywhere: nobody knows better
+        (TableStanding(-1, generation=0), batch(0, start=77), record(0)),
+    ],
+)  # fmt: skip
+def test_a_batch_follows_the_one_before(stands, given, expected):
+    assert expected == next_record("t", "orders", stands, given, None)
 
 
 OUT_OF_PLACE = {
@@ -267,7 +226,7 @@ OUT_OF_PLACE = {
 }
 
 
-@pytest.mark.parametrize("told", OUT_OF_PLACE)
+@each_case("told", OUT_OF_PLACE)
 def test_a_batch_that_does_not_follow_is_refused(told):
     """With both sides, and with the way on. F13: also from a checkpoint that was taken back, which
     would cut the feed otherwise than the table has it.
@@ -289,7 +248,7 @@ CONTENTS = [
 ]
 
 
-@pytest.mark.parametrize(("there", "again", "told"), CONTENTS)
+@each_case(("there", "again", "told"), CONTENTS)
 def test_a_batch_that_comes_again_with_other_rows_is_refused(there, again, told):
     """They would be missing, or be there twice."""
     stands = TableStanding(3, replace(record(4), content=there))
@@ -301,12 +260,21 @@ def test_a_batch_that_comes_again_with_other_rows_is_refused(there, again, told)
     assert next_record("t", "orders", stands, replace(given, content=there), None) is None
 
 
-def test_a_batch_that_moved_no_cursor_is_missed_all_the_same():
-    """Spark's state gives rows when time has passed, without new events."""
-    idle = QueryBatch("q", 5, at(3), at(3))
-
-    with pytest.raises(LakehouseError, match="lacks batches 4 to 4"):
-        next_record("t", "orders", TableStanding(3, record(3)), idle, None)
+@each_case(
+    ("stands", "given", "told"),
+    [
+        # Spark's state gives rows when time has passed, without new events that move a cursor
+        (TableStanding(3, record(3)), QueryBatch("q", 5, at(3), at(3)), "lacks batches 4 to 4"),
+        # a table without the batches before is another table, or another name
+        (TableStanding(-1, generation=0), batch(3), "but this is batch 3 of its query"),
+        # under a second name, the events of a feed would be there twice
+        (TableStanding(5, None, (record(5, name="orders-2"),), 0), batch(0),
+         "under name='orders-2'"),
+    ],
+)  # fmt: skip
+def test_a_batch_for_a_table_that_lacks_others_is_refused(stands, given, told):
+    with pytest.raises(LakehouseError, match=told):
+        next_record("t", "orders", stands, given, None)
 
 
 def test_other_partitions_have_to_be_accepted():
@@ -319,27 +287,6 @@ def test_other_partitions_have_to_be_accepted():
     found = next_record("t", "orders", TableStanding(3, record(3)), new, accept)
 
     assert (4, "new", 0) == (found.number, found.query, found.batch)
-
-
-def test_a_first_batch_may_begin_anywhere():
-    """Nobody knows better."""
-    found = next_record("t", "orders", TableStanding(-1, generation=0), batch(0, start=77), None)
-
-    assert replace(record(0), app="zeh-spark:orders:0") == found
-
-
-def test_a_table_without_the_batches_before_is_refused():
-    """It is another table, or another name."""
-    with pytest.raises(LakehouseError, match="but this is batch 3 of its query"):
-        next_record("t", "orders", TableStanding(-1, generation=0), batch(3), None)
-
-
-def test_a_feed_under_a_second_name_is_refused():
-    """Its events would be there twice."""
-    others = (record(5, name="orders-2"),)
-
-    with pytest.raises(LakehouseError, match="under name='orders-2'"):
-        next_record("t", "orders", TableStanding(5, None, others, 0), batch(0), None)
 
 
 def test_what_is_not_known_has_to_be_accepted_by_its_name():
@@ -372,7 +319,6 @@ def test_cursors_are_given_as_the_option_takes_them():
 
 
 def test_many_cursors_are_shown_in_part():
-    """An error stays readable."""
     many = {FEED: {str(each): f"c{each}" for each in range(1024)}, "new": {}}
 
     assert f"{FEED} {{0: c0, 1: c1, 2: c2, 3: c3, …}}; new {{_first}}" == shown(many)

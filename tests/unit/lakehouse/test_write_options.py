@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.cases import each_case
 from zeh_spark.errors import OptionError
 from zeh_spark.lakehouse import DeltaFeedWriter, merge
 from zeh_spark.lakehouse.write_options import check_spelling
@@ -11,7 +12,7 @@ def writer(**options):
     return DeltaFeedWriter("/t", name="orders", checkpointLocation="/c", **options)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "meant"),
     [
         ("merge_key", "merge_keys"),
@@ -36,7 +37,7 @@ def test_a_misspelled_argument_of_merge_is_refused():
         merge(None, "/t", ["id"], delete="gone")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "option",
     ["mergeSchema", "MERGESCHEMA", "maxRecordsPerFile", "delta.columnMapping.mode", "replaceWhere"],
 )
