@@ -54,103 +54,61 @@ def judged(
 
 
 def test_feed_that_is_right_is_tallied(ledger, feed):
-    """All of it."""
     pieces, receipts = feed
     expected = Tally(batches=3, events=5, first=1, last=4)
 
     assert expected == judged(ledger, pieces, receipts)
 
 
-def test_position_that_two_batches_claim_is_named(ledger, feed):
-    """Whoever they are."""
-    pieces, (first, second, third) = feed
-    wide = msgspec.structs.replace(third, positions=(3, 4))
-
-    found = judged(ledger, pieces, [first, second, wide])
-
-    assert (
-        "position 3, batch 1 of producer 'p': positions in the receipt: expected none of batch 0 "
-        "of producer 'q', found [3, 4]"
-    ) == found
+def put(items, at, **changes):
+    """Pieces or receipts of which one is changed."""
+    new = replace if isinstance(items[at], Piece) else msgspec.structs.replace
+    return [*items[:at], new(items[at], **changes), *items[at + 1 :]]
 
 
-def test_claim_beyond_the_end_is_named(ledger, feed):
-    """A batch is there whole."""
-    pieces, (first, second, third) = feed
-    wide = msgspec.structs.replace(third, positions=(4, 5))
+WRONG = {
+    # positions that two batches claim, and a claim beyond the end: a batch is there whole
+    "position 3, batch 1 of producer 'p': positions in the receipt: expected none of batch 0 of "
+    "producer 'q', found [3, 4]": lambda p, r: (p, put(r, 2, positions=(3, 4))),
+    "position 5, batch 1 of producer 'p': events: expected some, found no such position":
+        lambda p, r: (p, put(r, 2, positions=(4, 5))),
+    # each partition has what the receipt says, and nothing stands where it was not put
+    "position 2, batch 0 of producer 'p': last sequence number in partition 2: expected 1, found "
+    "none": lambda p, r: (
+        p, put(r, 0, ranges=(*r[0].ranges, *put(r[0].ranges[:1], 0, partition=2)))
+    ),
+    "position 1, batch 0 of producer 'p': partition: expected one of [1], found 0":
+        lambda p, r: (p, put(r, 0, ranges=r[0].ranges[1:])),
+    # order, partition, and that a chunk holds something
+    "position 2, batch 0 of producer 'p': zeh-partition: expected 0, found 1, on lines of 1":
+        lambda p, r: (put(p, 1, partition=0), r),
+    "position 1, batch 0 of producer 'p': order of positions: expected one after 1, found 1":
+        lambda p, r: (put(p, 1, position=1), r),
+    "position 3, batch 0 of producer 'q': events: expected some, found no such position":
+        lambda p, r: (put(p, 2, position=9), r),
+    "position 3, batch 0 of producer 'q': events: expected some, found none":
+        lambda p, r: (put(p, 2, lines=b""), r),
+    # a reader would count the numbers of such a line elsewhere
+    "position 2, batch 0 of producer 'p': zeh-partition: expected 1, found 1, on lines of 0":
+        lambda p, r: (
+            put(p, 1, lines=p[1].lines.replace(b'{"partition":1', b'{"partition":0', 1)), r
+        ),
+}  # fmt: skip
 
-    found = judged(ledger, pieces, [first, second, wide])
 
-    assert (
-        "position 5, batch 1 of producer 'p': events: expected some, found no such position"
-    ) == found
+@pytest.mark.parametrize("expected", WRONG)
+def test_what_is_not_as_the_receipts_say_is_named(ledger, feed, expected):
+    assert expected == judged(ledger, *WRONG[expected](*feed))
 
 
 @pytest.mark.parametrize("left", range(4))
 def test_feed_that_ends_early_is_named(ledger, feed, left):
-    """Its head was told."""
     pieces, receipts = feed
 
     found = judged(ledger, pieces[:left], receipts)
 
     assert f"position {left + 1}, batch " in found
     assert "events: expected some, found no such position" in found
-
-
-def test_range_that_no_chunk_fills_is_named(ledger, feed):
-    """Each partition has what the receipt says."""
-    pieces, (first, *others) = feed
-    more = (*first.ranges, msgspec.structs.replace(first.ranges[0], partition=2))
-    wider = msgspec.structs.replace(first, ranges=more)
-
-    found = judged(ledger, pieces, [wider, *others])
-
-    assert (
-        "position 2, batch 0 of producer 'p': last sequence number in partition 2: expected 1, "
-        "found none"
-    ) == found
-
-
-def test_partition_that_the_receipt_does_not_name_is_named(ledger, feed):
-    """Nothing stands where it was not put."""
-    pieces, (first, *others) = feed
-    narrower = msgspec.structs.replace(first, ranges=first.ranges[1:])
-
-    found = judged(ledger, pieces, [narrower, *others])
-
-    assert "position 1, batch 0 of producer 'p': partition: expected one of [1], found 0" == found
-
-
-@pytest.mark.parametrize(
-    ("at", "changes", "expected"),
-    [
-        (1, {"partition": 0}, "position 2, batch 0 of producer 'p': zeh-partition: expected 0, "
-         "found 1, on lines of 1"),
-        (1, {"position": 1}, "position 1, batch 0 of producer 'p': order of positions: expected "
-         "one after 1, found 1"),
-        (2, {"position": 9}, "position 3, batch 0 of producer 'q': events: expected some, found no "
-         "such position"),
-        (2, {"lines": b""}, "position 3, batch 0 of producer 'q': events: expected some, found "
-         "none"),
-    ],
-)  # fmt: skip
-def test_chunk_out_of_place_is_named(ledger, feed, at, changes, expected):
-    """Order, partition, and that it holds something."""
-    pieces, receipts = feed
-    pieces[at] = replace(pieces[at], **changes)
-
-    assert expected == judged(ledger, pieces, receipts)
-
-
-def test_line_of_the_wrong_partition_is_named(ledger, feed):
-    """A reader would count its numbers elsewhere."""
-    pieces, receipts = feed
-    lines = pieces[1].lines.replace(b'{"partition":1', b'{"partition":0', 1)
-    pieces[1] = replace(pieces[1], lines=lines)
-
-    found = judged(ledger, pieces, receipts)
-
-    assert "zeh-partition: expected 1, found 1, on lines of 0" in found
 
 
 def test_numbers_and_producers_beyond_memory_are_kept(ledger, monkeypatch):

@@ -78,7 +78,6 @@ def test_the_same_pieces_come_however_the_network_cut_them(events, data):
 
 
 def test_chunks_older_than_producers_have_fewer_stamps():
-    """They are known by that."""
     stored, _ = block([({}, 1)], None, {"zeh-partition": "3", "zeh-time": "9"})
 
     stamps = stamps_of(with_all_headers(stored, 3))
