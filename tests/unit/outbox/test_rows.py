@@ -105,9 +105,7 @@ def test_rows_are_the_same_lines_by_the_block_and_one_by_one(given: list[Any]) -
 
 
 @given(st.lists(strategies.almost_lines, min_size=1, max_size=3), st.integers(0, 3))
-def test_whatever_text_a_row_has_its_line_is_one_event_or_none(
-    given: list[bytes], good: int
-) -> None:
+def test_whatever_text_a_row_has_its_line_is_one_event_or_none(given, good):
     """No row can bring a cursor, another event, or the end of the line."""
     texts = [each.decode(errors="replace") for each in given] + ["1"] * good
     rows = [cells(text, key=key) for key, text in enumerate(texts)]
@@ -118,38 +116,27 @@ def test_whatever_text_a_row_has_its_line_is_one_event_or_none(
     assert [["partition", "headers", "data"]] * len(found) == members
 
 
-def test_no_rows_are_no_lines() -> None:
-    """An empty answer."""
-    assert b"" == lines([], NAMES)
+ROOM = wire.MAX_LINE - len('{"partition":0,"headers":{},"data":""}')
 
 
-def test_lines_are_of_the_readers_partition() -> None:
-    """It asked for partition 5 of its own."""
-    expected = b'{"partition":5,"headers":{},"data":1}\n'
-    assert expected == lines_of(5, [cells("1")], header_renderer(()), None)
-
-
-def test_newlines_between_tokens_become_spaces() -> None:
-    """JSON that was written for people is one line."""
-    rows = [cells('{\n  "a": 1,\r\n  "b": [\r]\n}')]
-    found = lines(rows)
-    assert ({"a": 1, "b": []}, 1, 0) == (
-        json.loads(found)["data"],
-        found.count(b"\n"),
-        found.count(b"\r"),
+@each_case(
+    ("partition", "texts", "expected"),
+    [
+        (0, [], b""),
+        (5, ["1"], b'{"partition":5,"headers":{},"data":1}\n'),  # of its own numbers
+        # JSON that was written for people is one line: newlines between tokens become spaces
+        (0, ['{\n  "a": 1,\r\n  "b": [\r]\n}'],
+         b'{"partition":0,"headers":{},"data":{   "a": 1,    "b": [ ] }}\n'),
+        # the longest line has 65,535 bytes, and not one less; the deepest data 500 levels
+        (0, [f'"{"x" * ROOM}"'],
+         b'{"partition":0,"headers":{},"data":"%b"}\n' % (b"x" * ROOM)),
+        (0, [DEEP[1:-1]], b'{"partition":0,"headers":{},"data":%b}\n' % DEEP[1:-1].encode()),
+    ],
+)  # fmt: skip
+def test_lines_of_a_partition(partition: int, texts: list[str], expected: bytes) -> None:
+    assert expected == lines_of(
+        partition, [cells(each) for each in texts], header_renderer(()), None
     )
-
-
-def test_longest_line_is_served() -> None:
-    """65,535 bytes, and not one less."""
-    room = wire.MAX_LINE - len('{"partition":0,"headers":{},"data":""}')
-    assert wire.MAX_LINE + 1 == len(lines([cells(f'"{"x" * room}"')]))
-
-
-def test_deepest_data_is_served() -> None:
-    """500 deep."""
-    deep = DEEP[1:-1]
-    assert b'{"partition":0,"headers":{},"data":%b}\n' % deep.encode() == lines([cells(deep)])
 
 
 def test_many_different_headers_are_rendered_right() -> None:
@@ -189,54 +176,52 @@ def test_bad_rows_can_be_passed_over(kind: str, place: str) -> None:
     assert [True] == [str(bad).startswith(why) for bad in skipped]
 
 
+def bad_rows(rows: Sequence[Cells], names: Sequence[str] = ()) -> list[int | str]:
+    """The ids of the rows that are passed over; each of the others is a line."""
+    skipped: list[BadRowError] = []
+    found = lines(rows, names, skip=skipped.append)
+    assert len(rows) == found.count(b"\n") + len(skipped)
+    return [each.row.id for each in skipped]
+
+
 @each_case("place", PLACES)
 def test_row_is_bad_whose_headers_are_too_long(place: str) -> None:
     """Headers and data share a line."""
-    rows = [(*row, "x" * 20 if row[4] == "0" else "") for row in around(place, "0")]
-    long = [(*row[:-1], row[-1] * 4000) for row in rows]
-    skipped: list[BadRowError] = []
-    lines(long, ["kind"], skip=skipped.append)
-    assert [PLACES[place][0]] == [each.row.id for each in skipped]
+    rows = [(*row, "x" * 80_000 if row[4] == "0" else "") for row in around(place, "0")]
+    assert [PLACES[place][0]] == bad_rows(rows, ["kind"])
 
 
-def test_row_is_bad_whose_headers_have_few_but_long_characters() -> None:
-    """A line's length is counted in bytes, whatever its neighbours have."""
-    rows = [cells("1", ["x" * 40_000], 1), cells("1", ["\U0001f600" * 30_000], 2)]
-    skipped: list[BadRowError] = []
-    lines(rows, ["kind"], skip=skipped.append)
-    assert [2] == [each.row.id for each in skipped]
+@each_case(
+    ("kinds", "bad"),
+    [
+        # few but long characters: a line's length is counted in bytes, whatever its neighbours have
+        (["x" * 40_000, "\U0001f600" * 30_000], [1]),
+        # half a character, of a database that does not look at its text
+        (["a", "\ud800", "b"], [1]),
+    ],
+)
+def test_row_is_bad_whose_header_is(kinds: list[str], bad: list[int]) -> None:
+    rows = [cells("1", [kind], key) for key, kind in enumerate(kinds)]
+    assert bad == bad_rows(rows, ["kind"])
 
 
-def test_row_is_bad_whose_header_has_half_a_character() -> None:
-    """A database that does not look at its text."""
-    rows = [cells("1", ["a"], 1), cells("1", ["\ud800"], 2), cells("1", ["b"], 3)]
-    skipped: list[BadRowError] = []
-    found = lines(rows, ["kind"], skip=skipped.append)
-    assert ([2], 2) == ([each.row.id for each in skipped], found.count(b"\n"))
-
-
-def test_several_bad_rows_are_all_passed_over() -> None:
-    """Each is told of, in order."""
-    rows = [cells(text, key=key) for key, text in enumerate([None, "1", "x", "", "2", "null"])]
-    skipped: list[BadRowError] = []
-    lines(rows, skip=skipped.append)
-    assert [0, 2, 3, 5] == [each.row.id for each in skipped]
+@each_case(
+    ("texts", "bad"),
+    [
+        ([None, "1", "x", "", "2", "null"], [0, 2, 3, 5]),
+        # bad rows do not make up for each other: as many values as rows are no proof
+        (["1 2", ""], [0, 1]),
+        (["", '"a""b"'], [0, 1]),
+        (["[1,", "2] 3"], [0, 1]),
+        (['{"a":1}{"b":2}', " ", "3"], [0, 1]),
+    ],
+)
+def test_several_bad_rows_are_all_passed_over(texts: list[str | None], bad: list[int]) -> None:
+    assert bad == bad_rows([cells(text, key=key) for key, text in enumerate(texts)])
 
 
 def test_feed_stops_at_the_first_of_several_bad_rows() -> None:
-    """In order."""
     rows = [cells(text, key=key) for key, text in enumerate(["1", None, "2", None])]
     with pytest.raises(BadRowError) as raised:
         lines(rows)
     assert (1, 0) == (raised.value.row.id, raised.value.last and raised.value.last.id)
-
-
-@each_case(
-    "texts",
-    [("1 2", ""), ("", '"a""b"'), ("[1,", "2] 3"), ('{"a":1}{"b":2}', " ", "3")],
-)
-def test_bad_rows_do_not_make_up_for_each_other(texts: tuple[str, ...]) -> None:
-    """As many values as rows are no proof."""
-    skipped: list[BadRowError] = []
-    lines([cells(text, key=key) for key, text in enumerate(texts)], skip=skipped.append)
-    assert [0, 1] == [each.row.id for each in skipped]
