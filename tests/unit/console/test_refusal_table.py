@@ -26,42 +26,28 @@ def shown(problem: Problem):
     [
         (refusals.batch_gap(CALL, STATE, 6, "x@6:9"), ("batch", "6", "9"), "acceptGap=x@6:9"),
         (refusals.batch_gap(CALL, STATE, -1, "x@-1:9"), ("batch", "none", "9"), "acceptGap=x@-1:9"),
-        (
-            refusals.incarnation_changed(CALL, STATE, "inc-1:inc-2"),
-            ("incarnation", "inc-1", "inc-2"),
-            "replaceIncarnation=inc-1:inc-2",
-        ),
+        (refusals.incarnation_changed(CALL, STATE, "inc-1:inc-2"),
+         ("incarnation", "inc-1", "inc-2"), "replaceIncarnation=inc-1:inc-2"),
         (refusals.fenced(CALL, STATE), ("run", "run-1", "run-2"), ""),
-        (
-            refusals.batch_conflict(CALL, Content(8, 1), RECEIPT, "dddddddd"),
-            ("events", "5", "8"),
-            "keepFirst=dddddddd",
-        ),
+        (refusals.batch_conflict(CALL, Content(8, 1), RECEIPT, "dddddddd"),
+         ("events", "5", "8"), "keepFirst=dddddddd"),
         (refusals.number_taken(CALL, Content(8, 1), RECEIPT), ("events", "5", "8"), ""),
         (refusals.digest_version(CALL, 2, 1), ("digestVersion", "1", "2"), ""),
-        (
-            refusals.upload_missing(CALL, TaskAttempt(0, 0, 3, 30), Found(2, Content(20, 1))),
-            ("uploads", "2", "3"),
-            "",
-        ),
+        (refusals.upload_missing(CALL, TaskAttempt(0, 0, 3, 30), Found(2, Content(20, 1))),
+         ("uploads", "2", "3"), ""),
         (refusals.content_mismatch(CALL, Content(3, 1), Content(2, 1)), ("events", "2", "3"), ""),
     ],
-)
+)  # fmt: skip
 def test_each_side_has_its_own_value(problem: Problem, row, option: str) -> None:
+    """The remedy is told once."""
     found = shown(problem)
 
     assert row in found.rows
     assert option == found.option
+    assert problem.members["remedy"] == found.remedy
+    assert problem.detail == f"{found.detail}; {found.remedy}"
 
 
 def test_what_is_neither_sides_value_is_a_fact() -> None:
     assert ("partitionCount", "8") in shown(refusals.layout_changed(CALL, 8)).facts
     assert ("quota", "10") in shown(refusals.quota_exceeded(CALL, 10, 9, 5)).facts
-
-
-def test_the_remedy_is_told_once() -> None:
-    problem = refusals.fenced(CALL, STATE)
-    found = shown(problem)
-
-    assert problem.members["remedy"] == found.remedy
-    assert problem.detail == f"{found.detail}; {found.remedy}"

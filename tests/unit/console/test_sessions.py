@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,27 +17,13 @@ from zeh_spark.console.sessions import (
 )
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def request(cookie: str = "", scheme: str = "http", **headers: str) -> Request:
     given = {"host": "127.0.0.1:8080", "cookie": cookie, **headers}
-    return Request(
-        {
-            "type": "http",
-            "method": "GET",
-            "path": "/console",
-            "query_string": b"",
-            "scheme": scheme,
-            "server": ("127.0.0.1", 8080),
-            "headers": [(name.encode(), value.encode()) for name, value in given.items()],
-        }
-    )
+    return Request({
+        "type": "http", "method": "GET", "path": "/console", "query_string": b"", "scheme": scheme,
+        "server": ("127.0.0.1", 8080),
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+    })  # fmt: skip
 
 
 def begun(sessions: Sessions, token: str = "zeh_token", client: str = "", **how: str) -> str:
@@ -46,15 +34,11 @@ def begun(sessions: Sessions, token: str = "zeh_token", client: str = "", **how:
 
 
 def test_a_session_shows_the_token_that_began_it() -> None:
+    """A header precedes it."""
     sessions = Sessions()
 
     assert "Bearer zeh_token" == sessions.credential(request(begun(sessions)))
     assert "" == sessions.credential(request("zeh_console_8080=guessed"))
-
-
-def test_a_header_precedes_the_session() -> None:
-    sessions = Sessions()
-
     assert "Bearer own" == sessions.credential(request(begun(sessions), authorization="Bearer own"))
 
 
@@ -68,8 +52,8 @@ def test_a_header_precedes_the_session() -> None:
     ],
 )
 def test_a_session_ends_unused_and_ends_anyway(steps: list[float], is_there: bool) -> None:
-    clock = Clock()
-    sessions = Sessions(clock)
+    clock = SimpleNamespace(now=0.0)
+    sessions = Sessions(lambda: clock.now)
     cookie, found = begun(sessions), ""
     for each in steps:
         clock.now += each
@@ -133,12 +117,8 @@ def test_a_form_belongs_to_its_session() -> None:
     assert not sessions.is_own_form(request(), key)
     assert not sessions.is_own_form(mine, "")
     assert not Sessions().is_own_form(request(), sessions.form_key(request()))
-
-
-def test_a_form_with_a_token_of_its_own_comes_from_no_page() -> None:
-    """A browser that once was asked for a password sends that by itself with each form."""
-    sessions = Sessions()
-
+    # one with a token of its own comes from no page; but a browser that once was asked for a
+    # password sends that by itself with each form
     assert sessions.is_own_form(request(authorization="Bearer zeh_token"), "")
     assert not sessions.is_own_form(request(authorization="Basic YWRhOng="), "")
 

@@ -6,9 +6,9 @@ from zeh_spark.console.sparkline import HEIGHT, WIDTH, Sparkline, sparkline
 
 
 def test_the_highest_count_reaches_the_top() -> None:
-    assert Sparkline("0,23 60,1 120,12", f"0,{HEIGHT} 0,23 60,1 120,12 {WIDTH},{HEIGHT}", 6) == (
-        sparkline([0, 4, 2])
-    )
+    line = "0,23 60,1 120,12"
+    expected = Sparkline(line, f"0,{HEIGHT} {line} {WIDTH},{HEIGHT}", 6)
+    assert expected == sparkline([0, 4, 2])
 
 
 def test_without_events_there_is_no_line() -> None:

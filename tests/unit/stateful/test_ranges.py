@@ -24,43 +24,31 @@ def in_shortest_form(runs: Runs) -> bool:
     return apart and all(first <= last for first, last in runs)
 
 
-@given(many, many)
-def test_united_has_the_numbers_of_all(one, other):
-    got = united(one, other)
-
-    assert members(one) | members(other) == members(got)
-
-
 @given(st.lists(many, max_size=4))
-def test_united_are_ascending_and_apart(several):
-    """Law: one set has one form, whatever it was made of."""
+def test_united_has_the_numbers_of_all_ascending_and_apart(several):
+    """Law: one set has one form, whatever it was made of. What is given is not changed."""
+    before = [list(each) for each in several]
+
     got = united(*several)
 
+    assert set().union(*map(members, several)) == members(got)
     assert in_shortest_form(got)
     assert united(got) == got
-
-
-@given(many, numbers)
-def test_a_number_is_contained_if_it_is_in_a_run(runs, number):
-    assert (number in members(runs)) == contains(united(runs), number)
+    assert before == several
 
 
 @given(many, numbers)
 def test_without_a_number_all_others_stay(runs, number):
-    got = without(united(runs), number)
+    """A number is contained if it is in a run. What is given is not changed."""
+    whole = united(runs)
+    before = list(whole)
 
+    got = without(whole, number)
+
+    assert before == whole
+    assert (number in members(runs)) == contains(whole, number)
     assert members(runs) - {number} == members(got)
     assert in_shortest_form(got)
-
-
-@given(many, numbers)
-def test_what_is_given_is_not_changed(runs, number):
-    given_before = list(runs)
-
-    united(runs)
-    without(runs, number)
-
-    assert given_before == runs
 
 
 def test_none_are_no_numbers():

@@ -41,19 +41,17 @@ def test_the_lag_is_what_is_after_the_cursors(log, data):
     assert Lag("warehouse", n, n, sum(each.events for each in left), oldest) == found
 
 
-def test_partitions_without_a_cursor_do_not_count():
-    """Two processes may share a cursor set, each with its own partitions."""
+def test_what_nobody_waits_for_does_not_count():
+    """Two processes may share a cursor set, each with its own partitions; others have no cursor.
+    And what retention has removed is gone.
+    """
     backlog = filled([chunk(1, 0, 5), chunk(2, 1, 7)], 2)
 
     assert Lag("warehouse", 2, 1, 7, 2000) == lag_of(backlog, 2, {1: "0.00000000"})
 
-
-def test_what_retention_has_removed_is_not_waited_for():
+    removed = {0: Anchor(1, "00000001")}.items()
     backlog = filled([chunk(1, 0, 5), chunk(2, 0, 7)])
-
-    assert Lag("warehouse", 1, 1, 7, 2000) == lag_of(
-        backlog, 1, {0: "0.00000000"}, {0: Anchor(1, "00000001")}.items()
-    )
+    assert Lag("warehouse", 1, 1, 7, 2000) == lag_of(backlog, 1, {0: "0.00000000"}, removed)
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=20), st.integers(0, 60_000))

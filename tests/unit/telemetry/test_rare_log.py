@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 from zeh_spark.telemetry.rare_log import RareLog
 
 LOG = logging.getLogger("zeh_spark.publisher.test")
 
 
-class Clock:
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
 def test_a_kind_is_written_once_a_minute_with_the_count_of_the_others(caplog):
     """One line says what happens, and how often."""
-    clock = Clock()
-    rare = RareLog(LOG, clock=clock)
+    clock = SimpleNamespace(now=0.0)
+    rare = RareLog(LOG, clock=lambda: clock.now)
     for number in range(100):
         rare.warning("row", "row %d is bad", number)
     clock.now = 59.9
@@ -37,17 +30,12 @@ def test_a_kind_is_written_once_a_minute_with_the_count_of_the_others(caplog):
     ] == caplog.messages
 
 
-def test_kinds_do_not_hide_each_other(caplog):
-    rare = RareLog(LOG, clock=Clock())
+def test_kinds_do_not_hide_each_other_and_take_bounded_memory(caplog):
+    rare = RareLog(LOG, clock=lambda: 0.0)
     for kind in ("a", "b", "a"):
         rare.error(kind, "%s", kind)
 
     assert ["a", "b"] == caplog.messages
-
-
-def test_kinds_take_bounded_memory(caplog):
-    rare = RareLog(LOG, clock=Clock())
-    for kind in range(5_000):
-        rare.warning(kind, "%d", kind)
-
+    for number in range(5_000):
+        rare.warning(number, "%d", number)
     assert 1_000 == len(rare._told)

@@ -27,21 +27,13 @@ def test_a_repeated_call_is_one_entry_that_counts() -> None:
     assert ("8", 1) == (other.batch, other.count)
 
 
-def test_only_the_last_ones_are_kept() -> None:
+def test_only_the_last_ones_are_kept_with_details_that_are_cut() -> None:
     refusals = RecentRefusals()
     for batch in range(KEPT + 10):
-        refusals.note({**NAMED, "batch": batch}, problem(), "", "")
+        refusals.note({**NAMED, "batch": batch}, problem("x" * 10_000), "", "")
 
-    assert [str(each) for each in reversed(range(10, KEPT + 10))] == [
-        each.batch for each in refusals.newest()
-    ]
-
-
-def test_a_long_detail_is_cut() -> None:
-    refusals = RecentRefusals()
-    refusals.note(NAMED, problem("x" * 10_000), "", "")
-
-    assert DETAIL_CHARACTERS == len(refusals.newest()[0].detail)
+    expected = [(str(batch), DETAIL_CHARACTERS) for batch in reversed(range(10, KEPT + 10))]
+    assert expected == [(each.batch, len(each.detail)) for each in refusals.newest()]
 
 
 def test_requests_without_the_right_are_left_out() -> None:

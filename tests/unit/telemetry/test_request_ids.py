@@ -54,9 +54,6 @@ def test_a_trace_that_is_not_valid_is_left_out(value):
     ],
 )
 def test_only_known_parameters_are_logged(query, shown):
-    """A secret in an address does not get into the log."""
+    """A secret in an address does not get into the log, and a long target is cut."""
     assert shown == shown_target(b"/orders", query.encode())
-
-
-def test_a_long_target_is_cut():
     assert MOST + 1 == len(shown_target(b"/orders", b"cursor0=" + b"x" * 60_000))
