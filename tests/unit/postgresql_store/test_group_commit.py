@@ -5,17 +5,12 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 from tests.store_contract.writers import until
-from zeh_spark.postgresql_store.group_commit import (
-    GROUP,
-    Asked,
-    CommitQueue,
-    CommitQueues,
-)
+from zeh_spark.postgresql_store.group_commit import GROUP, Asked, CommitQueue, CommitQueues
 from zeh_spark.store.interface import StoreOutcomeUnknownError
 
 
@@ -31,6 +26,17 @@ def answer(asked: Asked) -> int:
 def tell(group: Sequence[Asked]) -> None:
     for each in group:
         each.done.set_result(answer(each))
+
+
+def waiting(lane: CommitQueue, commits: Iterable[Asked]) -> list[threading.Thread]:
+    """Threads whose commits gather while the lane is led, one after the other."""
+    threads: list[threading.Thread] = []
+    with lane.lead():
+        for commit in commits:
+            threads.append(threading.Thread(target=lane.through, args=(commit,)))
+            threads[-1].start()
+            until(lambda: len(lane._waiting) == len(threads))
+    return threads
 
 
 def test_what_waits_is_done_together_and_in_order() -> None:
@@ -111,7 +117,6 @@ def test_what_a_work_raises_is_raised() -> None:
 
 
 def test_who_has_an_answer_does_not_wait_for_the_next_group() -> None:
-    """That is somebody else's."""
     begun, free = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
     numbers = itertools.count()
 
@@ -121,12 +126,8 @@ def test_who_has_an_answer_does_not_wait_for_the_next_group() -> None:
         assert free[number].wait(20)
         tell(group)
 
-    lane, threads = CommitQueue(do), []
-    with lane.lead():
-        for number in range(2):
-            threads.append(threading.Thread(target=lane.through, args=(asked(number),)))
-            threads[-1].start()
-            until(lambda number=number: len(lane._waiting) == number + 1)
+    lane = CommitQueue(do)
+    threads = waiting(lane, map(asked, range(2)))
     assert begun[0].wait(20)
     last = threading.Thread(target=lane.through, args=(asked(2),))
     last.start()
@@ -149,14 +150,8 @@ def test_a_group_ends_where_it_would_take_long() -> None:
         for each in group:
             each.done.set_result(0)
 
-    lane, threads = CommitQueue(do), []
-    with lane.lead():
-        for at, share in enumerate((0.4, 0.6, 0.1, 7.0, 0.2)):
-            commit = Asked(None, lambda *_: [], share)
-            threads.append(threading.Thread(target=lane.through, args=(commit,)))
-            threads[-1].start()
-            until(lambda at=at: len(lane._waiting) == at + 1)
-    for each in threads:
+    shares = 0.4, 0.6, 0.1, 7.0, 0.2
+    for each in waiting(CommitQueue(do), [Asked(None, lambda *_: [], share) for share in shares]):
         each.join()
     assert [2, 1, 1, 1] == sizes
 

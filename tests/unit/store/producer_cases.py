@@ -25,21 +25,10 @@ from zeh_spark.store.problems import Problem
 
 SAME, OTHER = Content(3, 0xABCDEF0123 << 88), Content(3, 7)
 RECEIPT = StoredReceipt(
-    number=9,
-    producer="p",
-    incarnation="a",
-    batch=0,
-    run="r0",
-    level=1,
-    events=SAME.events,
-    digest=SAME.digest,
-    digest_version=1,
-    partition_count=2,
-    ranges=(),
-    positions=None,
-    time=5,
+    number=9, producer="p", incarnation="a", batch=0, run="r0", level=1, events=SAME.events,
+    digest=SAME.digest, digest_version=1, partition_count=2, ranges=(), positions=None, time=5,
     previous="",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -15,7 +16,6 @@ from tests.store_contract.writers import FEED, chunk, everything, publish, refus
 from zeh_spark.protocol.direct_reads import (
     ChunksRequest,
     Group,
-    Plan,
     PlanRequest,
     RangeEnd,
     WantedRange,
@@ -34,11 +34,6 @@ def filled(store: ScratchStore, *partitions: int) -> list[Chunk]:
     for partition in partitions:
         publish(store, chunk(partition, b'"about 40 bytes with the rest of the line"'))
     return everything(store)
-
-
-def counts(plan: Plan) -> list[tuple[int, int]]:
-    """The chunks of each range, by partition."""
-    return [(each.partition, each.chunks) for each in plan.ranges]
 
 
 class Long(ScratchStore):
@@ -62,55 +57,40 @@ def test_a_plan_has_at_most_50_000_chunks(asked: dict[str, int]) -> None:
     assert "50000.0a1b2c3d" == plan.ends["0"]
 
 
-def test_a_plan_ends_with_the_chunk_that_exceeds_its_bytes() -> None:
-    """My batches have about the size that I set."""
+@each_case(
+    ("partitions", "starts", "limits", "expected", "ends", "more"),
+    [
+        # with the chunk that exceeds its bytes: my batches have about the size that I set
+        ([0, 1, 0], [0, 0], {"max_bytes": 1}, [(0, 1), (1, 1)], [1, 2], True),
+        # chunks of a partition far behind come first: time ascends over all, and none starves
+        ([0, 0, 0, 1, 1, 0], [0, 4], {"max_chunks": 2}, [(0, 2)], [2, 4], True),
+        ([0, 0, 0, 1, 1, 0], [2, 4], {"max_chunks": 3}, [(0, 2), (1, 1)], [6, 5], False),
+        # what is after a partition's own end is not in it, although others end later
+        ([0, 1, 0, 1, 0, 1], [0, 0], {"ends": [1, 4]}, [(0, 1), (1, 2)], [1, 4], False),
+        # also where a partition is far behind, and looked up by itself
+        ([0, 0, 0, 1, 1], [0, 4], {"ends": [2, 5]}, [(0, 2), (1, 1)], [2, 5], False),
+        # a run reads what the feed held when it began
+        ([0, 1, 0], [0, 0], {"upto": 2}, [(0, 1), (1, 1)], [1, 2], False),
+    ],
+)
+def test_a_plan_ends_where_it_is_limited(partitions, starts, limits, expected, ends, more):
+    """Starts and ends are positions of chunks; `max_bytes` is what goes beyond the first chunk."""
     store = ScratchStore()
-    first, second, _ = filled(store, 0, 1, 0)
-    request = PlanRequest(2, FIRST, max_bytes=first.size + 1)
+    chunks = filled(store, *partitions)
+    cursors = ["_first", *(each.cursor for each in chunks)]
+
+    def at(positions: list[int]) -> dict[str, str]:
+        return {str(partition): cursors[g] for partition, g in enumerate(positions)}
+
+    request = PlanRequest(2, at(starts))
+    for name, each in limits.items():
+        values = {"ends": at, "upto": cursors.__getitem__, "max_bytes": chunks[0].size.__add__}
+        setattr(request, name, values[name](each) if name in values else each)
+
     plan = direct_plans.plan(store, FEED, request)
-    assert [(0, 1), (1, 1)] == counts(plan)
-    assert {"0": first.cursor, "1": second.cursor} == plan.ends
-    assert plan.more
 
-
-def test_chunks_of_a_partition_far_behind_come_first() -> None:
-    """Time ascends over all partitions, and none starves."""
-    store = ScratchStore()
-    chunks = filled(store, 0, 0, 0, 1, 1, 0)
-    request = PlanRequest(2, {"0": "_first", "1": chunks[3].cursor}, max_chunks=2)
-    plan = direct_plans.plan(store, FEED, request)
-    assert [(0, 2)] == counts(plan)
-    assert {"0": chunks[1].cursor, "1": chunks[3].cursor} == plan.ends
-    request.cursors, request.max_chunks = plan.ends, 3
-    assert [(0, 2), (1, 1)] == counts(direct_plans.plan(store, FEED, request))
-
-
-def test_a_plan_ends_exactly_at_explicit_ends() -> None:
-    """What is after a partition's own end is not in it, although others end later."""
-    store = ScratchStore()
-    chunks = filled(store, 0, 1, 0, 1, 0, 1)
-    ends = {"0": chunks[0].cursor, "1": chunks[3].cursor}
-    plan = direct_plans.plan(store, FEED, PlanRequest(2, FIRST, ends=ends))
-    assert [(0, 1), (1, 2)] == counts(plan)
-    assert (ends, False) == (plan.ends, plan.more)
-
-
-def test_explicit_ends_hold_for_a_partition_that_is_far_behind() -> None:
-    """Those that are looked up one by one end where they have to, too."""
-    store = ScratchStore()
-    chunks = filled(store, 0, 0, 0, 1, 1)
-    starts = {"0": "_first", "1": chunks[3].cursor}
-    ends = {"0": chunks[1].cursor, "1": chunks[4].cursor}
-    plan = direct_plans.plan(store, FEED, PlanRequest(2, starts, ends=ends))
-    assert [(0, 2), (1, 1)] == counts(plan)
-
-
-def test_a_plan_ends_at_the_head_that_it_is_given() -> None:
-    """A run reads what the feed held when it began."""
-    store = ScratchStore()
-    chunks = filled(store, 0, 1, 0)
-    request = PlanRequest(2, FIRST, upto=chunks[1].cursor)
-    assert [(0, 1), (1, 1)] == counts(direct_plans.plan(store, FEED, request))
+    found = [(each.partition, each.chunks) for each in plan.ranges]
+    assert (expected, at(ends), more) == (found, plan.ends, plan.more)
 
 
 def test_a_head_of_another_history_is_refused() -> None:
@@ -168,31 +148,18 @@ def interrupted(method: str, upto: int, read: Callable[[Interrupted, list[Chunk]
     assert "" == store.method
 
 
-@each_case("upto", [1, 2])
-@each_case("method", ["unread", "chunks"])
-def test_a_plan_misses_nothing_that_goes_while_a_late_partition_is_looked_up(
-    method: str, upto: int
-) -> None:
-    """I am told that events are gone, and not given a plan without them."""
-    interrupted(
-        method,
-        upto,
-        lambda store, chunks: direct_plans.plan(
-            store, FEED, PlanRequest(2, {"0": origin(store), "1": chunks[2].cursor})
-        ),
-    )
+@each_case(
+    ("method", "upto"),
+    [*product(["unread", "chunks"], [1, 2]), *product(["scan"], [1, 2, 3])],
+)
+def test_a_plan_misses_nothing_that_goes_while_it_is_looked_up(method: str, upto: int) -> None:
+    """A late partition by itself, or all: I am told that events are gone."""
 
+    def read(store: ScratchStore, chunks: list[Chunk]) -> None:
+        other = origin(store) if method == "scan" else chunks[2].cursor
+        direct_plans.plan(store, FEED, PlanRequest(2, {"0": origin(store), "1": other}))
 
-@each_case("upto", [1, 2, 3])
-def test_a_plan_misses_nothing_that_goes_while_all_partitions_are_scanned(upto: int) -> None:
-    """I am told that events are gone, and not given a plan without them."""
-    interrupted(
-        "scan",
-        upto,
-        lambda store, chunks: direct_plans.plan(
-            store, FEED, PlanRequest(2, dict.fromkeys(FIRST, origin(store)))
-        ),
-    )
+    interrupted(method, upto, read)
 
 
 @each_case("method", ["scan", "unread"])
@@ -206,21 +173,18 @@ def test_a_plan_from_the_beginning_begins_after_what_goes_meanwhile(method: str)
     assert ("", chunks[0].cursor, 1) == (store.method, plan.ranges[0].from_, plan.ranges[0].chunks)
 
 
-@each_case("upto", [1, 2])
-@each_case(("n", "method"), [(1, "scan"), (2, "chunks"), (2, "frames")])
+@each_case(
+    ("n", "method", "upto"),
+    [*product([1], ["scan"], [1, 2, 3]), *product([2], ["chunks", "frames"], [1, 2])],
+)
 def test_an_answer_misses_no_chunk_that_goes_meanwhile(n: int, method: str, upto: int) -> None:
-    """My task fails by name, and does not get fewer rows."""
-    interrupted(method, upto, lambda store, chunks: list(answer(store, chunks, n)))
+    """My task fails by name, and does not get fewer rows, also if all chunks of a range go."""
 
+    def read(store: ScratchStore, chunks: list[Chunk]) -> None:
+        wanted = WantedRange(0, origin(store), chunks[1 if n == 2 else 2].cursor)
+        list(direct_reads.requested_chunks(store, FEED, ChunksRequest(n, [wanted])))
 
-def test_an_answer_without_any_chunk_left_is_refused() -> None:
-    """All chunks of a range may go at a time."""
-    interrupted("scan", 3, lambda store, chunks: list(answer(store, chunks, 1)))
-
-
-def answer(store: ScratchStore, chunks: list[Chunk], n: int) -> Sequence[bytes]:
-    wanted = WantedRange(0, origin(store), chunks[1 if n == 2 else 2].cursor)
-    return list(direct_reads.requested_chunks(store, FEED, ChunksRequest(n, [wanted])))
+    interrupted(method, upto, read)
 
 
 def test_what_goes_before_a_range_does_not_disturb_it() -> None:

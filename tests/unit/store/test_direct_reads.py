@@ -9,30 +9,20 @@ from zeh_spark.store.reading import in_order
 
 
 def test_a_header_record_has_what_the_chunk_has():
-    """Digests in checkpoints stay valid: each field is where it was."""
-    chunk = Chunk(7, 3, 2, 90, 1_764_000_000_000, "0a1b2cff", 5, "till-7", 4, 12)
+    """Digests in checkpoints stay valid: each field is where it was. Chunks of old stores, without
+    a producer, can be planned beside others. A plan without events has a digest, too.
+    """
+    records = {
+        Chunk(7, 3, 2, 90, 1_764_000_000_000, "0a1b2cff", 5, "till-7", 4, 12):
+            (7, 1_764_000_000_000, name_hash("till-7"), 4, 12, 0x0A1B2CFF, 3, 2, 90),
+        Chunk(1, 0, 1, 10, 5, "00000001", 1): (1, 5, 0, -1, -1, 1, 0, 1, 10),
+        Chunk(2, 0, 1, 10, 5, "ffffffff", 2, "p", 0, 0):
+            (2, 5, name_hash("p"), 0, 0, 0xFFFFFFFF, 0, 1, 10),
+    }  # fmt: skip
 
-    assert [
-        (7, 1_764_000_000_000, name_hash("till-7"), 4, 12, 0x0A1B2CFF, 3, 2, 90)
-    ] == header_records([chunk]).tolist()
-
-
-def test_a_chunk_without_a_producer_has_a_header_record():
-    """Chunks of old stores can be planned beside others."""
-    old = Chunk(1, 0, 1, 10, 5, "00000001", 1)
-    new = Chunk(2, 0, 1, 10, 5, "ffffffff", 2, "p", 0, 0)
-
-    assert [
-        (1, 5, 0, -1, -1, 1, 0, 1, 10),
-        (2, 5, name_hash("p"), 0, 0, 0xFFFFFFFF, 0, 1, 10),
-    ] == header_records([old, new]).tolist()
-
-
-def test_no_chunks_have_no_header_records():
-    """A plan without events has a digest, too."""
-    found = header_records([])
-
-    assert (0, HEADERS) == (len(found), found.dtype)
+    assert [*records.values()] == header_records([*records]).tolist()
+    none = header_records([])
+    assert (0, HEADERS) == (len(none), none.dtype)
 
 
 def test_the_chunks_of_one_partition_are_looked_up_in_growing_steps():

@@ -15,7 +15,6 @@ from tests.store_contract.writers import FEED, chunk, everything
 from zeh_spark.protocol import problems
 from zeh_spark.publisher import Problem
 from zeh_spark.store.feed import ChunkFeed
-from zeh_spark.store.interface import Chunk
 
 COMMITS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=30)
 """The partition of each chunk, and the ms since the one before."""
@@ -30,16 +29,8 @@ def shared_store() -> Iterator[ScratchStore]:
         yield store
 
 
-def chunks_after(feed: ChunkFeed, n: int, cursors: dict[int, str]) -> list[Chunk]:
-    """What a reader of n gets that begins at these cursors."""
-    parts = feed.outline(cursors, n, 1 << 40).parts
-    return [each for part in parts for each in part.chunks]
-
-
 @given(COMMITS, st.integers(0, 100), st.integers(1, 5), st.integers(0, 30))
-def test_a_reader_that_starts_at_a_time_gets_what_was_committed_since(
-    shared_store, commits, time, n, removed
-):
+def test_a_reader_that_starts_at_a_time_gets_all_since(shared_store, commits, time, n, removed):
     """For each n, wherever retention has come to."""
     times = [10 + later for later in itertools.accumulate(later for _, later in commits)]
     store, feed = shared_store, f"f{next(numbers)}"
@@ -50,7 +41,8 @@ def test_a_reader_that_starts_at_a_time_gets_what_was_committed_since(
     cursors = ChunkFeed(store, feed).cursors_at(n, time)
 
     wanted = [each for each in everything(store, feed) if each.time >= time]
-    assert wanted == chunks_after(ChunkFeed(store, feed), n, cursors)
+    parts = ChunkFeed(store, feed).outline(cursors, n, 1 << 40).parts
+    assert wanted == [each for part in parts for each in part.chunks]
     assert not any(each.startswith("_") for each in cursors.values())
 
 
