@@ -40,14 +40,12 @@ def failing(*sends: bytes) -> Iterator[Sequence[bytes]]:
     raise OSError("the disk is gone")
 
 
-def test_a_fault_before_the_first_byte_is_raised() -> None:
-    """What fails at once is refused, not begun."""
+def test_a_fault_follows_what_there_is() -> None:
+    """What fails at once is refused, not begun. Else I get the events before the damage, and then
+    no end of the answer.
+    """
     with pytest.raises(OSError, match="the disk is gone"):
         taken(failing())
-
-
-def test_a_fault_after_the_first_byte_follows_what_there_is() -> None:
-    """I get the events before the damage, and then no end of the answer."""
     begun = taken(failing(b"event"))
     assert [b"event"] == begun.sends
     assert begun.rest is not None

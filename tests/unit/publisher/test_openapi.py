@@ -26,12 +26,7 @@ from zeh_spark.errors import PublisherError
 from zeh_spark.options.values import FeedUrl
 from zeh_spark.protocol import partitioning, problems, upload_format, wire
 from zeh_spark.protocol.problems import PROBLEMS
-from zeh_spark.publisher import (
-    create_app,
-    openapi,
-    read_requests,
-    upload_validation,
-)
+from zeh_spark.publisher import create_app, openapi, read_requests, upload_validation
 from zeh_spark.publisher.openapi import PATH, document
 from zeh_spark.store.batches import StoredReceipt, chained
 
@@ -47,18 +42,12 @@ EXAMPLES = {name: each["value"] for name, each in DOCUMENT["components"]["exampl
 
 
 def test_it_is_valid_openapi():
-    """Any tool can read it."""
-    assert [] == list(OpenAPIV31SpecValidator(DOCUMENT).iter_errors())
-
-
-def test_it_is_json():
-    """It can be served as it is."""
-    assert DOCUMENT == json.loads(json.dumps(DOCUMENT))
-
-
-def test_everything_is_filled_in():
-    """I see limits, schemas and answers, not how the document is written."""
+    """Any tool can read it, and it can be served as it is. I see limits, schemas and answers, not
+    how the document is written.
+    """
     text = json.dumps(DOCUMENT)
+    assert [] == list(OpenAPIV31SpecValidator(DOCUMENT).iter_errors())
+    assert DOCUMENT == json.loads(text)
     assert [] == [each for each in ("${", "x-lists", "x-struct", "x-problems") if each in text]
 
 
@@ -82,13 +71,9 @@ def test_an_app_that_takes_no_batches_does_not_describe_them():
     assert paths == document(publishing=False)["paths"].keys()
 
 
-def test_every_reference_leads_somewhere():
-    """I never search in vain."""
-    assert [] == [each for each in references(DOCUMENT) if found(each) is None]
-
-
-def test_every_component_is_referred_to():
+def test_every_reference_leads_somewhere_and_every_component_is_referred_to():
     """Nothing is described that no call has, but for what any call may be answered with."""
+    assert [] == [each for each in references(DOCUMENT) if found(each) is None]
     names = {
         f"#/components/{kind}/{name}"
         for kind, components in DOCUMENT["components"].items()
@@ -99,7 +84,6 @@ def test_every_component_is_referred_to():
 
 
 def test_every_route_is_described_and_every_description_routed():
-    """I need no other list of calls."""
     routed = {
         (route.path.replace(":path", ""), method.lower())
         for route in create_app(ScratchStore()).routes
@@ -108,16 +92,11 @@ def test_every_route_is_described_and_every_description_routed():
     assert routed | {(PATH, "get")} == OPERATIONS.keys()
 
 
-@each_case(("path", "method"), OPERATIONS)
-def test_every_name_in_an_address_is_described(path, method):
-    """I know how to fill an address in."""
-    parameters = DOCUMENT["paths"][path].get("parameters", [])
-    named = [found(each["$ref"])["name"] for each in parameters]
-    assert re.findall(r"{(\w+)}", path) == named
-
-
-def test_every_parameter_of_reading_is_described():
-    """I see all that a feed can be asked."""
+def test_every_parameter_is_described():
+    """I know how to fill an address in, and I see all that a feed can be asked."""
+    for path, item in DOCUMENT["paths"].items():
+        named = [found(each["$ref"])["name"] for each in item.get("parameters", [])]
+        assert re.findall(r"{(\w+)}", path) == named
     described = {each["name"] for each in OPERATIONS["/{feed}", "get"]["parameters"]}
     assert read_requests._KNOWN | {"cursorN", wire.CONSUMER_HEADER} == described
 
@@ -141,7 +120,6 @@ def test_problems_have_the_members_that_are_described():
 
 
 def test_what_is_tried_again_is_what_our_own_client_tries_again():
-    """One rule for all clients."""
     described = DOCUMENT["components"]["schemas"]
     again = {name for name in PROBLEMS if described[f"problem-{name}"]["x-retry"]}
     assert again == {name for name, each in PROBLEMS.items() if is_tried_again(each)}
@@ -221,7 +199,11 @@ def found(reference: str) -> Any:
 
 def problems_raised() -> Iterator[tuple[str, set[str]]]:
     """Name and members of each, wherever the publisher's source makes one."""
-    types = {constant: each for constant, each in vars(problems).items() if is_type(each)}
+    types = {
+        constant: each
+        for constant, each in vars(problems).items()
+        if isinstance(each, problems.ProblemType)
+    }
     of_refusals = {"producer", "incarnation", "run", "batch", "remedy"}
     calls = [
         call
@@ -238,7 +220,8 @@ def problems_raised() -> Iterator[tuple[str, set[str]]]:
             yield made.name, of_refusals | members
         elif function == "invalid":
             yield problems.INVALID_UPLOAD.name, members
-        elif function == "Problem" and made and not has_more(call):
+        elif function == "Problem" and made and all(each.arg for each in call.keywords):
+            # a call that passes members on is left out: who calls it names them
             yield made.name, members
             if "feed" in made.optional:  # the app adds what the feed tells
                 yield made.name, members | {"feed"}
@@ -247,15 +230,6 @@ def problems_raised() -> Iterator[tuple[str, set[str]]]:
         for value in table.values:  # those of the HTTP layer, by status
             if made := types.get(getattr(value, "attr", "")):
                 yield made.name, set()
-
-
-def has_more(call: ast.Call) -> bool:
-    """Whether a call passes members on; who calls it names them."""
-    return any(each.arg is None for each in call.keywords)
-
-
-def is_type(value: object) -> bool:
-    return isinstance(value, problems.ProblemType)
 
 
 def is_tried_again(kind: problems.ProblemType) -> bool:

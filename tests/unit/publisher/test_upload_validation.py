@@ -96,14 +96,11 @@ def assembled(draw: st.DrawFn) -> bytes:
 @example(line_of(b"{}", b'"%b"' % (b"x" * LINE_BYTES)) + b"\n")
 @example(line_of(b"{}", b"[" * 20_000 + b"]" * 20_000) + b"\n")
 def test_chunk_is_refused_if_and_only_if_a_line_is(lines: bytes) -> None:
-    """What is looked at all at once is judged as line by line, and the reason is always found."""
-    assert (_rests(lines, PARTITION) is None) == any(True for _ in _faults(lines, PARTITION))
-
-
-@given(mutated() | assembled())
-def test_chunk_that_is_taken_can_be_served(lines: bytes) -> None:
-    """Every line that is stored is an event of the protocol, with its partition and its headers."""
+    """What is looked at all at once is judged as line by line, and the reason is always found.
+    Every line that is stored is an event of the protocol, with its partition and its headers.
+    """
     rests = _rests(lines, PARTITION)
+    assert (rests is None) == any(True for _ in _faults(lines, PARTITION))
     if rests is None:
         return
     assert lines == b"".join(prefix(PARTITION) + rest + b"\n" for rest in rests)
