@@ -27,18 +27,18 @@ def test_cpu_time_is_counted_by_part():
     } == cpu.by_part(seen, {"driver": [1], "publisher": [9]})
 
 
-def test_a_run_s_own_cost_is_no_cost_of_its_events():
-    """Starting a query does not look like a cost of events."""
-    found = cpu.costs(
-        {"a": 3.0, "b": 1.0}, {"a": 5.0, "b": 1.0, "new": 1.0}, (1_000_000, 2_000_000)
-    )
-
-    assert {"a": Cost(2.0, 1.0), "b": Cost(0.0, 1.0), "new": Cost(1.0, 0.0)} == found
-
-
-def test_a_part_that_took_less_of_more_events_costs_nothing():
-    """Noise gives no negative costs."""
-    assert {"a": Cost(0.0, 3.0)} == cpu.costs({"a": 3.0}, {"a": 2.5}, (1, 2))
+@each_case(
+    ("small", "large", "events", "expected"),
+    [
+        # starting a query does not look like a cost of events
+        ({"a": 3.0, "b": 1.0}, {"a": 5.0, "b": 1.0, "new": 1.0}, (1_000_000, 2_000_000),
+         {"a": Cost(2.0, 1.0), "b": Cost(0.0, 1.0), "new": Cost(1.0, 0.0)}),
+        # noise gives no negative costs
+        ({"a": 3.0}, {"a": 2.5}, (1, 2), {"a": Cost(0.0, 3.0)}),
+    ],
+)  # fmt: skip
+def test_a_run_s_own_cost_is_no_cost_of_its_events(small, large, events, expected):
+    assert expected == cpu.costs(small, large, events)
 
 
 def test_cpu_time_between_two_looks_counts_new_parts():

@@ -51,12 +51,8 @@ def test_what_the_job_names_is_there(bundle, described, job):
     assert all(f'"{name}"' in text or f'"--{name}"' in text for name in given)
     used = set(re.findall(r"\$\{var\.(\w+)\}", str(described)))
     assert used == {*bundle["variables"]}
-
-
-def test_no_secret_is_in_the_bundle(described):
-    """The job gets the names of the scope and of the key; the program reads the token there."""
+    # no secret is in the bundle: the program reads the token where scope and key tell
     parameters = described["tasks"][0]["spark_python_task"]["parameters"]
-
     assert {"--scope=${var.secret_scope}", "--key=${var.secret_key}"} <= {*parameters}
     assert not [each for each in parameters if "token" in each]
 

@@ -30,33 +30,22 @@ def decoded(*columns, **given):
     return decoder(schema(*columns), parse(SourceOptions, {**URL, **given}))
 
 
-def test_the_schema_without_options():
-    """partition, headers, data."""
-    assert schema(*COLUMNS) == ZeroEventHubDataSource(URL).schema()
-
-
 def test_permissive_adds_the_corrupt_record_column():
-    """Under the name that I chose."""
+    """Under the name that I chose. A mistake shows at .load(), not in the first batch."""
+    assert schema(*COLUMNS) == ZeroEventHubDataSource(URL).schema()
     options = {**URL, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "bad"}
 
     assert schema(*COLUMNS, ("bad", TEXT)) == ZeroEventHubDataSource(options).schema()
-
-
-def test_a_mistake_shows_when_the_query_is_built():
-    """At .load(), not in the first batch."""
     with pytest.raises(OptionError, match="'url' is missing"):
         ZeroEventHubDataSource({}).schema()
 
 
 def test_a_schema_of_mine_chooses_columns():
-    """In any order, fewer than there are."""
-    assert Decoder(("data", "partition"), "_corrupt_record", False) == decoded(
-        COLUMNS[2], COLUMNS[0]
-    )
-
-
-def test_a_schema_of_mine_may_be_in_any_case():
-    """As everywhere in Spark; the frame has the names as I write them."""
+    """In any order, fewer than there are, and in any case as everywhere in Spark. The frame has the
+    names as I write them.
+    """
+    few = Decoder(("data", "partition"), "_corrupt_record", False)
+    assert few == decoded(COLUMNS[2], COLUMNS[0])
     columns = [("DATA", TEXT), ("Partition", IntegerType()), ("_CORRUPT_record", TEXT)]
     names = tuple(name for name, _ in columns)
 

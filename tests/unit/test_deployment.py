@@ -26,6 +26,7 @@ DOCKER = ROOT / "conf" / "docker"
 IMAGES = ["Dockerfile", "job.Dockerfile"]
 DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text(encoding="utf-8"))
+JOB = (DOCKER / "job.Dockerfile").read_text(encoding="utf-8")
 UNIT = ROOT / "conf" / "zeh-spark.service"
 VARIABLES = {each.envvar for each in serve.params if isinstance(each, click.Option)}
 
@@ -52,29 +53,27 @@ def instruction(name: str, image: str = "Dockerfile") -> list[str]:
     return list(json.loads(found[-1]))
 
 
-def test_the_image_runs_a_command_that_exists() -> None:
+def test_image_and_unit_start_a_command_that_exists() -> None:
     assert ["zeh-spark"] == instruction("ENTRYPOINT")
     assert "serve" == parsed(instruction("CMD"))
+    program, *words = shlex.split(unit()["ExecStart"])
+    assert ("/opt/zeh-spark/bin/zeh-spark", "serve") == (program, parsed(words))
 
 
 @each_case("image", IMAGES)
 def test_the_image_copies_files_that_exist(image: str) -> None:
-    """And its context lets them through, and no others."""
+    """And its context lets them through, and no others. It does not run as root."""
+    text = (DOCKER / image).read_text(encoding="utf-8")
     let_through = (DOCKER / f"{image}.dockerignore").read_text(encoding="utf-8").splitlines()
     copied = [
         name
-        for line in re.findall(r"^COPY (.+)$", (DOCKER / image).read_text(), re.MULTILINE)
+        for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE)
         for name in line.split()[:-1]
         if not name.startswith("--")
     ]
     assert "zeh_spark" in copied
     assert [] == [name for name in copied if not (ROOT / name).exists()]
     assert {f"!{name}" for name in copied} == {*let_through} - {"*", "**/__pycache__"}
-
-
-@each_case("image", IMAGES)
-def test_the_image_does_not_run_as_root(image: str) -> None:
-    text = (DOCKER / image).read_text(encoding="utf-8")
     assert ["10001:10001"] == re.findall(r"^USER (.+)$", text, re.MULTILINE)
 
 
@@ -83,8 +82,7 @@ def test_the_job_documents_its_variables() -> None:
     text = (DOCKER / "job.py").read_text(encoding="utf-8")
     documented = set(re.findall(r"^    ([A-Z_]+): ", text, re.MULTILINE))
     read = set(re.findall(r'environ(?:\.get\(|\[)"(?!PYSPARK)(\w+)"', text))
-    image = (DOCKER / "job.Dockerfile").read_text(encoding="utf-8")
-    given = {*COMPOSE["services"]["job"]["environment"], *re.findall(r"^ +([A-Z_]+)=", image, re.M)}
+    given = {*COMPOSE["services"]["job"]["environment"], *re.findall(r"^ +([A-Z_]+)=", JOB, re.M)}
 
     assert {"FEED_URL", "FOLDER", "TOKEN_FILE", "TRIGGER"} == documented == read
     assert {"FEED_URL", "FOLDER", "TOKEN_FILE"} == {each for each in given if each in documented}
@@ -93,20 +91,15 @@ def test_the_job_documents_its_variables() -> None:
     )
 
 
-def test_the_job_keeps_its_files_and_can_load_javas_libraries() -> None:
-    """The folder is a volume, and /tmp is not mounted noexec."""
-    image = (DOCKER / "job.Dockerfile").read_text(encoding="utf-8")
-    (folder,) = re.findall(r"^ +FOLDER=(.+)$", image, re.MULTILINE)
+def test_the_job_keeps_its_files_and_has_what_it_needs() -> None:
+    """The folder is a volume, /tmp is not mounted noexec, and its Spark is that of the README."""
+    (folder,) = re.findall(r"^ +FOLDER=(.+)$", JOB, re.M)
     job = COMPOSE["services"]["job"]
 
     assert [f"lake:{folder}"] == job["volumes"]
     assert {"lake", "data"} == set(COMPOSE["volumes"])
     assert (True, ["/tmp:exec"]) == (job["read_only"], job["tmpfs"])
-
-
-def test_the_job_has_the_spark_that_the_readme_installs() -> None:
-    image = (DOCKER / "job.Dockerfile").read_text(encoding="utf-8")
-    spark = re.search(r'pip install (?:--\S+ )*("pyspark\S+" "pandas\S+")', image)
+    spark = re.search(r'pip install (?:--\S+ )*("pyspark\S+" "pandas\S+")', JOB)
     assert spark and spark[1] in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -134,12 +127,6 @@ def test_services_get_passwords_from_files_that_are_secrets(name: str) -> None:
     assert used <= set(service["secrets"]) <= set(COMPOSE["secrets"])
     shown = [key for key in service["environment"] if "PASSWORD" in key]
     assert [] == [key for key in shown if not key.endswith("_FILE")]
-
-
-def test_the_unit_starts_a_command_that_exists() -> None:
-    program, *words = shlex.split(unit()["ExecStart"])
-    assert "/opt/zeh-spark/bin/zeh-spark" == program
-    assert "serve" == parsed(words)
 
 
 def test_services_wait_longer_than_a_publisher_takes_to_stop() -> None:

@@ -56,12 +56,7 @@ def test_an_error_pickles_with_its_facts(kind):
 
     assert (kind, "what happened", str(error)) == (type(copy), copy.what, str(copy))
     assert vars(error) == vars(copy)
-
-
-@each_case("kind", TREE)
-def test_an_error_says_what_it_means(kind):
-    """Each kind of error has a sentence that explains it."""
-    assert inspect.getdoc(kind)
+    assert inspect.getdoc(kind)  # a sentence that explains it
 
 
 def test_the_tree_in_the_docstring_is_the_tree_in_the_code():
@@ -75,6 +70,7 @@ def test_the_tree_in_the_docstring_is_the_tree_in_the_code():
         drawn[name] = path[depth - 1] if depth else "Exception"
 
     assert {kind.__name__: kind.__bases__[0].__name__ for kind in TREE} == drawn
+    assert issubclass(errors.OptionError, ValueError)  # I can catch it as Python's own
 
 
 def test_advice_about_options_is_part_of_the_message():
@@ -86,11 +82,8 @@ def test_advice_about_options_is_part_of_the_message():
     assert "[ZEH_UNAVAILABLE] 401; check 'token' or 'tokenFile'" == str(error)
     assert "401" == error.what
     assert "check 'TOKEN' or 'TOKENFILE'" == str(advice.renamed(str.upper))
-    assert (error.what, error.advice) == vars_of(pickle.loads(pickle.dumps(error)))
-
-
-def vars_of(error: ZeroEventHubError) -> tuple[str, OptionAdvice | None]:
-    return error.what, error.advice
+    copy = pickle.loads(pickle.dumps(error))
+    assert (error.what, error.advice) == (copy.what, copy.advice)
 
 
 def test_a_message_has_one_code():
@@ -118,11 +111,6 @@ def test_each_kind_of_error_has_a_code_of_its_own():
     assert all(re.fullmatch("ZEH_[A-Z0-9_]+", each) for each in of_refusals.values())
 
 
-def test_a_mistake_in_an_option_is_a_value_error():
-    """I can catch it as Python's own."""
-    assert issubclass(errors.OptionError, ValueError)
-
-
 @at_spark_border
 def failing(error: Exception) -> None:
     _deep_inside(error)
@@ -147,13 +135,10 @@ def test_spark_shows_one_frame_of_ours(call):
     with pytest.raises(UnavailableError) as caught:
         call(UnavailableError("the publisher does not answer"))
 
-    shown = "".join(traceback.format_exception(caught.value)).removesuffix(
-        f"See {caught.value.help}\n"
-    )
-    assert (
-        "UnavailableError: [ZEH_UNAVAILABLE] the publisher does not answer"
-        in shown.splitlines()[-1]
-    )
+    address = f"See {caught.value.help}\n"
+    shown = "".join(traceback.format_exception(caught.value)).removesuffix(address)
+    message = "UnavailableError: [ZEH_UNAVAILABLE] the publisher does not answer"
+    assert message in shown.splitlines()[-1]
     assert "_deep_inside" not in shown
     assert "ConnectionRefusedError" not in shown
 
@@ -173,17 +158,13 @@ def test_the_cause_of_what_spark_shows_is_logged():
     assert "ConnectionRefusedError: port 1" in handler.stream.getvalue()
 
 
-def test_errors_that_are_not_ours_pass_unchanged():
-    """A bug of ours shows with its whole traceback."""
+def test_what_is_not_our_error_passes_unchanged():
+    """A bug of ours shows with its whole traceback, and what works is not touched."""
+    assert (5, [0, 1, 2]) == (at_spark_border(len)("rows!"), list(at_spark_border(range)(3)))
     with pytest.raises(KeyError) as caught:
         failing(KeyError("bug"))
 
     assert isinstance(caught.value.__cause__, ConnectionRefusedError)
-
-
-def test_what_works_is_not_touched():
-    """The border only deals with errors."""
-    assert (5, [0, 1, 2]) == (at_spark_border(len)("rows!"), list(at_spark_border(range)(3)))
 
 
 def test_no_program_decides_on_the_text_of_an_error():

@@ -38,13 +38,9 @@ def about(wheel: zipfile.ZipFile) -> Message:
 
 
 def test_public_names_are_sorted_and_there():
-    """What is documented as public can be imported."""
+    """What is documented as public can be imported; `hasattr` and tab completion work."""
     assert sorted(zeh_spark.__all__) == list(zeh_spark.__all__)
     assert [] == [name for name in zeh_spark.__all__ if not hasattr(zeh_spark, name)]
-
-
-def test_a_name_that_is_not_there_is_an_attribute_error():
-    """`hasattr` and tab completion work."""
     assert not hasattr(zeh_spark, "subscribe")
     assert {*zeh_spark.__all__} <= {*dir(zeh_spark)}
 
@@ -60,16 +56,7 @@ def test_the_wheel_has_every_module_and_nothing_else(wheel):
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
 
     assert {*expected, "pyspark_zeroeventhub.py"} == packed
-
-
-def test_the_wheel_is_typed(wheel):
-    """My type checker reads the package's types."""
-    assert "zeh_spark/py.typed" in wheel.namelist()
-
-
-def test_the_version_is_the_packages(about):
-    """pip and Python tell the same version."""
-    assert zeh_spark.__version__ == about["Version"]
+    assert "zeh_spark/py.typed" in packed  # my type checker reads the types of the package
 
 
 def test_a_plain_install_needs_neither_spark_nor_a_server_framework(about):
@@ -89,6 +76,7 @@ def test_extras_are_those_of_the_documentation(about):
     """`pip install zeh-spark[publisher]` serves feeds, `[sessions]` has what Spark's state
     needs. None brings delta-spark to users, because that would replace their PySpark.
     """
+    assert zeh_spark.__version__ == about["Version"]
     extras = {*about.get_all("Provides-Extra", [])}
     deltas = [need for need in about.get_all("Requires-Dist", []) if need.startswith("delta")]
 
@@ -97,14 +85,12 @@ def test_extras_are_those_of_the_documentation(about):
 
 
 def test_spark_finds_the_format_by_itself():
-    """`format("zeroeventhub")` works without a registration call."""
+    """`format("zeroeventhub")` works without a registration call. Also in an editable install,
+    because Spark lists folders and knows no import hooks.
+    """
     from pyspark_zeroeventhub import DefaultSource
 
     assert "zeroeventhub" == DefaultSource.name()
-
-
-def test_spark_sees_the_module_that_it_looks_for():
-    """Also in an editable install, because Spark lists folders and knows no import hooks."""
     program = (
         "import pkgutil; print(*(m.name for m in pkgutil.iter_modules() if 'zeroevent' in m.name))"
     )
@@ -134,7 +120,12 @@ ON_DATABRICKS = {
 def test_an_install_on_databricks_replaces_nothing_that_is_there(about):
     """pip adds what the cluster does not have, and leaves its pandas, protobuf and the rest."""
     needs = [Requirement(need) for need in about.get_all("Requires-Dist", [])]
-    ours = [need for need in needs if _is_for(need, "sessions") and need.name in ON_DATABRICKS]
+    ours = [
+        need
+        for need in needs
+        if need.name in ON_DATABRICKS
+        and (need.marker is None or need.marker.evaluate({"extra": "sessions"}))
+    ]
 
     replaced = [str(n) for n in ours if not n.specifier.contains(ON_DATABRICKS[n.name])]
 
@@ -149,7 +140,3 @@ def test_what_is_installed_here_has_a_version(about):
     needs = {Requirement(need).name for need in about.get_all("Requires-Dist", [])}
 
     assert {need.lower() for need in needs} <= pinned
-
-
-def _is_for(need: Requirement, extra: str) -> bool:
-    return need.marker is None or need.marker.evaluate({"extra": extra})
