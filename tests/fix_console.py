@@ -20,12 +20,13 @@ import pytest
 import requests
 
 from tests.fix_publish import Caller, Who, rows
+from tests.fix_publisher import token_of
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.access.gate import Gate, own_hosts
 from zeh_spark.protocol import dead_letters
 from zeh_spark.publisher import create_app
-from zeh_spark.store.access import ADMIN, Grant, new_token
+from zeh_spark.store.access import ADMIN, Grant
 from zeh_spark.store.interface import Retention
 from zeh_spark.telemetry.settings import Telemetry
 from zeh_spark.testing import running_publisher
@@ -123,8 +124,7 @@ class Site:
 
     def token(self, *grants: Grant, name: str = "test") -> str:
         """A new token with these rights, known to the publisher at once."""
-        text, token = new_token(name, grants, self.store.now())
-        self.store.add_token(token)
+        text = token_of(self.store, *grants, name=name)
         eventually(lambda: self.get(token=text).status_code != 401)
         return text
 
@@ -174,14 +174,14 @@ class Visitor:
 
 
 @contextmanager
-def site(*, tokens: bool = True, hosts: frozenset[str] | None = None) -> Iterator[Site]:
+def site(*, tokens: bool = True) -> Iterator[Site]:
     """A publisher with a console, and an administrator's token unless it has none."""
     clock = Clock()
     store = ScratchStore(clock=clock.ms)
     if tokens:
-        store.add_token(new_token("first", ADMIN, store.now())[1])
-    open_hosts = own_hosts("127.0.0.1", []) if hosts is None else hosts
-    gate = Gate(store, is_open=not tokens, hosts=None if tokens else open_hosts)
+        token_of(store, *ADMIN, name="first")
+    hosts = None if tokens else own_hosts("127.0.0.1", [])
+    gate = Gate(store, is_open=not tokens, hosts=hosts)
     app = create_app(store, gate=gate, telemetry=Telemetry(seconds=clock.seconds), console=True)
     with running_publisher(store, app) as base:
         yield Site(base, store, clock, app)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,10 @@ import pytest
 import requests
 
 from tests import postgresql
+from zeh_spark.network.connections import Listener
 from zeh_spark.publisher import Store, open_store
+from zeh_spark.publisher.server import Running, Server
+from zeh_spark.store.access import Grant, new_token
 from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.testing import publish, running_publisher
 
@@ -110,29 +115,93 @@ def store_url(directory: Path) -> str:
 
 @contextmanager
 def served(
-    store: Path | str, *words: str, port: int = 0
+    store: Path | str, *words: str, port: int = 0, **more: Any
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`zeh-spark serve` on a store, a SQLite file or a URL: its base URL, and the process. Killed
     at the end.
     """
     url = store if isinstance(store, str) else f"sqlite:///{store}"
-    with _serve("--store", url, "--port", str(port), *words) as running:
+    with _serve("--store", url, "--port", str(port), *words, **more) as running:
         yield running
 
 
 @contextmanager
-def served_tables(file: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def served_tables(
+    file: Path, log: Path | None = None
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`zeh-spark serve` with a file of settings."""
-    with _serve("--config", str(file), "--port", "0") as running:
+    with _serve("--config", str(file), "--port", "0", log=log) as running:
         yield running
 
 
 @contextmanager
-def _serve(*words: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    command = [sys.executable, "-m", "zeh_spark.cli", "serve", *words]
-    with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) as process:
+def _serve(
+    *words: str,
+    log: Path | None = None,
+    files: str = "",
+    program: Sequence[str] = ("-m", "zeh_spark.cli"),
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run the command, with its log in a file, and with the limit of files that `ulimit` sets."""
+    limit = ["sh", "-c", f'ulimit {files}; exec "$@"', "sh"] if files else []
+    command = [*limit, sys.executable, *program, "serve", *words]
+    with ExitStack() as stack:
+        errors = stack.enter_context(log.open("w")) if log else None
+        process = stack.enter_context(
+            subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, stderr=errors, text=True)
+        )
+        stack.callback(process.kill)
         assert process.stdout
+        yield process.stdout.readline().split(" at ")[1].split(";")[0], process
+
+
+@contextmanager
+def serving_app(
+    app: Any, stop: Callable[[], object], listener: Listener, running: Running | None = None
+) -> Iterator[int]:
+    """The server itself, in a thread; gives its port."""
+    server = Server(app, stop, running=running)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    with listener:
+        thread.start()
         try:
-            yield process.stdout.readline().split(" at ")[1].split(";")[0], process
+            assert server.ready.wait(30)
+            yield int(listener.getsockname()[1])
         finally:
-            process.kill()
+            server.should_exit = True
+            thread.join(30)
+
+
+def token_of(store: Store, *grants: Grant, name: str = "test") -> str:
+    """A new token with these rights."""
+    text, token = new_token(name, grants, store.now())
+    store.add_token(token)
+    return text
+
+
+def new_feed(store: Path | str, *events: object, partitions: int = 1) -> str:
+    """A store with the feed `orders` and these events; its URL."""
+    url = store if isinstance(store, str) else f"sqlite:///{store}"
+    with closing(open_store(url)) as opened:
+        opened.create("orders", partitions)
+        if events:
+            publish(opened, "orders", events)
+    return url
+
+
+def connected(base: str, source: str = "127.0.0.1") -> socket.socket:
+    """A connection to a publisher of this machine, from one of its addresses."""
+    return socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2])), 30, (source, 0))
+
+
+def is_silent(connection: socket.socket) -> bool:
+    """Whether it is open, and nothing has come."""
+    connection.setblocking(False)
+    try:
+        connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        pass
+    finally:
+        connection.settimeout(30)
+    return False
