@@ -6,18 +6,16 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, unquote
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.fix_raw_server import Answer, RawServer, Request, ok
 from tests.scratch_store import ScratchStore
 from zeh_spark.access.gate import Gate
 from zeh_spark.access.jwt_tokens import JwtTokens
@@ -76,40 +74,19 @@ class TokenServer:
         return 200, {"access_token": token, "token_type": "Bearer", **lifetime}
 
 
-@contextmanager
-def _serving(server: TokenServer) -> Iterator[None]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            form = {name: value for name, [value] in parse_qs(body.decode()).items()}
-            status, document = server.answer(self.headers.get("Authorization", ""), form)
-            sent = document if isinstance(document, bytes) else json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(sent)))
-            self.end_headers()
-            self.wfile.write(sent)
-
-        def log_message(self, *words: Any) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        server.url = f"http://127.0.0.1:{listening.server_port}/token"
-        thread = threading.Thread(target=listening.serve_forever, args=[0.01])
-        thread.start()
-        try:
-            yield
-        finally:
-            listening.shutdown()
-            thread.join()
-
-
 @pytest.fixture
-def token_server() -> Iterator[TokenServer]:
+def token_server(start_raw_server: Callable[..., RawServer]) -> TokenServer:
     """A token server."""
-    server = TokenServer()
-    with _serving(server):
-        yield server
+    listening, server = start_raw_server(), TokenServer()
+
+    def respond(request: Request) -> Answer:
+        form = {name: value for name, [value] in parse_qs(request.body.decode()).items()}
+        status, document = server.answer(request.headers.get("authorization", ""), form)
+        sent = document if isinstance(document, bytes) else json.dumps(document).encode()
+        return ok(sent, status, content_type="application/json")
+
+    listening.respond, server.url = respond, f"{listening.address}/token"
+    return server
 
 
 @pytest.fixture

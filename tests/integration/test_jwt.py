@@ -5,12 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import http.server
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,9 @@ from starlette.requests import Request
 
 from tests.cases import each_case
 from tests.fix_cli import call
-from tests.fix_publisher import served
+from tests.fix_oauth import AUDIENCE, ISSUER
+from tests.fix_publisher import new_feed, served, token_of
+from tests.fix_raw_server import RawServer, ok
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
 from zeh_spark.access import gate as access
@@ -32,17 +32,15 @@ from zeh_spark.access.gate import Gate
 from zeh_spark.access.jwt_tokens import JwtTokens, grants_in, read_keys
 from zeh_spark.access.shares import client_of, note_token
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import create_app, open_store
-from zeh_spark.store.access import ADMIN, Grant, Right, Token, new_token
-from zeh_spark.testing import publish, running_publisher
+from zeh_spark.publisher import create_app
+from zeh_spark.store.access import ADMIN, Grant, Right, Token
+from zeh_spark.testing import running_publisher
 
-ISSUER, AUDIENCE = "https://login.example/", "feeds"
 KEYS: dict[str, Any] = {
     "RS256": rsa.generate_private_key(public_exponent=65537, key_size=2048),
     "ES256": ec.generate_private_key(ec.SECP256R1()),
     "EdDSA": ed25519.Ed25519PrivateKey.generate(),
 }
-KINDS = {"RS256": "RSA", "ES256": "EC", "EdDSA": "OKP"}
 READ = "/orders?n=1&cursor0=_first"
 
 
@@ -167,7 +165,7 @@ def ask(keys: Path, store: ScratchStore) -> Iterator[Callable[..., requests.Resp
         yield found
 
 
-@pytest.mark.parametrize("why", REFUSED)
+@each_case("why", REFUSED)
 def test_what_does_not_count_is_an_unknown_token(
     ask: Callable[..., requests.Response], caplog: pytest.LogCaptureFixture, why: str
 ) -> None:
@@ -188,9 +186,7 @@ def test_a_jwt_that_was_used_expires_all_the_same(
     monkeypatch.setattr(jwt_tokens, "LEEWAY_SECONDS", 0.0)
     token = signed(exp=time.time() + 3)
     assert [200, 200] == [ask(token).status_code for _ in range(2)]
-    end = time.monotonic() + 30
-    while ask(token).status_code == 200:
-        assert time.monotonic() < end
+    until(lambda: ask(token).status_code != 200, 30)
 
 
 def test_clocks_may_differ_by_half_a_minute(ask: Callable[..., requests.Response]) -> None:
@@ -222,8 +218,7 @@ def test_a_client_is_the_subject_of_its_jwts(
 def test_tokens_of_the_store_count_beside_them(
     ask: Callable[..., requests.Response], store: ScratchStore
 ) -> None:
-    text, token = new_token("warehouse", [Grant(Right.READ, "orders")], store.now())
-    store.add_token(token)
+    text = token_of(store, Grant(Right.READ, "orders"))
     until(lambda: ask(text).status_code == 200)
     assert 200 == ask(signed()).status_code
 
@@ -248,75 +243,48 @@ def test_rights_are_written_as_token_list_shows_them(claim: object, granted: str
 # Keys
 
 
-class Provider:
-    """Serves keys, and counts how often they are fetched."""
-
-    def __init__(self) -> None:
-        self.keys, self.fetched = key_set(jwk("ES256")), 0
-        provider = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                provider.fetched += 1
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(provider.keys)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/keys"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
 @pytest.fixture
-def provider() -> Iterator[Provider]:
-    with closing(Provider()) as found:
-        yield found
+def provider(raw_server: RawServer) -> RawServer:
+    """Serves keys; each request is a fetch of them."""
+    raw_server.script(ok(key_set(jwk("ES256"))))
+    return raw_server
 
 
-def test_a_new_key_counts_at_once_and_strangers_cause_no_fetches(provider: Provider) -> None:
+def test_a_new_key_counts_at_once_and_strangers_cause_no_fetches(provider: RawServer) -> None:
     """My provider changes its keys without a word, and nobody has my publisher attack it."""
-    with asked(provider.url) as ask:
-        assert (401, 2) == (ask(signed("RS256")).status_code, provider.fetched)
-        provider.keys = key_set(jwk("ES256"), jwk("RS256"))
+    with asked(provider.address) as ask:
+        assert (401, 2) == (ask(signed("RS256")).status_code, len(provider.requests))
+        provider.script(ok(key_set(jwk("ES256"), jwk("RS256"))))
         for number in range(20):
             assert 401 == ask(signed(kid=f"{number}")).status_code
-        assert 2 == provider.fetched  # the minute is not over
+        assert 2 == len(provider.requests)  # the minute is not over
 
 
-def test_an_unknown_key_is_looked_for(provider: Provider) -> None:
-    with asked(provider.url) as ask:
-        provider.keys = key_set(jwk("RS256"))
+def test_an_unknown_key_is_looked_for(provider: RawServer) -> None:
+    with asked(provider.address) as ask:
+        provider.script(ok(key_set(jwk("RS256"))))
         assert 200 == ask(signed("RS256")).status_code
         assert 401 == ask(signed("ES256")).status_code  # the provider has withdrawn it
 
 
 def test_keys_are_read_again_after_a_while(
-    provider: Provider, monkeypatch: pytest.MonkeyPatch
+    provider: RawServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A key that is withdrawn does not count for ever."""
     monkeypatch.setattr(jwt_tokens, "FRESH_SECONDS", 0.0)
     monkeypatch.setattr(jwt_tokens, "AGAIN_SECONDS", 0.0)
-    with asked(provider.url) as ask:
+    with asked(provider.address) as ask:
         assert 200 == ask(signed()).status_code
-        provider.keys = key_set(jwk("RS256"))
-        end = time.monotonic() + 30
-        while ask(signed()).status_code == 200:
-            assert time.monotonic() < end
+        provider.script(ok(key_set(jwk("RS256"))))
+        until(lambda: ask(signed()).status_code != 200, 30)
 
 
 def test_a_provider_that_is_away_changes_nothing(
-    provider: Provider, caplog: pytest.LogCaptureFixture
+    provider: RawServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And the log says so."""
-    with asked(provider.url) as ask:
-        provider.close()
+    with asked(provider.address) as ask:
+        provider.stop()
         assert 401 == ask(signed("RS256")).status_code
         assert 200 == ask(signed()).status_code
     assert "the keys of JWTs stay as they were" in caplog.text
@@ -347,27 +315,27 @@ def test_keys_that_cannot_be_used_are_refused(tmp_path: Path, content: bytes, sa
     assert str(file) in raised.value.what
 
 
-def test_keys_are_fetched_by_https_only() -> None:
+@each_case(
+    ("source", "said"),
+    [
+        ("http://login.example/keys", "https only"),
+        ("http://login.example\\@localhost/keys", "https only"),  # requests asks login.example
+        ("http://*/keys", "no address"),
+        ("/nowhere/keys.json", "cannot be read"),
+    ],
+)
+def test_keys_are_fetched_by_https_only(source: str, said: str) -> None:
     """Whoever can change them can make tokens."""
-    with pytest.raises(StoreError, match="https only"):
-        read_keys("http://login.example/keys")
-    with pytest.raises(StoreError, match="https only"):
-        read_keys("http://login.example\\@localhost/keys")  # requests asks login.example
-    with pytest.raises(StoreError, match="no address"):
-        read_keys("http://*/keys")
-    with pytest.raises(StoreError, match="cannot be read"):
-        read_keys("/nowhere/keys.json")
+    with pytest.raises(StoreError, match=said):
+        read_keys(source)
 
 
 def test_serve_takes_jwts(tmp_path: Path, keys: Path) -> None:
     """A person with a token of my identity provider reads a feed."""
-    file, token = tmp_path / "feeds.db", tmp_path / "token"
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 1)
-        publish(store, "orders", ["first"])
+    url, token = new_feed(tmp_path / "feeds.db", "first"), tmp_path / "token"
     token.write_text(signed())
     words = ["--jwt-issuer", ISSUER, "--jwt-audience", AUDIENCE, "--jwt-keys", str(keys)]
-    with served(file, *words) as (base, _):
+    with served(url, *words) as (base, _):
         tail = ["tail", f"{base}/orders", "--from", "first", "--no-follow"]
         read = call(*tail, "--token-file", str(token))
         refused = call(*tail)

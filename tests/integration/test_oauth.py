@@ -53,11 +53,8 @@ def test_all_transports_of_a_process_share_a_token(token_server, guarded):
     def ask_for(each: Transport) -> None:
         each.request("GET", query="n=1&cursor0=_first").close()
 
-    threads = [threading.Thread(target=ask_for, args=[each]) for each in transports * 3]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(ask_for, transports * 3))
 
     assert [{"grant_type": "client_credentials", "scope": "feeds"}] == token_server.asked
 
