@@ -19,12 +19,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-import trustme
 
 NDJSON = "application/x-ndjson"
 _PATIENCE = 30
@@ -310,26 +308,6 @@ def _send(connection: socket.socket, answer: Answer) -> bool:
     return answer.end == "keep"
 
 
-@dataclass(frozen=True)
-class Authority:
-    """A certificate authority that nobody knows, with its PEM files."""
-
-    ca: trustme.CA
-    ca_file: str
-    client_cert_file: str
-    """Certificate and key of a client in one file."""
-
-    def server_context(
-        self, *, host: str = "localhost", ask_client: bool = False
-    ) -> ssl.SSLContext:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self.ca.issue_cert(host).configure_cert(context)
-        if ask_client:
-            self.ca.configure_trust(context)
-            context.verify_mode = ssl.CERT_REQUIRED
-        return context
-
-
 @pytest.fixture
 def raw_server() -> Iterator[RawServer]:
     with contextlib.closing(RawServer()) as server:
@@ -343,14 +321,3 @@ def start_raw_server() -> Iterator[Callable[..., RawServer]]:
     """
     with contextlib.ExitStack() as stack:
         yield lambda tls=None: stack.enter_context(contextlib.closing(RawServer(tls)))
-
-
-@pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    folder: Path = tmp_path_factory.mktemp("authority")
-    ca = trustme.CA()
-    ca.cert_pem.write_to_path(folder / "ca.pem")
-    ca.issue_cert("client@example.org").private_key_and_cert_chain_pem.write_to_path(
-        folder / "client.pem"
-    )
-    return Authority(ca, str(folder / "ca.pem"), str(folder / "client.pem"))

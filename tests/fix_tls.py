@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -46,6 +47,20 @@ class TlsFolder:
             self.replace(file, text)
         return pair
 
+    @property
+    def ca_file(self) -> str:
+        return str(self.ca)
+
+    def server_context(
+        self, *, host: str = "localhost", ask_client: bool = False
+    ) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._ca.issue_cert(host).configure_cert(context)
+        if ask_client:
+            self._ca.configure_trust(context)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
     def revoked(self, *pairs: Pair) -> bytes:
         """The authority's list of the certificates that it has revoked, as PEM."""
         now = datetime.now(timezone.utc)
@@ -72,3 +87,9 @@ def tls(tmp_path: Path) -> TlsFolder:
     folder = tmp_path / "tls"
     folder.mkdir()
     return TlsFolder(folder)
+
+
+@pytest.fixture
+def authority(tls: TlsFolder) -> TlsFolder:
+    """The one that a test's raw servers are of."""
+    return tls
