@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import signal
-import socket
 import ssl
 import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tests.fix_cli import call
+from tests.fix_publisher import connected, new_feed, served, serving_app
 from tests.fix_tls import Pair, TlsFolder
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
@@ -33,36 +31,26 @@ from zeh_spark.network.certificates import Certificates, TlsFiles
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
 from zeh_spark.publish import Producer
-from zeh_spark.publisher import create_app, open_store
+from zeh_spark.publisher import create_app
 from zeh_spark.publisher.config import Config
 from zeh_spark.publisher.reload import Hangups, Reload
-from zeh_spark.publisher.server import Running, Server, listen
-from zeh_spark.testing import publish
+from zeh_spark.publisher.server import Running, listen
 
 
 @contextmanager
 def serving(folder: Path, *words: str) -> Iterator[tuple[str, subprocess.Popen[str], Path]]:
     """`serve` with a feed `orders` that has one event: its base URL, its process and its log."""
-    url, log = f"sqlite:///{folder / 'feeds.db'}", folder / "log"
-    with closing(open_store(url)) as store:
-        store.create("orders", 1)
-        publish(store, "orders", ["first"])
-    command = [sys.executable, "-m", "zeh_spark.cli", "serve", "--store", url, "--port", "0"]
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(
-            [*command, *words], stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as it,
-    ):
-        assert it.stdout
-        try:
-            yield it.stdout.readline().split(" at ")[1].split(";")[0], it, log
-        finally:
-            it.kill()
+    url, log = new_feed(folder / "feeds.db", "first"), folder / "log"
+    with served(url, *words, log=log) as (base, process):
+        yield base, process, log
 
 
 def words_of(pair: Pair) -> list[str]:
     return ["--tls-cert", str(pair.cert), "--tls-key", str(pair.key)]
+
+
+def files_of(pair: Pair, client_ca: Path | None = None) -> TlsFiles:
+    return TlsFiles(str(pair.cert), str(pair.key), client_ca and str(client_ca))
 
 
 def shown(base: str, context: ssl.SSLContext | None = None) -> ssl.SSLSocket:
@@ -70,8 +58,7 @@ def shown(base: str, context: ssl.SSLContext | None = None) -> ssl.SSLSocket:
     if context is None:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    port = int(base.rpartition(":")[2])
-    return context.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=30))
+    return context.wrap_socket(connected(base))
 
 
 def serial(base: str) -> int:
@@ -102,9 +89,7 @@ def test_older_tls_is_refused(tmp_path: Path, tls: TlsFolder) -> None:
         old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
         old.set_ciphers("ALL:@SECLEVEL=0")
         with pytest.warns(DeprecationWarning):
-            old.minimum_version = ssl.TLSVersion.TLSv1_1
-        with pytest.warns(DeprecationWarning):
-            old.maximum_version = ssl.TLSVersion.TLSv1_1
+            old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
         with pytest.raises(ssl.SSLError, match=r"EOF|ALERT"):  # not a refusal of its own
             shown(base, old)
         with shown(base) as connection:
@@ -138,7 +123,7 @@ def test_a_certificate_that_is_revoked_is_refused_from_the_next_look_on(tls: Tls
     """The list stands in the file of the authorities, and is read again when it changes."""
     mine, stolen = tls.issue("mine", "a@example.org"), tls.issue("stolen", "b@example.org")
     ca, server = tls.ca.read_bytes(), tls.issue("server")
-    made = Certificates(TlsFiles(str(server.cert), str(server.key), str(tls.ca)))
+    made = Certificates(files_of(server, tls.ca))
 
     def refused(pair: Pair) -> str:
         """Return why the publisher's side refuses a client; empty if it does not."""
@@ -178,8 +163,7 @@ def test_a_client_that_was_refused_cannot_go_on(tmp_path: Path, tls: TlsFolder) 
 @pytest.mark.parametrize("piece", [1 << 10, 64 << 10])
 def test_the_pieces_that_a_refused_client_sends_do_not_matter(tls: TlsFolder, piece: int) -> None:
     """It may send a whole upload before it reads the alert, and not much more."""
-    pair = tls.issue("server")
-    files = TlsFiles(str(pair.cert), str(pair.key), str(tls.ca))
+    files = files_of(tls.issue("server"), tls.ca)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = Certificates(files).wrap_bio(to_server, to_client, server_side=True)
     trusting = ssl.create_default_context(cafile=str(tls.ca))
@@ -204,36 +188,35 @@ def test_the_pieces_that_a_refused_client_sends_do_not_matter(tls: TlsFolder, pi
 def test_certificates_are_renewed_without_closing_connections(
     tmp_path: Path, tls: TlsFolder
 ) -> None:
-    """A renewal is two files and a SIGHUP, and nobody notices."""
-    pair = tls.issue("server")
-    old = pair.serial
-    with serving(tmp_path, *words_of(pair)) as (base, process, log), shown(base) as connection:
-        assert old == serial(base)
-        new = tls.issue("server").serial
-        process.send_signal(signal.SIGHUP)
-        until(lambda: "certificates were read" in log.read_text())
-        assert new == serial(base) != old
-        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
-
-
-def test_files_that_cannot_be_used_change_nothing(tmp_path: Path, tls: TlsFolder) -> None:
-    """A renewal that goes wrong is told in the log, and my publisher is served as before."""
+    """A renewal is two files and a SIGHUP, and nobody notices; one that goes wrong is told in the
+    log, and my publisher is served as before.
+    """
     pair = tls.issue("server")
     old, key = pair.serial, pair.key.read_bytes()
     with serving(tmp_path, *words_of(pair)) as (base, process, log):
+        assert old == serial(base)
         tls.issue("server")
         tls.replace(pair.key, key)  # it does not fit the new certificate
         process.send_signal(signal.SIGHUP)
         until(lambda: "stay as they were" in log.read_text())
         assert old == serial(base)
         told = log.read_text()
-        new = tls.issue("server").serial
-        process.send_signal(signal.SIGHUP)
-        until(lambda: "certificates were read" in log.read_text())
-        assert new == serial(base)
+        with shown(base) as connection:
+            new = tls.issue("server").serial
+            process.send_signal(signal.SIGHUP)
+            until(lambda: "certificates were read" in log.read_text())
+            assert new == serial(base) != old
+            connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
     assert f"{pair.cert} and its key {pair.key} cannot be used" in told
     assert "PRIVATE" not in told
+
+
+@contextmanager
+def in_thread(pair: Pair) -> Iterator[str]:
+    app, running = create_app(ScratchStore()), Running(certificates=Certificates(files_of(pair)))
+    with serving_app(app, app.state.stop, listen("127.0.0.1", 0), running) as port:
+        yield f"https://127.0.0.1:{port}"
 
 
 def test_changed_files_are_noticed_without_a_signal(
@@ -242,34 +225,17 @@ def test_changed_files_are_noticed_without_a_signal(
     """What renews my certificates need not know the publisher."""
     monkeypatch.setattr(certificates, "LOOK_SECONDS", 0.0)
     pair = tls.issue("server")
-    with in_thread(Certificates(TlsFiles(str(pair.cert), str(pair.key)))) as base:
+    with in_thread(pair) as base:
         assert pair.serial == serial(base)
         new = tls.issue("server").serial
         until(lambda: new == serial(base))
 
 
-@contextmanager
-def in_thread(found: Certificates) -> Iterator[str]:
-    app, listener = create_app(ScratchStore()), listen("127.0.0.1", 0)
-    server = Server(app, app.state.stop, running=Running(certificates=found))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    try:
-        assert server.ready.wait(30)
-        yield f"https://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        listener.close()
-
-
 def test_a_slow_handshake_is_cut(tls: TlsFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that never says hello holds no connection."""
     monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.2)
-    pair = tls.issue("server")
-    with in_thread(Certificates(TlsFiles(str(pair.cert), str(pair.key)))) as base:
-        port = int(base.rpartition(":")[2])
-        with socket.create_connection(("127.0.0.1", port), timeout=30) as silent:
+    with in_thread(tls.issue("server")) as base:
+        with connected(base) as silent:
             with suppress(ConnectionResetError):
                 assert b"" == silent.recv(1)
 
@@ -372,14 +338,7 @@ def test_forwarded_addresses_count_from_named_proxies_only(tls: TlsFolder) -> No
 
     sent = {"X-Forwarded-For": "9.9.9.9, 203.0.113.7, 127.0.0.2", "X-Forwarded-Proto": "https"}
     for trusted in ([], ["127.0.0.0/8"], ["10.0.0.1"]):
-        listener = listen("127.0.0.1", 0)
-        server = Server(app, lambda: None, running=Running(forwarded_allow_ips=trusted))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        assert server.ready.wait(30)
-        port = listener.getsockname()[1]
-        requests.get(f"http://127.0.0.1:{port}/", headers=sent, timeout=30)
-        server.should_exit = True
-        thread.join(30)
-        listener.close()
+        running = Running(forwarded_allow_ips=trusted)
+        with serving_app(app, lambda: None, listen("127.0.0.1", 0), running) as port:
+            requests.get(f"http://127.0.0.1:{port}/", headers=sent, timeout=30)
     assert [("127.0.0.1", "http"), ("203.0.113.7", "https"), ("127.0.0.1", "http")] == seen
