@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cases import each_case
 from tests.fix_batch import Feed, cursor_of
 from tests.fix_client import BODY, ask, client, read
 from tests.fix_raw_server import Answer, head, ok, refused, until_close
@@ -26,37 +27,27 @@ def test_a_page_whose_headers_are_cut_is_asked_for_again(raw_server, cut):
     assert 1 == statistics.retries
 
 
-def test_a_page_without_a_length_is_whole_if_its_headers_are(raw_server):
-    """A publisher of HTTP/1.0 closes the connection after an empty page."""
-    raw_server.script(BARE)
+@each_case(
+    ("answers", "timeout", "events", "waits"),
+    [
+        ([BARE], "0s", [], ["5", None]),
+        ([BARE, ok(BODY)], "20s", [1, 2], ["5", None]),
+        ([BARE, refused(503), BARE, ok(BODY)], "20s", [1, 2], ["5", None, None, None]),
+        ([until_close(BODY)], "0s", [1, 2], ["5"]),
+    ],
+)
+def test_only_two_empty_answers_without_framing_are_a_page(
+    raw_server, answers, timeout, events, waits
+):
+    """A publisher of HTTP/1.0 closes the connection after an empty page, and a connection that
+    broke after the headers looks the same: the answer right after it confirms it, with no fault
+    between them. A body that only the close ends takes one request.
+    """
+    raw_server.requests.clear()
+    raw_server.script(*answers)
 
-    assert [] == read(client(raw_server, retryTimeout="0s").page(ask()))
-    assert 2 == len(raw_server.requests)
-
-
-def test_an_empty_answer_without_framing_is_asked_for_again(raw_server):
-    """A connection that broke after the headers is not a page without events."""
-    raw_server.script(BARE, ok(BODY))
-    statistics = Statistics()
-
-    assert [1, 2] == read(client(raw_server).page(ask(wait=5), statistics=statistics))
-    assert 1 == statistics.retries
-    assert ["5", None] == [each.query.get("wait") for each in raw_server.requests]
-
-
-def test_only_the_answer_right_before_confirms_an_empty_one(raw_server):
-    """Two broken connections with another fault between them prove nothing."""
-    raw_server.script(BARE, refused(503), BARE, ok(BODY))
-
-    assert [1, 2] == read(client(raw_server).page(ask()))
-
-
-def test_a_body_that_only_the_close_ends_is_read_once(raw_server):
-    """Pages of a server of HTTP/1.0 take one request each."""
-    raw_server.script(until_close(BODY))
-
-    assert [1, 2] == read(client(raw_server).page(ask()))
-    assert 1 == len(raw_server.requests)
+    assert events == read(client(raw_server, retryTimeout=timeout).page(ask(wait=5)))
+    assert waits == [each.query.get("wait") for each in raw_server.requests]
 
 
 def test_a_tail_that_ends_prints_all_events_through_cut_answers(raw_server):

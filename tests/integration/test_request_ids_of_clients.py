@@ -58,33 +58,26 @@ def test_calls_of_writers_have_ids_too(raw_server, caplog):
 
 
 @pytest.mark.parametrize(
-    "answer, error",
-    [(refused(500), UnavailableError), (reset(), UnavailableError), (refused(404), PublisherError)],
+    "answer, error, options, named",
+    [
+        (refused(500), UnavailableError, {}, None),
+        (reset(), UnavailableError, {}, None),
+        (refused(404), PublisherError, {}, None),
+        (refused(500, x_request_id="theirs-1"), UnavailableError, {}, "theirs-1"),
+        (reset(), UnavailableError, {"http.header.X-Request-ID": "mine"}, "mine"),
+    ],
 )
-def test_the_error_names_the_request(raw_server, answer, error):
-    """Of any publisher, or proxy before it, also if it does not answer with the id."""
+def test_the_error_names_the_request(raw_server, answer, error, options, named):
+    """Of any publisher, or proxy before it: by the id of the answer, which is in the log of whoever
+    answered, or by the one that was sent, which I may give.
+    """
     raw_server.script(answer)
 
     with pytest.raises(error) as raised:
-        read(client(raw_server, retryTimeout="0s").page(ask()))
-    assert f"(request {ids(raw_server)[0]})" in str(raised.value)
-
-
-def test_the_id_of_the_answer_counts(raw_server):
-    """It is the one in the log of whoever answered."""
-    raw_server.script(refused(500, x_request_id="theirs-1"))
-
-    with pytest.raises(UnavailableError, match=r"\(request theirs-1\)"):
-        read(client(raw_server, retryTimeout="0s").page(ask()))
-
-
-def test_an_id_may_be_given(raw_server):
-    raw_server.script(reset())
-    options = {"http.header.X-Request-ID": "mine", "retryTimeout": "0s"}
-
-    with pytest.raises(UnavailableError, match=r"\(request mine\)"):
-        read(client(raw_server, **options).page(ask()))
-    assert ["mine"] == ids(raw_server)
+        read(client(raw_server, retryTimeout="0s", **options).page(ask()))
+    (sent,) = ids(raw_server)
+    assert f"(request {named or sent})" in str(raised.value)
+    assert sent == options.get("http.header.X-Request-ID", sent)
 
 
 def test_a_secret_in_place_of_an_id_is_not_shown(raw_server):
