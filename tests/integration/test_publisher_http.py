@@ -12,6 +12,7 @@ import pytest
 import requests
 
 from tests.fix_publisher import Answer, Publisher
+from tests.integration.test_openapi import check
 from tests.store_contract import writers
 from zeh_spark.protocol.upload_format import Chunker
 from zeh_spark.publisher import open_store
@@ -22,109 +23,80 @@ BOTH = "n=2&cursor0=_first&cursor1=_first"
 
 
 def test_events_come_with_a_checkpoint_after_each_chunk(publisher: Publisher) -> None:
-    """I read a feed from its beginning."""
+    """I read a feed from its beginning, as NDJSON in UTF-8."""
     publisher.publish({"id": 1}, {"id": 2})
-    lines = publisher.get(BOTH).lines
-    kinds = [(line["partition"], line.get("data")) for line in lines]
+    answer = publisher.get(BOTH)
+    expected = (200, "application/x-ndjson; charset=utf-8")
+    assert expected == (answer.status, answer.headers["Content-Type"])
+    kinds = [(line["partition"], line.get("data")) for line in answer.lines]
     assert [(0, {"id": 1}), (0, None), (1, {"id": 2}), (1, None)] == kinds
 
 
-def test_answer_is_ndjson_in_utf8(publisher: Publisher) -> None:
-    """Any client knows what it gets."""
-    answer = publisher.get(FIRST)
-    assert (200, "application/x-ndjson; charset=utf-8") == (
-        answer.status,
-        answer.headers["Content-Type"],
-    )
-
-
-def test_checkpoint_is_where_the_next_page_begins(publisher: Publisher) -> None:
-    """I continue where I stopped."""
-    publisher.publish(1, partition=0)
-    cursor = publisher.get(FIRST).cursors[0]
-    publisher.publish(2, partition=0)
-    assert [2] == publisher.get(f"n=2&cursor0={cursor}").data
-
-
-@pytest.mark.parametrize(
-    ("n", "expected"), [(1, [[0, 1, 2, 3]]), (2, [[0, 2], [1, 3]]), (4, [[0, 2], [1, 3], [], []])]
-)
-def test_reader_chooses_its_number_of_partitions(
-    publisher: Publisher, n: int, expected: list[list[int]]
+@pytest.mark.parametrize("cursor", ["_first", "_last"])
+@pytest.mark.parametrize("before", [[], [1]], ids=["empty", "not empty"])
+def test_checkpoint_is_where_the_next_page_begins(
+    publisher: Publisher, cursor: str, before: list[int]
 ) -> None:
+    """I continue where I stopped, begin with what comes next, and miss nothing."""
+    for event in before:
+        publisher.publish(event, partition=0)
+    checkpoint = publisher.get(f"n=2&cursor0={cursor}").cursors[0]
+    publisher.publish(2, partition=0)
+    assert [2] == publisher.get(f"n=2&cursor0={checkpoint}").data
+
+
+def test_reader_chooses_its_number_of_partitions(publisher: Publisher) -> None:
     """I work with as many partitions as I like; each event is in one of them, under my number
     (ZE-05).
     """
     publisher.publish(0, 1, 2, 3)
-    answers = [publisher.get(f"n={n}&cursor{v}=_first") for v in range(n)]
-    partitions = [{line["partition"] for line in answer.lines} for answer in answers]
-    assert (expected, [{v} for v in range(n)]) == ([sorted(a.data) for a in answers], partitions)
+    for expected in [[0, 1, 2, 3]], [[0, 2], [1, 3]], [[0, 2], [1, 3], [], []]:
+        n = len(expected)
+        answers = [publisher.get(f"n={n}&cursor{v}=_first") for v in range(n)]
+        assert expected == [sorted(each.data) for each in answers]
+        assert [{v} for v in range(n)] == [{x["partition"] for x in each.lines} for each in answers]
 
 
-@pytest.mark.parametrize(
-    ("hint", "expected"), [("0", []), ("1", [1]), ("2", [1, 2]), ("9", [1, 2])]
-)
-def test_page_is_as_long_as_asked_for(publisher: Publisher, hint: str, expected: list[int]) -> None:
+def test_page_is_as_long_as_asked_for(publisher: Publisher) -> None:
     """I decide how much I take at a time; 0 is only checkpoints."""
     publisher.publish(1, partition=0)
     publisher.publish(2, partition=0)
-    answer = publisher.get(f"{FIRST}&pagesizehint={hint}")
-    assert (expected, [0]) == (answer.data, list(answer.cursors))
+    answers = {hint: publisher.get(f"{FIRST}&pagesizehint={hint}") for hint in (0, 1, 2, 9)}
+    data = {hint: each.data for hint, each in answers.items()}
+    assert {0: [], 1: [1], 2: [1, 2], 9: [1, 2]} == data
+    assert [[0]] * 4 == [list(each.cursors) for each in answers.values()]
 
 
-@pytest.mark.parametrize("cursor", ["_first", "_last"])
-def test_empty_feed_answers_with_a_real_cursor(publisher: Publisher, cursor: str) -> None:
-    """I can begin before the first event, and miss none."""
-    cursors = publisher.get(f"n=2&cursor0={cursor}&cursor1={cursor}").cursors
-    publisher.publish(1, 2)
-    later = publisher.get("n=2&" + "&".join(f"cursor{v}={c}" for v, c in cursors.items()))
-    assert [1, 2] == later.data
-
-
-def test_last_skips_what_is_there(publisher: Publisher) -> None:
-    """I begin with what comes next."""
-    publisher.publish(1, partition=0)
-    cursor = publisher.get("n=2&cursor0=_last").cursors[0]
-    publisher.publish(2, partition=0)
-    assert [2] == publisher.get(f"n=2&cursor0={cursor}").data
-
-
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        ("", None),
-        ("&headers=", None),
-        ("&headers=other", None),
-        ("&headers=ce_id,", {"ce_id": "1"}),
-        ("&headers=ce_id,other", {"ce_id": "1"}),
-        ("&headers=a,ce_id", {"a": "ä", "ce_id": "1"}),
-    ],
-)
-def test_headers_are_those_asked_for(
-    publisher: Publisher, asked: str, expected: dict[str, str] | None
-) -> None:
+def test_headers_are_those_asked_for(publisher: Publisher) -> None:
     """Middleware gets its headers, others do not pay for them (ZE-08)."""
     publish_with_headers(publisher, {"ce_id": "1", "a": "ä", "zeh-time": "forged"})
-    event, _ = publisher.get(FIRST + asked).lines
-    assert (expected, {"x": 1}) == (event.get("headers"), event["data"])
+    expected = {
+        "": None,
+        "&headers=": None,
+        "&headers=other": None,
+        "&headers=ce_id,": {"ce_id": "1"},
+        "&headers=ce_id,other": {"ce_id": "1"},
+        "&headers=a,ce_id": {"a": "ä", "ce_id": "1"},
+    }
+    events = {asked: publisher.get(FIRST + asked).lines[0] for asked in expected}
+    assert expected == {asked: event.get("headers") for asked, event in events.items()}
+    assert [{"x": 1}] * 6 == [event["data"] for event in events.values()]
 
 
 @pytest.mark.parametrize("headers", [{}, {"ce_id": "1"}])
 def test_all_headers_include_the_stamps(publisher: Publisher, headers: dict[str, str]) -> None:
-    """I can tell where and when an event was stored; nobody can forge it."""
-    publish_with_headers(publisher, {**headers, "zeh-time": "forged"})
+    """I can tell where and when an event was stored, whatever n I use; nobody can forge it."""
+    publish_with_headers(publisher, {**headers, "zeh-time": "forged"}, partition=1)
     before = time.time() * 1000 - 60_000
-    found = publisher.get("n=1&cursor0=_first&headers=_all").lines[0]["headers"]
-    assert float(found.pop("zeh-time")) > before
-    stamps = {"producer": "test", "batch": "0", "partition": "0", "sequence": "0"}
-    assert {**headers, **{f"zeh-{name}": value for name, value in stamps.items()}} == found
-
-
-def test_stamp_can_be_asked_for_by_name(publisher: Publisher) -> None:
-    """The stored partition is known whatever n I use."""
-    publisher.publish(1, partition=1)
-    event, _ = publisher.get("n=1&cursor0=_first&headers=zeh-partition").lines
-    assert (0, {"zeh-partition": "1"}) == (event["partition"], event["headers"])
+    found, named = (
+        publisher.get(f"n=1&cursor0=_first&headers={each}").lines[0]
+        for each in ("_all", "zeh-partition")
+    )
+    assert float(found["headers"].pop("zeh-time")) > before
+    stamps = {"producer": "test", "batch": "0", "partition": "1", "sequence": "0"}
+    expected = {**headers, **{f"zeh-{name}": value for name, value in stamps.items()}}
+    assert (0, expected) == (found["partition"], found["headers"])
+    assert (0, {"zeh-partition": "1"}) == (named["partition"], named["headers"])
 
 
 @pytest.mark.parametrize("headers", ["", "_all", "zeh-time"])
@@ -133,16 +105,9 @@ def test_data_is_served_as_it_was_written(publisher: Publisher, headers: str) ->
     data = (
         b'{"n": 1.50, "t": "\\n{\\"partition\\":0,\\"headers\\":{}", "headers":{}, "partition":0}'
     )
-    publish_line(publisher, {}, data)
+    publish_with_headers(publisher, {}, data)
     body = requests.get(f"{publisher.url}?n=1&cursor0=_first&headers={headers}", timeout=30).content
     assert data == body.split(b'"data":', 1)[1].split(b"\n")[0][:-1]
-
-
-def test_same_request_brings_the_same_bytes(publisher: Publisher) -> None:
-    """Checkpoints are stable, so a batch can be read again exactly."""
-    publisher.publish(*range(3000))
-    url = f"{publisher.url}?{BOTH}&pagesizehint=100000&headers=_all"
-    assert requests.get(url, timeout=30).content == requests.get(url, timeout=30).content
 
 
 def test_cursorset_remembers_and_resume_continues(publisher: Publisher) -> None:
@@ -154,13 +119,10 @@ def test_cursorset_remembers_and_resume_continues(publisher: Publisher) -> None:
     publisher.get(f"n=2&{cursors}&cursorset=mailer&store_cursor=1&pagesizehint=0")
     resumed = publisher.get("n=2&resume=0,1&cursorset=mailer")
     assert [3, 4] == resumed.data
-
-
-def test_resumed_last_is_where_it_was_then(publisher: Publisher) -> None:
-    """`_last` under a name is kept as the position it meant, or events would be skipped."""
-    publisher.get("n=2&cursor0=_last&cursorset=mailer")
-    publisher.publish(1, partition=0)
-    assert [1] == publisher.get("n=2&resume=0&cursorset=mailer").data
+    # `_last` is kept as the position that it meant, or events would be skipped
+    publisher.get("n=2&cursor0=_last&cursorset=other")
+    publisher.publish(5, partition=0)
+    assert [5] == publisher.get("n=2&resume=0&cursorset=other").data
 
 
 def test_second_consumer_of_a_cursorset_is_refused(publisher: Publisher) -> None:
@@ -248,6 +210,15 @@ PROBLEMS = [
     ("n=2&resume=2&cursorset=x", "bad-resume", {"n": 2}),
     ("n=2&resume=&cursorset=x", "bad-resume", {}),
     (f"{FIRST}&resume=0&cursorset=x", "resume-with-cursors", {}),
+    (f"{FIRST}&headers={','.join(map(str, range(257)))}", "bad-headers", {}),
+    (f"{FIRST}&headers={'h' * 257}", "bad-headers", {}),
+    (f"{FIRST}&wait=1e3", "bad-wait", {}),
+    (f"{FIRST}&cursorset=taken", "cursorset-taken", {"status": 409}),
+    (
+        "n=2&cursor0=1.00000000",  # after a restore, or with a wrong URL, no events are skipped
+        "cursor-of-another-history",
+        {"status": 409, "cursor": "1.00000000"},
+    ),
 ]
 
 
@@ -255,31 +226,23 @@ PROBLEMS = [
 def test_bad_parameter_gets_a_problem_document(
     quiet_publisher: Publisher, query: str, name: str, members: dict[str, object]
 ) -> None:
-    """I am told what came, what is allowed, and a program can read it."""
-    answer = quiet_publisher.get(query)
-    problem = answer.problem
-    assert (400, "application/problem+json") == (answer.status, answer.headers["Content-Type"])
-    assert {
-        "type": f"urn:zeroeventhub:problem:{name}",
-        "status": 400,
-        **members,
-    }.items() <= problem.items()
+    """I am told what came, what is allowed, and a program can read it: all of it is described."""
+    quiet_publisher.store.save_cursors("orders", "taken", 2, {0: "_first"}, "somebody")
+    answer = requests.get(f"{quiet_publisher.url}?{query}", timeout=30)
+    check("/{feed}", "GET", answer)
+    problem = answer.json()
+    expected = {"type": f"urn:zeroeventhub:problem:{name}", "status": 400, **members}
+    assert expected.items() <= problem.items()
+    assert (problem["status"], "application/problem+json") == (
+        answer.status_code,
+        answer.headers["Content-Type"],
+    )
     assert {"title", "detail"} <= problem.keys()
 
 
 def test_other_parameters_are_ignored(publisher: Publisher) -> None:
     """Extensions of other publishers do no harm here."""
     assert 200 == publisher.get(f"{FIRST}&stream=1&stream=2&cursorx=1").status
-
-
-def test_cursor_of_another_feed_is_a_conflict(publisher: Publisher) -> None:
-    """After a restore, or with a wrong URL, I do not skip events in silence."""
-    publisher.store.create("other", 2)
-    publisher.publish(1, partition=0)
-    cursor = publisher.get(FIRST).cursors[0]
-    answer = publisher.get(f"n=2&cursor0={cursor}", path="/other")
-    expected = (409, "urn:zeroeventhub:problem:cursor-of-another-history", cursor)
-    assert expected == (answer.status, answer.problem["type"], answer.problem["cursor"])
 
 
 @pytest.mark.parametrize(
@@ -312,11 +275,9 @@ def test_locked_store_asks_to_come_back(tmp_path: Path, monkeypatch: pytest.Monk
     assert (503, "1") == (answer.status_code, answer.headers["Retry-After"])
 
 
-def publish_with_headers(publisher: Publisher, headers: dict[str, str]) -> None:
-    publish_line(publisher, headers, b'{"x":1}')
-
-
-def publish_line(publisher: Publisher, headers: dict[str, str], data: bytes) -> None:
+def publish_with_headers(
+    publisher: Publisher, headers: dict[str, str], data: bytes = b'{"x":1}', partition: int = 0
+) -> None:
     chunker = Chunker()
-    chunks = [*chunker.add(0, headers, data), *chunker.close()]
+    chunks = [*chunker.add(partition, headers, data), *chunker.close()]
     writers.publish(publisher.store, *chunks, feed="orders")
