@@ -14,6 +14,7 @@ import pytest
 import requests
 
 from tests.cases import each_case
+from tests.fix_publisher import token_of
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.access.gate import Gate, own_hosts
@@ -23,10 +24,11 @@ from zeh_spark.store.access import ADMIN, Grant, Right, new_token, parse_grant
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.testing import running_publisher
 
-FEED, PRODUCER, CURSOR_SET = "orders", "till-1", "warehouse"
+FEED = "orders"
+PAGE = "/orders?n=2&cursor0=_first"
 PARAMETERS = {
     "feed": FEED,
-    "producer": PRODUCER,
+    "producer": "till-1",
     "batch": "0",
     "upload": "run.0.0.0",
     "partition": "0",
@@ -42,8 +44,6 @@ ENOUGH = {
     "administers": set(),
 }
 """By what a route needs, the rights each of which is enough."""
-OF_ALL_FEEDS = {"watches", "knows_anything"}
-"""What routes need that name no feed."""
 PUBLIC = {
     "/openapi.json",
     "/healthz",
@@ -125,8 +125,8 @@ def test_a_right_is_enough_for_its_routes_alone(right):
             method, path, needs = route
             ask = of_all if needs == "watches" else of_feed
             refused[route] = ask(method, path).status_code == 403
-            if needs not in OF_ALL_FEEDS:
-                elsewhere[route] = ask(method, path.replace(FEED, "other")).status_code
+            if needs != "knows_anything":
+                elsewhere[route] = of_feed(method, path.replace(FEED, "other")).status_code
 
     assert refused == {route: right not in ENOUGH[route[2]] for route in guarded_routes()}
     assert {403} == {*elsewhere.values()}, elsewhere
@@ -179,21 +179,24 @@ def test_publishing_is_bound_to_the_names_of_producers(grant, producer, may):
 )
 def test_a_position_is_kept_only_under_names_that_the_token_has(query, may):
     """A reader cannot move another one's position, for which retention waits."""
-    grants = Grant(Right.READ, FEED), Grant(Right.CONSUME, FEED, CURSOR_SET)
+    grants = Grant(Right.READ, FEED), Grant(Right.CONSUME, FEED, "warehouse")
     with asked(*grants) as ask:
         response = ask("GET", f"/orders?n=2&cursor0=_last{query}")
         kept = [each.name for each in ask.store.cursor_sets(FEED)]
 
     assert (response.status_code == 403) is not may
-    assert set(kept) <= {CURSOR_SET}
+    assert set(kept) <= {"warehouse"}
 
 
-def test_a_revoked_token_is_refused_within_seconds():
-    with asked(Grant(Right.READ, FEED)) as ask:
-        assert ask("GET", "/orders?n=2&cursor0=_first").status_code == 200
+def test_a_token_counts_at_once_and_is_refused_within_seconds_once_it_is_revoked():
+    """Also at a publisher that was quiet."""
+    with asked(*ADMIN) as ask:
+        assert ask("GET", PAGE).status_code == 200
+        text = token_of(ask.store, *ADMIN, name="new")
+        eventually(lambda: ask("GET", PAGE, text).status_code == 200)
         assert ask.store.revoke_token("test") == [ask.token.id]
 
-        eventually(lambda: ask("GET", "/orders?n=2&cursor0=_first").status_code == 401)
+        eventually(lambda: ask("GET", PAGE).status_code == 401)
 
 
 def test_an_expired_token_is_refused():
@@ -201,7 +204,7 @@ def test_an_expired_token_is_refused():
         text, token = new_token("old", ask.token.grants, 0, expires=ask.store.now() - 1)
         ask.store.add_token(token)
 
-        assert "expired" in ask("GET", "/orders?n=2&cursor0=_first", text).json()["detail"]
+        assert "expired" in ask("GET", PAGE, text).json()["detail"]
 
 
 def test_a_publisher_stays_closed_when_its_last_token_is_revoked():
@@ -209,12 +212,12 @@ def test_a_publisher_stays_closed_when_its_last_token_is_revoked():
     with asked(*ADMIN, is_open=True) as ask:
         ask.store.revoke_token("test")
 
-        assert ask("GET", "/orders?n=2&cursor0=_first", None).status_code == 401
+        assert ask("GET", PAGE, None).status_code == 401
 
 
 def test_without_tokens_an_open_publisher_asks_nobody():
     with asked(tokens=False, is_open=True, hosts=own_hosts("127.0.0.1", [])) as ask:
-        assert ask("GET", "/orders?n=2&cursor0=_first", None).status_code == 200
+        assert ask("GET", PAGE, None).status_code == 200
         assert refusal(ask("DELETE", "/orders/producers/p/batches/0/uploads?run=r", None)) is None
 
 
@@ -244,9 +247,8 @@ def test_web_pages_cannot_use_an_open_publisher(headers, named, caplog):
 
 def test_a_proxys_host_can_be_allowed():
     with asked(tokens=False, is_open=True, hosts=own_hosts("::1", ["Feeds.example"])) as ask:
-        path = "/orders?n=2&cursor0=_first"
         for host in ("feeds.example:443", "localhost", "[::1]:8080", "127.0.0.1"):
-            assert ask("GET", path, None, Host=host).status_code == 200, host
+            assert ask("GET", PAGE, None, Host=host).status_code == 200, host
 
 
 def test_a_batch_is_committed_by_json_alone():
@@ -272,7 +274,7 @@ class Failing(ScratchStore):
     """A store whose tokens cannot be read."""
 
     def tokens(self):
-        raise StoreBusyError("locked")
+        raise StoreBusyError("connection to server at 10.0.0.5 failed")
 
 
 class Noting(ScratchStore):
@@ -306,11 +308,7 @@ def test_a_store_that_fails_opens_nothing():
 def test_a_stranger_learns_nothing_of_a_database_that_fails(caplog):
     """Only the log has the address of the database: the client has not shown a token yet."""
 
-    class Away(ScratchStore):
-        def tokens(self):
-            raise StoreBusyError("connection to server at 10.0.0.5 failed")
-
-    store = Away()
+    store = Failing()
     with running_publisher(store, create_app(store, gate=Gate(store))) as base:
         response = requests.get(f"{base}/orders?n=1", timeout=30)
 
@@ -326,14 +324,6 @@ def test_tokens_are_as_old_as_the_beginning_of_their_reading():
     asyncio.run(gate._refresh(store))
 
     assert gate._read_at <= store.asked
-
-
-def test_a_new_token_counts_at_once_at_a_publisher_that_was_quiet():
-    with asked(*ADMIN) as ask:
-        assert ask("GET", "/orders?n=2&cursor0=_first").status_code == 200
-        text, token = new_token("new", ADMIN, ask.store.now())
-        ask.store.add_token(token)
-        eventually(lambda: ask("GET", "/orders?n=2&cursor0=_first", text).status_code == 200)
 
 
 @each_case("text", ["orders/", "orders/till-7#day", "a/b/c", ""])

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import closing, contextmanager
 
 import pytest
 import requests
 
 from tests.cases import each_case
-from tests.fix_publisher import served
+from tests.fix_publisher import served, token_of
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.access.gate import Gate
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import create_app, open_store
-from zeh_spark.store.access import ADMIN, Grant, Right, new_token
+from zeh_spark.store.access import ADMIN, Grant, Right
 from zeh_spark.telemetry.settings import Check, Telemetry
 from zeh_spark.testing import running_publisher
 
@@ -142,9 +143,7 @@ def test_a_publisher_that_drains_is_not_ready_and_still_serves(store):
 
 def test_a_look_that_hangs_does_not_hang_the_probe():
     """A database that does not answer makes a publisher unready within seconds."""
-    from threading import Event
-
-    let_go = Event()
+    let_go = threading.Event()
 
     def look():
         let_go.wait(60)
@@ -163,13 +162,12 @@ def test_a_stranger_learns_no_details():
     """Neither without a token, nor with one that may see a feed alone."""
     store = ScratchStore()
     store.create("orders", 1)
-    texts = []
-    for grants in ([Grant(Right.AUDIT, "orders")], [Grant(Right.READ, "*")], ADMIN):
-        text, token = new_token("test", grants, store.now())
-        store.add_token(token)
-        texts.append(text)
+    tokens = [
+        token_of(store, *grants)
+        for grants in ([Grant(Right.AUDIT, "orders")], [Grant(Right.READ, "*")], ADMIN)
+    ]
     with watched(store, gate=Gate(store)) as ask:
-        answers = [ask("/readyz", token) for token in (None, "zeh_00000000_wrong", *texts)]
+        answers = [ask("/readyz", token) for token in (None, "zeh_00000000_wrong", *tokens)]
         alive = ask("/healthz")
 
     assert (200, {"status": "ok"}) == alive

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 import sqlite3
-import threading
 from contextlib import closing
 
 import pytest
@@ -12,17 +10,16 @@ import requests
 
 from tests.fix_metrics import Scrape
 from tests.fix_publish import Caller, Who, rows
-from tests.fix_publisher import served
+from tests.fix_publisher import connected, served
+from tests.integration.test_kept_answers import chunks
+from tests.integration.test_waiting_readers import OwnFeed
 from tests.patience import eventually
-from tests.scratch_store import ScratchStore
-from zeh_spark.access.gate import Gate
 from zeh_spark.protocol.upload_format import upload_body
-from zeh_spark.publisher import create_app, open_store
-from zeh_spark.store.access import ADMIN, Grant, Right, new_token
+from zeh_spark.publisher import open_store
 from zeh_spark.store.batches import UPLOAD_BYTES
 from zeh_spark.telemetry import lag, store_gauges
 from zeh_spark.telemetry.store_gauges import StoreGauges
-from zeh_spark.testing import publish, running_publisher
+from zeh_spark.testing import running_publisher
 
 
 @pytest.fixture
@@ -55,12 +52,7 @@ def test_what_is_published_and_read_is_counted_by_feed(publisher, caller):
 
 def test_direct_reads_are_counted(publisher):
     publisher.publish(*range(10))
-    n, ends = 2, {"0": "_first", "1": "_first"}
-    plan = requests.post(f"{publisher.url}/plan", json={"n": n, "cursors": ends}, timeout=30).json()
-    ranges = [
-        {each: found[each] for each in ("partition", "from", "to")} for found in plan["ranges"]
-    ]
-    answer = requests.post(f"{publisher.url}/chunks", json={"n": n, "ranges": ranges}, timeout=30)
+    answer = chunks(publisher.base)
     seen = Scrape(publisher.base)
 
     assert (200, 10) == (answer.status_code, seen("zeh_served_events_total", feed="orders"))
@@ -156,29 +148,11 @@ def test_a_long_feed_is_counted_in_parts(publisher, monkeypatch):
     assert [6] == lags()
 
 
-def test_readers_that_wait_and_connections_are_told(publisher):
-    with served_here(publisher) as (base, _):
-        address = ("127.0.0.1", int(base.rpartition(":")[2]))
-        before = Scrape(base)
-        with socket.create_connection(address):
-            eventually(
-                lambda: Scrape(base)("zeh_open_connections") > before("zeh_open_connections"), 30
-            )
-        assert before("zeh_waiting_readers", feed="orders") == 0
-        query = "n=2&cursor0=_last&wait=60"
-        waiting = threading.Thread(
-            target=requests.get, args=(f"{base}/orders?{query}",), kwargs={"timeout": 90}
-        )
-        waiting.start()
-        eventually(lambda: Scrape(base)("zeh_waiting_readers", feed="orders") == 1)
-        publisher.publish(1, partition=0)
-        waiting.join(30)
-        eventually(lambda: Scrape(base)("zeh_waiting_readers", feed="orders") == 0)
-
-
-def served_here(publisher):
-    """The same store, served by the command in a process of its own."""
-    return served(publisher.store_url)
+def test_open_connections_are_told(publisher):
+    with served(publisher.store_url) as (base, _):
+        before = Scrape(base)("zeh_open_connections")
+        with connected(base):
+            eventually(lambda: Scrape(base)("zeh_open_connections") > before, 30)
 
 
 def test_a_store_that_fails_is_told_and_the_rest_still_there(tmp_path):
@@ -194,27 +168,6 @@ def test_a_store_that_fails_is_told_and_the_rest_still_there(tmp_path):
 
     assert seen("zeh_requests_total", route="/metrics") > 0
     assert not any("zeh_feed_head" in name for name in seen.names)
-
-
-def test_metrics_need_the_right_to_see_everything():
-    """They name feeds and consumers."""
-    store = ScratchStore()
-    texts = []
-    for grants in ([Grant(Right.AUDIT, "orders")], [Grant(Right.READ, "*")], ADMIN):
-        text, token = new_token("test", grants, store.now())
-        store.add_token(token)
-        texts.append(text)
-    with running_publisher(store, create_app(store, gate=Gate(store))) as base:
-        answers = [
-            requests.get(
-                f"{base}/metrics",
-                headers={"Authorization": f"Bearer {each}"} if each else {},
-                timeout=30,
-            ).status_code
-            for each in (None, *texts)
-        ]
-
-    assert [401, 403, 403, 200] == answers
 
 
 def test_publishers_of_one_store_say_the_same_of_its_feeds(publisher):
@@ -233,25 +186,10 @@ def test_publishers_of_one_store_say_the_same_of_its_feeds(publisher):
 
 def test_tables_are_counted_too():
     """Events of a feed of any other kind."""
-    store = ScratchStore()
-    store.create("orders", 1)
-    publish(store, "orders", range(4))
-    from zeh_spark.store.feed import ChunkFeed, Feed
-
-    class Foreign(Feed):
-        partitions = 1
-
-        def __init__(self):
-            self._feed = ChunkFeed(store, "orders")
-
-        def page(self, *given):
-            return self._feed.page(*given)
-
-        def version(self):
-            return self._feed.version()
-
-    with running_publisher({"orders": Foreign()}) as base:
+    feed = OwnFeed()
+    feed.version_now = 1
+    with running_publisher({"orders": feed}) as base:
         requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
         seen = Scrape(base)
 
-    assert seen("zeh_served_events_total", feed="orders") == 4
+    assert seen("zeh_served_events_total", feed="orders") == 1

@@ -1,10 +1,8 @@
-"""The publisher and those who wait, hang, go away or mount it; feeds of any kind."""
+"""The publisher and those who wait, or hang; feeds of any kind."""
 
 from __future__ import annotations
 
-import json
 import logging
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -12,50 +10,36 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import partial
 
 import pytest
 import requests
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
-from tests.fix_publisher import Publisher
-from tests.scratch_store import ScratchStore
+from tests.fix_publisher import Publisher, connected
 from tests.store_contract.writers import until
 from zeh_spark.protocol import problems, wire
 from zeh_spark.publisher import Block, Feed, Problem, create_app
 from zeh_spark.publisher.long_polling import POLL_SECONDS
-from zeh_spark.testing import publish, running_publisher
+from zeh_spark.testing import running_publisher
 
 FIRST = "n=2&cursor0=_first"
 
 
 def test_wait_ends_with_the_first_event(publisher: Publisher) -> None:
-    """Long polling brings an event when it happens."""
-    cursor = publisher.get("n=2&cursor1=_last").cursors[1]
-    answers: list[object] = []
-    reader = threading.Thread(
-        target=lambda: answers.append(publisher.get(f"n=2&cursor1={cursor}&wait=20").data)
-    )
-    reader.start()
-    publisher.publish("elsewhere", partition=0)
-    publisher.publish("here", partition=1)
-    reader.join()
-    assert [["here"]] == answers
-
-
-def test_wait_from_last_misses_nothing(publisher: Publisher) -> None:
-    """What comes while I wait at the end is delivered, not skipped."""
+    """Long polling brings an event when it happens; what comes meanwhile is not skipped."""
     publisher.publish("old", partition=0)
-    answers: list[object] = []
-    reader = threading.Thread(
-        target=lambda: answers.append(publisher.get("n=2&cursor0=_last&wait=20").data)
-    )
-    reader.start()
-    while reader.is_alive():
-        publisher.publish("new", partition=0)
-    assert [True] == [set(data) <= {"new"} and bool(data) for data in answers]  # type: ignore[call-overload]
+    cursor = publisher.get("n=2&cursor1=_last").cursors[1]
+    with ThreadPoolExecutor(2) as pool:
+        here, new = (
+            pool.submit(publisher.get, f"n=2&{each}&wait=20")
+            for each in (f"cursor1={cursor}", "cursor0=_last")
+        )
+        while not new.done():
+            publisher.publish("new", partition=0)
+        publisher.publish("here", partition=1)
+    assert ["here"] == here.result().data
+    assert {"new"} == set(new.result().data)
 
 
 def test_wait_without_events_ends_with_a_checkpoint(publisher: Publisher) -> None:
@@ -97,21 +81,6 @@ def test_another_process_wakes_a_reader(publisher: Publisher) -> None:
         writer.stdin.close()
 
 
-def test_stopping_server_answers_those_who_wait(publisher: Publisher) -> None:
-    """A restart of the publisher does not hang on long polls."""
-    store = ScratchStore()
-    store.create("orders", 1)
-    answers: list[int] = []
-    with running_publisher(store) as base:
-        other = socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2])))
-        other.sendall(b"GET /orders?n=1&cursor0=_first&wait=60 HTTP/1.1\r\nHost: x\r\n\r\n")
-        reader = threading.Thread(target=lambda: answers.append(len(other.recv(99))))
-        reader.start()
-    reader.join(30)
-    other.close()
-    assert [99] == answers
-
-
 class Broken(Feed):
     """A feed that fails after its first block."""
 
@@ -150,60 +119,6 @@ def test_any_object_with_the_interface_is_a_feed() -> None:
     )
 
 
-def test_app_can_be_mounted_below_a_prefix() -> None:
-    """A service offers its feeds beside its own routes."""
-    store = ScratchStore()
-    store.create("orders", 1)
-    publish(store, "orders", [1])
-    app = Starlette(routes=[Mount("/feeds/v1", app=create_app(store))])
-    with running_publisher(store, app) as base:
-        lines = requests.get(f"{base}/feeds/v1/orders?n=1&cursor0=_first", timeout=30).text.split(
-            "\n"
-        )
-        described = requests.get(f"{base}/feeds/v1/openapi.json", timeout=30).json()
-    assert 1 == json.loads(lines[0])["data"]
-    assert "/feeds/v1" == described["servers"][0]["url"]
-
-
-class Idle(Feed):
-    """A feed without events, which counts how often it is asked for its version."""
-
-    partitions = 1
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def page(
-        self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str]
-    ) -> Iterator[Block]:
-        yield Block(0, b"", asked[0])
-
-    def version(self) -> object:
-        self.asked += 1
-        return 0
-
-
-def test_client_that_goes_away_ends_its_wait() -> None:
-    """Readers that hang up leave nothing behind: the feed is asked only while somebody waits."""
-    feed = Idle()
-    with running_publisher({"idle": feed}) as base, ExitStack() as readers:
-        for _ in range(20):
-            place = ("127.0.0.1", int(base.rpartition(":")[2]))
-            reader = readers.enter_context(socket.create_connection(place))
-            reader.sendall(b"GET /idle?n=1&cursor0=1&wait=60 HTTP/1.1\r\nHost: x\r\n\r\n")
-        until(lambda: feed.asked > 100)
-
-        readers.close()
-
-        until(partial(_is_quiet, feed))
-
-
-def _is_quiet(feed: Idle) -> bool:
-    before = feed.asked
-    threading.Event().wait(30 * POLL_SECONDS)
-    return feed.asked == before
-
-
 def test_client_that_takes_nothing_is_dropped(
     publisher: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -213,14 +128,11 @@ def test_client_that_takes_nothing_is_dropped(
     app = create_app(publisher.store, send_timeout=0.2)
     with (
         running_publisher(publisher.store, app) as base,
-        socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2]))) as reader,
+        connected(base) as reader,
     ):
         query = "n=2&cursor0=_first&pagesizehint=1000"
         reader.sendall(f"GET /orders?{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        deadline = time.monotonic() + 30
-        while "a client took nothing" not in caplog.text:
-            assert time.monotonic() < deadline
-            threading.Event().wait(0.02)
+        until(lambda: "a client took nothing" in caplog.text, 30)
         got = b""
         while piece := reader.recv(1 << 20):
             got += piece

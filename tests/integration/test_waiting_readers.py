@@ -7,15 +7,18 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 
 import pytest
 import requests
 
+from tests.fix_publisher import connected
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
 from zeh_spark.publisher import Block, Feed
 from zeh_spark.publisher.direct_api import PLANS
+from zeh_spark.publisher.long_polling import POLL_SECONDS
 from zeh_spark.store.interface import Anchor, FeedState
 from zeh_spark.testing import publish, running_publisher
 
@@ -162,7 +165,7 @@ class OwnFeed(Feed):
 
     def __init__(self) -> None:
         self.version_now = 0
-        self.pages = 0
+        self.pages, self.asked = 0, 0
 
     def page(
         self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str]
@@ -171,6 +174,7 @@ class OwnFeed(Feed):
         yield Block(0, b'{"partition":0,"data":1}\n' if self.version_now else b"", "1")
 
     def version(self) -> object:
+        self.asked += 1
         return self.version_now
 
 
@@ -183,6 +187,24 @@ def test_a_feed_of_any_kind_wakes_its_readers() -> None:
         until(lambda: feed.pages >= READERS)
         feed.version_now = 1
         assert [[1]] * READERS == [each.result() for each in waiting]
+
+
+def test_client_that_goes_away_ends_its_wait() -> None:
+    """Readers that hang up leave nothing behind: the feed is asked only while somebody waits."""
+    feed = OwnFeed()
+
+    def is_left_alone() -> bool:
+        before = feed.asked
+        threading.Event().wait(30 * POLL_SECONDS)
+        return feed.asked == before
+
+    with running_publisher({"mine": feed}) as base, ExitStack() as readers:
+        for _ in range(20):
+            reader = readers.enter_context(connected(base))
+            reader.sendall(b"GET /mine?n=1&cursor0=1&wait=60 HTTP/1.1\r\nHost: x\r\n\r\n")
+        until(lambda: feed.asked > 100)
+        readers.close()
+        until(is_left_alone)
 
 
 class Unwatchable(OwnFeed):
