@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from tests.cases import each_case
 from tests.fix_cli import Run, call
+from tests.fix_publisher import token_of
 from tests.fix_upgrades import BEFORE
 from tests.scratch_store import ScratchStore
 from zeh_spark.access.gate import Gate, actor_of
@@ -24,7 +25,7 @@ from zeh_spark.cli.main import zeh_spark
 from zeh_spark.errors import PublishError
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import Actor, Via, create_app, open_store
-from zeh_spark.store.access import ADMIN, Grant, Need, Right, new_token
+from zeh_spark.store.access import ADMIN, Grant, Need, Right
 from zeh_spark.store.acts import Action, process_actor
 from zeh_spark.store.interface import Retention
 from zeh_spark.testing import running_publisher
@@ -58,24 +59,12 @@ LOOKING: dict[str, tuple[str, ...]] = {
 """Commands that only look at a store, with their arguments."""
 
 NO_ACTS = {
-    "load": "publishes",
-    "serve": "serves what others publish",
-    "quickstart": "makes a store of its own",
-    "ddl": "prints statements for a table of the user's own",
-    **dict.fromkeys(
-        (
-            "tail",
-            "publish",
-            "producers",
-            "audit",
-            "check",
-            "doctor",
-            "lag",
-            "dead-letters",
-            "replay-dead",
-        ),
-        "talks to a publisher, and opens no store",
-    ),
+    "load",  # publishes
+    "serve",  # serves what others publish
+    "quickstart",  # makes a store of its own
+    "ddl",  # prints statements for a table of the user's own
+    # These talk to a publisher, and open no store.
+    *"tail publish producers audit check doctor lag dead-letters replay-dead".split(),
 }
 """Other commands, with the reason for which they leave no act."""
 
@@ -122,7 +111,7 @@ def acts(url: str) -> list[dict[str, Any]]:
 
 def test_each_command_is_known_here() -> None:
     """A new command that changes a store is not forgotten: it is held against the log."""
-    assert names(zeh_spark) == CHANGING.keys() | LOOKING.keys() | NO_ACTS.keys()
+    assert names(zeh_spark) == CHANGING.keys() | LOOKING.keys() | NO_ACTS
     by_commands = {*ACTION.values(), *map(Action, CHANGING.keys() - ACTION.keys())}
     assert by_commands | {Action.ACCEPT_OVERRIDE} == {*Action}  # which is a commit's
 
@@ -148,7 +137,7 @@ def test_each_command_that_changes_a_store_leaves_its_act(
     assert {(by.name, "cli")} == {(each["actor"], each["via"]) for each in new}
 
 
-@pytest.mark.parametrize("command", LOOKING)
+@each_case("command", LOOKING)
 def test_commands_that_only_look_leave_no_act(run: Run, prepared: str, command: str) -> None:
     """The log is not filled by those who look."""
     before = acts(prepared)
@@ -219,7 +208,7 @@ def test_what_is_done_while_a_copy_takes_its_place_is_named(
     assert "The new one lacks it: do it again." in done.stderr
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("words", "shown"),
     [
         ((), ["create-token", "create-feed"]),
@@ -250,17 +239,16 @@ def test_log_is_a_table_to_read(run: Run, prepared: str) -> None:
     assert "There are no such acts.\n" == run("admin-log", "--feed", "unknown").stdout
 
 
-def test_a_time_that_is_none_is_refused(run: Run, prepared: str) -> None:
-    """I am told how to write a time."""
-    done = run("admin-log", "--since", "yesterday")
-    assert (2, True) == (done.returncode, "--since" in done.stderr)
-
-
-@pytest.mark.parametrize("option", ["--since", "--before", "--limit"])
-def test_a_number_that_is_too_large_is_refused(run: Run, prepared: str, option: str) -> None:
-    """A typing error is named; there is no traceback."""
-    done = run("admin-log", option, "9" * 400 + ("d" if option == "--since" else ""))
-    assert (2, True) == (done.returncode, option in done.stderr)
+def test_what_is_no_time_or_too_large_is_refused(run: Run, prepared: str) -> None:
+    """I am told how to write a time; a typing error is named; there is no traceback."""
+    for option, value in (
+        ("--since", "yesterday"),
+        ("--since", "9" * 400 + "d"),
+        ("--before", "9" * 400),
+        ("--limit", "9" * 400),
+    ):
+        done = run("admin-log", option, value)
+        assert (2, True) == (done.returncode, option in done.stderr), option
 
 
 def test_under_sudo_the_actor_is_the_one_who_called_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,9 +266,7 @@ def test_a_request_acts_as_its_token(closed: bool, actor: str) -> None:
     """What my own service changes over HTTP is in the log under the name of the caller's token."""
     store = ScratchStore()
     store.create("orders", 1)
-    text, token = new_token("ops", ADMIN, store.now())
-    if closed:
-        store.add_token(token)
+    text = token_of(store, *ADMIN, name="ops") if closed else ""
     gate = Gate(store, is_open=True)
 
     async def keep_a_byte(request: Request) -> Response:
@@ -288,9 +274,9 @@ def test_a_request_acts_as_its_token(closed: bool, actor: str) -> None:
         return Response()
 
     app = create_app(store, gate=gate)
-    app.router.routes.append(
-        gate.route("/retention/{feed}", keep_a_byte, publishes_all, methods=["POST"])
-    )
+    needs = [[Need(Right.PUBLISH, "orders", "*")]]
+    route = gate.route("/retention/{feed}", keep_a_byte, lambda _: needs, methods=["POST"])
+    app.router.routes.append(route)
     with running_publisher(store, app) as base:
         headers = {"Authorization": f"Bearer {text}"} if closed else {}
         answer = requests.post(f"{base}/retention/orders", headers=headers, timeout=30)
@@ -306,9 +292,8 @@ def test_an_override_is_in_the_log_under_the_name_of_its_token(closed: bool, act
     """I see which job was started again with `keepFirst`, and how many rows that dropped."""
     store = ScratchStore()
     store.create("orders", 1)
-    text, token = new_token("tills", [Grant(Right.PUBLISH, "orders", "till")], store.now())
-    if closed:
-        store.add_token(token)
+    grant = Grant(Right.PUBLISH, "orders", "till")
+    text = token_of(store, grant, name="tills") if closed else ""
     options: dict[str, Any] = {"token": text} if closed else {}
     with running_publisher(store, create_app(store, gate=Gate(store, is_open=True))) as base:
         till = Producer(f"{base}/orders", "till", **options)
@@ -329,7 +314,3 @@ def test_an_override_is_in_the_log_under_the_name_of_its_token(closed: bool, act
     assert ("http", actor, "accept-override", "orders", "till#monday") == (
         act.via, act.actor, act.action, act.feed, act.subject,
     )  # fmt: skip
-
-
-def publishes_all(request: Request) -> list[list[Need]]:
-    return [[Need(Right.PUBLISH, "orders", "*")]]

@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import resource
 import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -19,38 +15,32 @@ from pathlib import Path
 import pytest
 import requests
 
+from tests.fix_metrics import Scrape
+from tests.fix_publisher import connected, is_silent, new_feed, served, serving_app, token_of
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
 from zeh_spark.network.connections import TURN, Listener
 from zeh_spark.publisher import create_app, open_store
-from zeh_spark.publisher.server import Server, listen
-from zeh_spark.store.access import ADMIN, Grant, Right, new_token
-from zeh_spark.testing import publish, running_publisher
+from zeh_spark.publisher.server import listen
+from zeh_spark.store.access import ADMIN, Grant, Right
+from zeh_spark.testing import running_publisher
 
-SERVE = [sys.executable, "-m", "zeh_spark.cli", "serve", "--port", "0"]
 REFUSED = b"HTTP/1.1 503 Service Unavailable"
-READER = (Grant(Right.READ, "*"),)
+PAGE = "/orders?n=1&cursor0=_first"
 
 
 @dataclass
 class Serving:
     """A `zeh-spark serve` that may have few files open."""
 
-    url: str
-    port: int
+    base: str
     log: Path
 
-    def connected(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
-
-    def answers(self) -> bool:
-        return self.status("/orders?n=1&cursor0=_first") == 200
-
-    def status(self, path: str, token: str = "") -> int:
+    def status(self, path: str = PAGE, token: str = "") -> int:
         """Of an answer on a new connection; 0 if it was closed without one."""
-        url, shown = self.url.removesuffix("/orders"), {"Authorization": f"Bearer {token}"}
+        shown = {"Authorization": f"Bearer {token}"} if token else {}
         try:
-            return requests.get(url + path, headers=shown if token else {}, timeout=30).status_code
+            return requests.get(self.base + path, headers=shown, timeout=30).status_code
         except requests.ConnectionError:
             return 0
 
@@ -58,35 +48,25 @@ class Serving:
         """A reader that waits for an event."""
         shown = f"Authorization: Bearer {token}\r\n" if token else ""
         head = f"GET /orders?n=1&cursor0=_last&wait=60 HTTP/1.1\r\nHost: 127.0.0.1\r\n{shown}\r\n"
-        found = socket.create_connection(("127.0.0.1", self.port), 30, (source, 0))
+        found = connected(self.base, source)
         found.sendall(head.encode())
         return found
 
 
 @contextmanager
-def serving(store_url: str, log: Path, files: str, *words: str) -> Iterator[Serving]:
-    command = ["sh", "-c", f'ulimit {files}; exec "$@"', "sh", *SERVE, "--store", store_url, *words]
+def serving(store_url: str, files: str, *words: str) -> Iterator[tuple[Serving, ExitStack]]:
+    """The publisher, and what closes connections before it ends."""
+    log = Path(store_url.removeprefix("sqlite:///")).with_name("log")
     with (
-        log.open("w") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as server,
+        served(store_url, *words, log=log, files=files) as (base, _),
+        ExitStack() as open_sockets,
     ):
-        try:
-            assert server.stdout
-            told = (re.search(r"(http://\S+:(\d+)/orders)\b", line) for line in server.stdout)
-            found = next(filter(None, told))
-            yield Serving(found[1], int(found[2]), log)
-        finally:
-            server.terminate()
+        yield Serving(base, log), open_sockets
 
 
 @pytest.fixture
 def store_url(tmp_path: Path) -> str:
-    url = f"sqlite:///{tmp_path}/feeds.db"
-    store = open_store(url)
-    store.create("orders", 1)
-    publish(store, "orders", ["first"])
-    store.close()
-    return url
+    return new_feed(tmp_path / "feeds.db", "first")
 
 
 def refused(connection: socket.socket) -> bool:
@@ -98,60 +78,42 @@ def refused(connection: socket.socket) -> bool:
         return False
 
 
-def test_silent_connections_keep_nobody_out(store_url: str, tmp_path: Path) -> None:
+def test_silent_connections_keep_nobody_out(store_url: str) -> None:
     """80 sockets that say nothing do not take all 64 files of the process, nor fill its log."""
-    with serving(store_url, tmp_path / "log", "-n 64") as publisher, ExitStack() as open_sockets:
-        silent = [open_sockets.enter_context(publisher.connected()) for _ in range(80)]
+    with serving(store_url, "-n 64") as (publisher, open_sockets):
+        silent = [open_sockets.enter_context(connected(publisher.base)) for _ in range(80)]
         until(lambda: publisher.status("/healthz") == 200)
-        assert publisher.answers()
+        assert 200 == publisher.status()
         until(lambda: not is_silent(silent[0]))  # it had been idle longest
 
 
-def is_silent(connection: socket.socket) -> bool:
-    """Whether it is open, and nothing has come."""
-    connection.setblocking(False)
-    try:
-        connection.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return True
-    except ConnectionResetError:
-        pass
-    return False
-
-
-def test_health_and_administrator_are_answered_beside_busy_connections(
-    store_url: str, tmp_path: Path
-) -> None:
+def test_health_and_administrator_are_answered_beside_busy_connections(store_url: str) -> None:
     """Readers that wait take all connections but a few: nothing restarts the publisher for it."""
-    texts = []
+    reader = Grant(Right.READ, "*")
     with closing(open_store(store_url)) as store:
-        for rights in (*[READER] * 5, ADMIN):
-            text, token = new_token(f"t{len(texts)}", rights, store.now())
-            store.add_token(token)
-            texts.append(text)
-    *busy, reads, administers = texts
-    page = "/orders?n=1&cursor0=_first"
-    with serving(store_url, tmp_path / "log", "-n 64") as publisher, ExitStack() as open_sockets:
+        *busy, reads = (token_of(store, reader, name=f"t{each}") for each in range(5))
+        administers = token_of(store, *ADMIN)
+    with serving(store_url, "-n 64") as (publisher, open_sockets):
 
         def is_full() -> bool:  # some may have been closed again, before their requests came
             for number, token in enumerate(busy, 2):
                 for _ in range(7):
                     open_sockets.enter_context(publisher.waiting(f"127.0.0.{number}", token))
-            return publisher.status(page, reads) == 503
+            return publisher.status(token=reads) == 503
 
         until(is_full)
         # those that were just refused may still be open
         until(lambda: publisher.status("/healthz") == 200)
-        until(lambda: publisher.status(page, administers) == 200)
+        until(lambda: publisher.status(token=administers) == 200)
         told = publisher.log.read_text()
         open_sockets.close()
-        until(lambda: publisher.status(page, reads) == 200)
+        until(lambda: publisher.status(token=reads) == 200)
     assert [True] == ["connections are refused" in line for line in told.splitlines()]
 
 
-def test_one_address_leaves_connections_for_others(store_url: str, tmp_path: Path) -> None:
+def test_one_address_leaves_connections_for_others(store_url: str) -> None:
     """And none of its own requests is left without an answer that says why."""
-    with serving(store_url, tmp_path / "log", "-n 64") as publisher, ExitStack() as open_sockets:
+    with serving(store_url, "-n 64") as (publisher, open_sockets):
         said = [b""]
 
         def is_refused() -> bool:
@@ -162,7 +124,7 @@ def test_one_address_leaves_connections_for_others(store_url: str, tmp_path: Pat
             return bool(said[-1])
 
         until(is_refused, 30)
-        assert publisher.answers()  # from 127.0.0.1
+        assert 200 == publisher.status()  # from 127.0.0.1
     head, _, body = said[-1].partition(b"\r\n\r\n")
     assert head.startswith(REFUSED)
     assert b"retry-after: 1" in head.lower().split(b"\r\n")
@@ -171,66 +133,55 @@ def test_one_address_leaves_connections_for_others(store_url: str, tmp_path: Pat
 
 def test_what_is_left_for_the_administrator_is_also_left_on_ipv6() -> None:
     """Whose peers Python describes in four parts, and uvicorn in two."""
-    with closing(ScratchStore()) as store, listen("::1", 0) as listener, ExitStack() as stack:
-        store.create("orders", 1)
-        listener.allow(8, 1, [])
-        app = create_app(store)
-        server = Server(app, app.state.stop)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        stack.callback(thread.join, 30)
-        stack.callback(setattr, server, "should_exit", True)
-        assert server.ready.wait(30)
-        base, page = f"http://[::1]:{listener.getsockname()[1]}", "/orders?n=1&cursor0=_last"
-        wait = f"GET {page}&wait=60 HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-        stack.enter_context(socket.create_connection(listener.getsockname()[:2])).sendall(wait)
-        until(lambda: requests.get(base + page, timeout=30).status_code == 503, 30)
-        assert 200 == requests.get(base + "/healthz", timeout=30).status_code
+    listener, app = listen("::1", 0), create_app(ScratchStore())
+    listener.allow(8, 1, [])
+    page = "/orders?n=1&cursor0=_last"
+    wait = f"GET {page}&wait=60 HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    with serving_app(app, app.state.stop, listener) as port:
+        with socket.create_connection(("::1", port)) as reader:
+            reader.sendall(wait)
+            base = f"http://[::1]:{port}"
+            until(lambda: requests.get(base + page, timeout=30).status_code == 503, 30)
+            assert 200 == requests.get(base + "/healthz", timeout=30).status_code
 
 
 def test_no_request_outlives_its_connection() -> None:
     """Not one, either, after which its client has sent another: that would wait for events on."""
-    with closing(ScratchStore()) as store:
-        store.create("orders", 1)
-        with running_publisher(store) as base:
-            address = "127.0.0.1", int(base.rpartition(":")[2])
-            head = b"GET /orders?n=1&cursor0=_last&wait=300 HTTP/1.1\r\nHost: x\r\n\r\n"
-            with socket.create_connection(address) as client:
-                client.sendall(head + head)
-                until(lambda: 1 == waiting(base))
-            until(lambda: 0 == waiting(base), 30)
+    store = ScratchStore()
+    store.create("orders", 1)
+    with running_publisher(store) as base:
+        head = b"GET /orders?n=1&cursor0=_last&wait=300 HTTP/1.1\r\nHost: x\r\n\r\n"
+        with connected(base) as client:
+            client.sendall(head + head)
+            until(lambda: 1 == waiting(base))
+        until(lambda: 0 == waiting(base), 30)
 
 
-def waiting(base: str) -> int:
+def waiting(base: str) -> float:
     """Return how many readers wait."""
-    told = requests.get(f"{base}/metrics", timeout=30).text
-    found = re.search(r'^zeh_waiting_readers\{feed="orders"\} (\d+)', told, re.M)
-    return int(found[1]) if found else 0
+    return Scrape(base)("zeh_waiting_readers", feed="orders")
 
 
 @pytest.mark.parametrize(
-    "option", ["--forwarded-allow-ips=127.0.0.2", "--connections-per-address=40"]
+    ("option", "beyond"),
+    [("--forwarded-allow-ips=127.0.0.2", 0), ("--connections-per-address=40", 5)],
 )
 def test_a_gateway_has_as_many_connections_as_there_are(
-    store_url: str, tmp_path: Path, option: str
+    store_url: str, option: str, beyond: int
 ) -> None:
     """All clients behind a gateway have the gateway's address."""
-    with (
-        serving(store_url, tmp_path / "log", "-n 128", option) as publisher,
-        ExitStack() as open_sockets,
-    ):
+    with serving(store_url, "-n 128", option) as (publisher, open_sockets):
         mine = [open_sockets.enter_context(publisher.waiting("127.0.0.2")) for _ in range(45)]
-        assert publisher.answers()
-        beyond = 0 if "forwarded" in option else 5
+        assert 200 == publisher.status()
         until(lambda: beyond == sum(not is_silent(each) for each in mine))
 
 
-def test_soft_limit_of_files_is_raised(store_url: str, tmp_path: Path) -> None:
+def test_soft_limit_of_files_is_raised(store_url: str) -> None:
     """A shell's small soft limit does not keep readers out, if the hard one is larger."""
-    with serving(store_url, tmp_path / "log", "-S -n 64") as publisher, ExitStack() as open_sockets:
+    with serving(store_url, "-S -n 64") as (publisher, open_sockets):
         for _ in range(150):
-            open_sockets.enter_context(publisher.connected())
-        assert publisher.answers()
+            open_sockets.enter_context(connected(publisher.base))
+        assert 200 == publisher.status()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from psycopg import errors
 
 from tests import postgresql
 from tests.fix_cli import call
-from tests.fix_publisher import served
+from tests.fix_publisher import new_feed, served
 from tests.fix_tls import TlsFolder
 from tests.ports import free_port
 from tests.store_contract.writers import until
@@ -37,25 +37,20 @@ def is_healthy(base: str, **variables: str) -> bool:
 
 def test_the_health_check_sees_whether_the_publisher_answers(tmp_path: Path) -> None:
     """A container whose publisher hangs is restarted, and no other."""
-    file = tmp_path / "feeds.db"
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 1)
-    with served(file) as (base, _):
+    with served(new_feed(tmp_path / "feeds.db")) as (base, _):
         assert is_healthy(base)
     assert not is_healthy(f"http://127.0.0.1:{free_port()}")
 
 
 @pytest.mark.parametrize("mutual", [False, True])
 def test_the_health_check_speaks_tls(tmp_path: Path, tls: TlsFolder, mutual: bool) -> None:
-    file, pair = tmp_path / "feeds.db", tls.issue("server", "feeds.example")
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 1)
+    pair = tls.issue("server", "feeds.example")
     variables = {"ZEH_TLS_CERT": str(pair.cert)}
     words = ["--tls-cert", str(pair.cert), "--tls-key", str(pair.key)]
     if mutual:
         variables["ZEH_TLS_CLIENT_CA"] = str(tls.ca)
         words += ["--tls-client-ca", str(tls.ca)]
-    with served(file, *words) as (base, _):
+    with served(new_feed(tmp_path / "feeds.db"), *words) as (base, _):
         assert is_healthy(base, **variables)
         assert not is_healthy(base)  # without TLS it gets no answer
 
@@ -64,8 +59,7 @@ def test_the_health_check_speaks_tls(tmp_path: Path, tls: TlsFolder, mutual: boo
 def owned(postgresql_server: postgresql.Server) -> str:
     """The name of a database with a store whose feed `orders` has one partition."""
     name = postgresql_server.create_database()
-    with closing(open_store(postgresql_server.url(name))) as store:
-        store.create("orders", 1)
+    new_feed(postgresql_server.url(name))
     return name
 
 

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ import requests
 
 from tests import postgresql
 from tests.fix_middlemen import Proxy
-from tests.fix_publisher import served
+from tests.fix_publisher import connected, new_feed, served
 from tests.patience import PATIENCE
 from tests.store_contract.writers import until
 from zeh_spark.publish import Producer
@@ -30,13 +31,9 @@ from zeh_spark.testing import publish
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(tmp_path: Path) -> str:
     """A store with a feed `orders`, which has one event."""
-    file = tmp_path / "feeds.db"
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 1)
-        publish(store, "orders", ["first"])
-    return file
+    return new_feed(tmp_path / "feeds.db", "first")
 
 
 def port_of(base: str) -> int:
@@ -54,7 +51,7 @@ def stopped(process: subprocess.Popen[str]) -> int:
     return process.wait(PATIENCE)
 
 
-def test_it_answers_while_it_drains_and_closes_each_connection(store: Path) -> None:
+def test_it_answers_while_it_drains_and_closes_each_connection(store: str) -> None:
     """My load balancer has time to see it, and no client's request fails meanwhile."""
     with served(store, "--drain-delay", "2s") as (base, process), requests.Session() as reader:
         end = end_of(base)
@@ -68,7 +65,7 @@ def test_it_answers_while_it_drains_and_closes_each_connection(store: Path) -> N
     assert (None, "close") == tuple(each.headers.get("Connection") for each in (before, after))
 
 
-def test_long_polls_end_soon_while_it_drains(store: Path) -> None:
+def test_long_polls_end_soon_while_it_drains(store: str) -> None:
     """Readers that wait go to another publisher before this one is gone, and lose nothing."""
     answers: list[tuple[int, str | None]] = []
     with served(store, "--drain-delay", "60s") as (base, process):
@@ -96,7 +93,7 @@ def _connections(process: subprocess.Popen[str]) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_second_signal_ends_it_at_once(store: Path, number: signal.Signals) -> None:
+def test_second_signal_ends_it_at_once(store: str, number: signal.Signals) -> None:
     """I need not wait for a drain that I no longer want."""
     with served(store, "--drain-delay", "600s") as (base, process):
         process.send_signal(number)
@@ -105,10 +102,10 @@ def test_second_signal_ends_it_at_once(store: Path, number: signal.Signals) -> N
         assert 128 + number == stopped(process)
 
 
-def test_answers_that_do_not_end_are_cut_after_the_grace(store: Path) -> None:
+def test_answers_that_do_not_end_are_cut_after_the_grace(store: str) -> None:
     """A client that takes nothing does not keep it."""
     with served(store, "--grace", "500ms") as (base, process), ExitStack() as stack:
-        slow = stack.enter_context(socket.create_connection(("127.0.0.1", port_of(base))))
+        slow = stack.enter_context(connected(base))
         slow.sendall(
             b"PUT /orders/producers/p/batches/0/uploads/r.0.0.0 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
             b"Content-Length: 1000\r\n\r\nbegun"
@@ -122,9 +119,7 @@ def test_answers_that_do_not_end_are_cut_after_the_grace(store: Path) -> None:
 def test_a_database_that_hangs_does_not_keep_it(postgresql_server: postgresql.Server) -> None:
     """A call that waits for a lock of the database is given up."""
     name = postgresql_server.create_database()
-    url = postgresql_server.url(name)
-    with closing(open_store(url)) as store:
-        store.create("orders", 1)
+    url = new_feed(postgresql_server.url(name))
     with (
         served(url, "--grace", "1s") as (base, process),
         psycopg.connect(
@@ -143,10 +138,8 @@ def test_a_database_that_hangs_does_not_keep_it(postgresql_server: postgresql.Se
 
 
 def _get(url: str) -> None:
-    try:
+    with suppress(requests.RequestException):  # it may be cut
         requests.get(url, timeout=30)
-    except requests.RequestException:
-        pass  # it may be cut
 
 
 @pytest.mark.slow
@@ -230,19 +223,16 @@ class Load:
         self.errors: list[str] = []
         self.published: list[int] = []
         self.got: list[int] = []
-        self._threads = [
-            threading.Thread(target=self._run, args=(each,)) for each in (self._write, self._read)
-        ]
 
     def __enter__(self) -> Load:
-        for each in self._threads:
-            each.start()
+        self._pool = ThreadPoolExecutor(2)
+        for work in (self._write, self._read):
+            self._pool.submit(self._run, work)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        for each in self._threads:
-            each.join()
+        self._pool.shutdown()
 
     def _run(self, work: Any) -> None:
         try:
@@ -287,9 +277,7 @@ def test_publishers_are_replaced_one_after_the_other_without_an_error(
     postgresql_server: postgresql.Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     """I upgrade while clients read and publish, and no request of theirs is repeated."""
-    url = postgresql_server.url(postgresql_server.create_database())
-    with closing(open_store(url)) as store:
-        store.create("orders", 1)
+    url = new_feed(postgresql_server.url(postgresql_server.create_database()))
     with closing(Balancer()) as balancer, ExitStack() as stack:
         old = [stack.enter_context(replaceable(url, balancer)) for _ in range(2)]
         with Load(balancer.address) as load:

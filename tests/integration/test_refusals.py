@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import re
-import resource
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -17,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import each_case
 from tests.fix_log_texts import check_documented
 from tests.fix_metrics import Scrape
+from tests.fix_publisher import connected, new_feed, served, token_of
 from tests.patience import eventually
 from zeh_spark.network.http_protocol import HEADER_BYTES, PIPELINED, URL_BYTES
 from zeh_spark.publisher import open_store
-from zeh_spark.store.access import ADMIN, new_token
+from zeh_spark.store.access import ADMIN
 
 # The serve command itself, with a time that a test can wait for.
 PROGRAM = (
@@ -45,10 +43,6 @@ class Serving:
     base: str
     log: Path
 
-    def connected(self, source: str = "127.0.0.1") -> socket.socket:
-        port = int(self.base.rpartition(":")[2])
-        return socket.create_connection(("127.0.0.1", port), 30, (source, 0))
-
     def refused(self, problem: str, token: str | None = None) -> float:
         return Scrape(self.base, token)("zeh_refusals_total", feed="(none)", problem=problem)
 
@@ -68,41 +62,24 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
 
 
 @contextmanager
-def started(folder: Path, *words: str, files: int | None = None) -> Iterator[Serving]:
-    def limit() -> None:
-        if files:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-
-    with closing(open_store(f"sqlite:///{folder}/feeds.db")) as store:
-        store.create("orders", 1)
-    options = ["--port", "0", "--store", f"sqlite:///{folder}/feeds.db", "--log-format", "json"]
-    command = [sys.executable, "-c", PROGRAM, "serve", *options, *(words or ["--access-log"])]
-    log = folder / "log"
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=limit
-        ) as server,
-    ):
-        try:
-            assert server.stdout
-            found = next(filter(None, (re.search(r"http://[^/\s;]+", x) for x in server.stdout)))
-            yield Serving(found[0], log)
-        finally:
-            server.terminate()
+def started(folder: Path, *words: str, files: str = "") -> Iterator[Serving]:
+    url = new_feed(folder / "feeds.db")
+    words = "--log-format", "json", *(words or ["--access-log"])
+    with served(url, *words, log=folder / "log", files=files, program=("-c", PROGRAM)) as (base, _):
+        yield Serving(base, folder / "log")
 
 
 def sent(serving: Serving, head: bytes) -> bytes:
     """All that the publisher says to these bytes, until it closes."""
     said = b""
-    with serving.connected() as connection:
+    with connected(serving.base) as connection:
         connection.sendall(head)
         while some := connection.recv(1 << 16):
             said += some
     return said
 
 
-@pytest.mark.parametrize(
+@each_case(
     "head, status, problem",
     [
         (b"\x16\x03\x01\x02\x00 a TLS hello, or worse\r\n\r\n", 400, "bad-http"),
@@ -110,7 +87,6 @@ def sent(serving: Serving, head: bytes) -> bytes:
         (GET + b"X: %b\r\n\r\n" % (b"a" * HEADER_BYTES), 431, "headers-too-large"),
         (GET, 408, "head-too-slow"),
     ],
-    ids=["not HTTP", "a long URL", "long headers", "a head without an end"],
 )
 def test_a_refused_head_is_counted_and_logged(serving, head, status, problem):
     """I see that somebody attacks my publisher, or that a client of mine is broken."""
@@ -130,7 +106,7 @@ def test_a_refused_head_is_counted_and_logged(serving, head, status, problem):
 
 def test_a_refusal_that_cannot_be_answered_is_counted(serving):
     """The connection is cut, because answers to the client's other requests are on their way."""
-    with serving.connected() as connection:
+    with connected(serving.base) as connection:
         connection.sendall((GET + b"\r\n") * (PIPELINED * 4))
         eventually(lambda: serving.refused("bad-http") == 1)
 
@@ -138,15 +114,13 @@ def test_a_refusal_that_cannot_be_answered_is_counted(serving):
 def test_refused_connections_are_counted_and_logged(tmp_path):
     """Readers that wait for events with all rights have taken all that there are."""
     with closing(open_store(f"sqlite:///{tmp_path}/feeds.db")) as store:
-        given = [new_token(f"t{number}", ADMIN, store.now()) for number in range(5)]
-        for _, token in given:
-            store.add_token(token)
-    with started(tmp_path, files=64) as serving, ExitStack() as clients:
-        texts = cycle(text for text, _ in given)
+        tokens = [token_of(store, *ADMIN, name=f"t{number}") for number in range(5)]
+    with started(tmp_path, files="-n 64") as serving, ExitStack() as clients:
+        texts = cycle(tokens)
         sources = cycle(f"127.0.0.{number}" for number in range(2, 22))
 
         def another() -> socket.socket:
-            return clients.enter_context(serving.connected(next(sources)))
+            return clients.enter_context(connected(serving.base, next(sources)))
 
         def is_refused() -> bool:
             another().sendall(WAIT % next(texts).encode())
@@ -156,14 +130,11 @@ def test_refused_connections_are_counted_and_logged(tmp_path):
         for _ in range(40):
             assert b"HTTP/1.1 503 " in another().recv(1 << 16)
         clients.close()
-        eventually(lambda: is_reached(serving))
-        assert serving.refused("too-many-connections", given[0][0]) > 40
+        last = GET + b"Connection: close\r\n\r\n"
+        eventually(lambda: b" 200 OK" in sent(serving, last))
+        assert serving.refused("too-many-connections", tokens[0]) > 40
     (line,) = serving.lines("too-many-connections")
     assert 503 == line["status"]
-
-
-def is_reached(serving: Serving) -> bool:
-    return b" 200 OK" in sent(serving, GET + b"Connection: close\r\n\r\n")
 
 
 def test_without_an_access_log_they_are_only_counted(tmp_path):

@@ -4,51 +4,34 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from contextlib import closing, contextmanager
 
 import pytest
 import requests
 
 import zeh_spark
-from tests.fix_publisher import HERE
+from tests.fix_publisher import new_feed, served, served_tables, token_of
 from tests.patience import eventually
 from zeh_spark.errors import PublisherError, PublishError
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import open_store
-from zeh_spark.store.access import ADMIN, new_token
-from zeh_spark.testing import publish
+from zeh_spark.store.access import ADMIN
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 @pytest.fixture
 def file(tmp_path):
-    file = tmp_path / "feeds.db"
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 1)
-        publish(store, "orders", range(3))
-    return file
+    new_feed(tmp_path / "feeds.db", *range(3))
+    return tmp_path / "feeds.db"
 
 
 @contextmanager
-def logged(file, *words, environment=None):
+def logged(file, *words):
     """`zeh-spark serve`: its base URL, and what returns the lines of its log."""
     log = file.with_suffix(".log")
-    command = [sys.executable, "-m", "zeh_spark.cli", "serve", "--store", f"sqlite:///{file}"]
-    with (
-        log.open("w") as written,
-        subprocess.Popen(
-            [*command, "--port", "0", *words],
-            cwd=HERE, stdout=subprocess.PIPE, stderr=written, text=True,
-        ) as process,
-    ):  # fmt: skip
-        try:
-            base = process.stdout.readline().split(" at ")[1].split(";")[0]
-            yield base, lambda: log.read_text().splitlines()
-        finally:
-            process.kill()
+    with served(file, *words, log=log) as (base, _):
+        yield base, lambda: log.read_text().splitlines()
 
 
 def test_a_request_has_one_line_with_what_it_was(file):
@@ -93,8 +76,7 @@ def test_what_our_client_sends_is_in_the_log(file):
 def test_no_secret_gets_into_the_log(file):
     """Neither a token, nor what somebody puts into an address; the token's name does."""
     with closing(open_store(f"sqlite:///{file}")) as store:
-        text, token = new_token("warehouse team", ADMIN, store.now())
-        store.add_token(token)
+        text = token_of(store, *ADMIN, name="warehouse team")
     for form in ("console", "json"):
         with logged(file, "--access-log", "--log-format", form) as (base, lines):
             for query in ("n=1&cursor0=_first", "n=1&access_token=s3cret", "s3cret"):
@@ -147,17 +129,7 @@ def test_settings_of_the_log_may_be_in_the_file(file, tmp_path):
         f'store = "sqlite:///{file}"\nlog_format = "json"\nlog_level = "error"\naccess_log = true\n'
     )
     log = tmp_path / "publisher.log"
-    command = [sys.executable, "-m", "zeh_spark.cli", "serve", "--config", str(settings)]
-    with (
-        log.open("w") as written,
-        subprocess.Popen(
-            [*command, "--port", "0"], cwd=HERE, stdout=subprocess.PIPE, stderr=written, text=True
-        ) as process,
-    ):
-        try:
-            base = process.stdout.readline().split(" at ")[1].split(";")[0]
-            requests.get(f"{base}/healthz", timeout=30)
-            eventually(lambda: bool(log.read_text()))
-        finally:
-            process.kill()
+    with served_tables(settings, log) as (base, _):
+        requests.get(f"{base}/healthz", timeout=30)
+        eventually(lambda: bool(log.read_text()))
     assert "/healthz" == json.loads(log.read_text())["path"]

@@ -16,6 +16,7 @@ import requests
 
 from tests.cases import each_case
 from tests.fix_publish import Who, rows
+from tests.fix_publisher import connected, is_silent, token_of
 from tests.scratch_store import ScratchStore
 from tests.store_contract.site import StoppedClock
 from tests.store_contract.writers import call, chunk, declared, until, upload
@@ -25,7 +26,7 @@ from zeh_spark.protocol.upload_format import upload_body
 from zeh_spark.publisher import create_app
 from zeh_spark.publisher.feed_calls import WORKERS
 from zeh_spark.publisher.publish_api import BODIES, QUESTIONS
-from zeh_spark.store.access import ADMIN, new_token
+from zeh_spark.store.access import ADMIN
 from zeh_spark.store.interface import FeedState
 from zeh_spark.store.problems import Problem
 from zeh_spark.testing import publish, running_publisher
@@ -66,10 +67,6 @@ class Uploads:
             each.close()
 
 
-def connected(base: str, source: str) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2])), 30, (source, 0))
-
-
 def head(name: str, length: int, token: str = "", more: str = "") -> bytes:
     who = Who()
     path = f"/orders{who.path}/uploads/{who.run}.{name}?{who.query()}"
@@ -78,12 +75,17 @@ def head(name: str, length: int, token: str = "", more: str = "") -> bytes:
     return lines.encode()
 
 
+def told(base: str, source: str, request: bytes) -> bytes:
+    """The status line of an answer."""
+    with connected(base, source) as link:
+        link.sendall(request)
+        return link.recv(12)
+
+
 def uploaded(base: str, source: str, token: str = "") -> bytes:
     """The status line of an upload that is sent whole."""
     body = upload_body(rows(1))
-    with closing(connected(base, source)) as link:
-        link.sendall(head("1.0.0", len(body), token) + body)
-        return link.recv(12)
+    return told(base, source, head("1.0.0", len(body), token) + body)
 
 
 @pytest.fixture
@@ -95,33 +97,21 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_dripping_uploads_of_one_address_leave_room_for_others(store: ScratchStore) -> None:
-    """As many uploads as there are places, none of which ends: mine is taken all the same."""
-    with running_publisher(store) as base, closing(Uploads(base, BODIES)) as dripping:
+@pytest.mark.parametrize("by", ["address", "token"])
+def test_dripping_uploads_of_one_client_leave_room_for_others(store: ScratchStore, by: str) -> None:
+    """As many uploads as there are places, none of which ends: mine is taken all the same. Behind a
+    proxy all have one address: then tokens tell clients apart.
+    """
+    theirs, mine = "", ""
+    if by == "token":
+        theirs, mine = (token_of(store, *ADMIN, name=name) for name in ("theirs", "mine"))
+    app = create_app(store, gate=Gate(store) if mine else None)
+    with running_publisher(store, app) as base, closing(Uploads(base, BODIES, theirs)) as dripping:
         until(lambda: dripping.answers(429) == BODIES - BODIES // SHARE)
 
-        assert b"HTTP/1.1 201" == uploaded(base, OTHERS)
+        assert b"HTTP/1.1 201" == uploaded(base, OURS if mine else OTHERS, mine)
         assert BODIES // SHARE == dripping.answers(100)
-        assert b"HTTP/1.1 429" == uploaded(base, OURS)
-
-
-@pytest.mark.usefixtures("hasty")
-def test_dripping_uploads_of_one_token_leave_room_for_others(store: ScratchStore) -> None:
-    """Behind a proxy all have one address: then tokens tell clients apart."""
-    texts = []
-    for name in ("theirs", "mine"):
-        text, token = new_token(name, ADMIN, store.now())
-        store.add_token(token)
-        texts.append(text)
-    theirs, mine = texts
-    with (
-        running_publisher(store, create_app(store, gate=Gate(store))) as base,
-        closing(Uploads(base, BODIES, theirs)) as dripping,
-    ):
-        until(lambda: dripping.answers(429) == BODIES - BODIES // SHARE)
-
-        assert b"HTTP/1.1 201" == uploaded(base, OURS, mine)
-        assert b"HTTP/1.1 429" == uploaded(base, OTHERS, theirs)
+        assert b"HTTP/1.1 429" == uploaded(base, OTHERS if mine else OURS, theirs)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -141,12 +131,12 @@ def test_direct_reads_of_one_address_leave_room_for_others(store: ScratchStore, 
     body = json.dumps({"n": 1, "cursors": {"0": "_first"}} if what == "plan" else {}).encode()
     with running_publisher(store) as base, ExitStack() as stack:
         while True:
-            link = stack.enter_context(closing(connected(base, OURS)))
+            link = stack.enter_context(connected(base, OURS))
             link.sendall(begin + b"100\r\nExpect: 100-continue\r\n\r\n")
             answered.append(link.recv(12))
             if answered[-1] != b"HTTP/1.1 100":
                 break
-        other = stack.enter_context(closing(connected(base, OTHERS)))
+        other = stack.enter_context(connected(base, OTHERS))
         other.sendall(begin + f"{len(body)}\r\n\r\n".encode() + body)
 
         assert b"HTTP/1.1 503" == answered[-1]
@@ -166,26 +156,15 @@ def test_questions_of_one_address_leave_room_for_others(path: str) -> None:
         with clock.held() as under_way:
             commits.start()
             assert under_way.wait(30)
-            mine = [stack.enter_context(closing(connected(base, OURS))) for _ in range(QUESTIONS)]
+            mine = [stack.enter_context(connected(base, OURS)) for _ in range(QUESTIONS)]
             for each in mine:
                 each.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             refused = QUESTIONS - QUESTIONS // SHARE
-            until(lambda: sum(map(is_answered, mine)) == refused)
-            said = [each for each in mine if is_answered(each)]
+            until(lambda: sum(not is_silent(each) for each in mine) == refused)
+            said = [each for each in mine if not is_silent(each)]
         commits.join()
         assert {b"HTTP/1.1 429"} == {each.recv(12) for each in said}
         assert {b"HTTP/1.1 200"} == {each.recv(12) for each in mine if each not in said}
-
-
-def is_answered(link: socket.socket) -> bool:
-    """Whether an answer has come so far."""
-    link.setblocking(False)
-    try:
-        return bool(link.recv(1, socket.MSG_PEEK))
-    except BlockingIOError:
-        return False
-    finally:
-        link.settimeout(30)
 
 
 def test_a_client_alone_has_most_slots() -> None:
@@ -242,11 +221,7 @@ def asking(what: str, number: int) -> bytes:
     return f"GET /slow{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
 
 
-def page(base: str, source: str) -> bytes:
-    """The status line of a page of the feed `orders`."""
-    with closing(connected(base, source)) as link:
-        link.sendall(b"GET /orders?n=2&cursor0=_first HTTP/1.1\r\nHost: x\r\n\r\n")
-        return link.recv(12)
+PAGE = b"GET /orders?n=2&cursor0=_first HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @pytest.mark.parametrize("what", ["page", "cursors", "plan"])
@@ -254,9 +229,9 @@ def test_slow_reads_of_one_address_leave_threads_for_others(held: HeldStore, wha
     """Many pages of a client that take long: other clients, and other feeds, are answered."""
     with running_publisher(held) as base, ExitStack() as stack:
         for number in range(2 * WORKERS):
-            link = stack.enter_context(closing(connected(base, OURS)))
+            link = stack.enter_context(connected(base, OURS))
             link.sendall(asking(what, number))
-        assert b"HTTP/1.1 200" == page(base, OTHERS)
+        assert b"HTTP/1.1 200" == told(base, OTHERS, PAGE)
         held.let_go.set()
 
 
@@ -264,9 +239,9 @@ def test_plans_of_all_clients_leave_threads_for_pages(held: HeldStore) -> None:
     """Streams plan all the time. Who reads page by page still gets its turn."""
     with running_publisher(held) as base, ExitStack() as stack:
         for number in range(4 * WORKERS):
-            link = stack.enter_context(closing(connected(base, f"127.0.0.{number + 10}")))
+            link = stack.enter_context(connected(base, f"127.0.0.{number + 10}"))
             link.sendall(asking("plan", number))
-        assert b"HTTP/1.1 200" == page(base, OTHERS)
+        assert b"HTTP/1.1 200" == told(base, OTHERS, PAGE)
         held.let_go.set()
 
 
@@ -275,11 +250,11 @@ def test_large_reads_are_made_one_by_one(held: HeldStore) -> None:
     others, and writes, get on between them.
     """
     with running_publisher(held) as base, ExitStack() as stack:
-        links = [stack.enter_context(closing(connected(base, OURS))) for _ in range(WORKERS)]
+        links = [stack.enter_context(connected(base, OURS)) for _ in range(WORKERS)]
         for number, link in enumerate(links):
             link.sendall(asking("large page", number))
         until(lambda: held.asked_for_slow > 0)
-        assert b"HTTP/1.1 200" == page(base, OURS)  # a small one of the same client
+        assert b"HTTP/1.1 200" == told(base, OURS, PAGE)  # a small one of the same client
         assert 1 == held.asked_for_slow
         held.let_go.set()
         assert {b"HTTP/1.1 200"} == {link.recv(12) for link in links}

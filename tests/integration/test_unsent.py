@@ -11,12 +11,13 @@ from contextlib import closing
 
 import pytest
 
+from tests.fix_publisher import connected, token_of
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
 from zeh_spark.access.gate import Gate
 from zeh_spark.network.shares import Unsent
 from zeh_spark.publisher import create_app
-from zeh_spark.store.access import ADMIN, new_token
+from zeh_spark.store.access import ADMIN
 from zeh_spark.store.problems import Problem
 from zeh_spark.testing import publish, running_publisher
 
@@ -79,24 +80,22 @@ def test_readers_that_take_nothing_hold_a_share_of_memory(full: ScratchStore) ->
 
 def test_tokens_behind_one_address_have_shares_of_memory(full: ScratchStore) -> None:
     """A reader that takes nothing does not keep out others behind the same proxy."""
-    texts = []
-    for name in ("theirs", "mine"):
-        text, token = new_token(name, ADMIN, full.now())
-        full.add_token(token)
-        texts.append(f"Authorization: Bearer {text}\r\n".encode())
+    theirs, mine = (
+        f"Authorization: Bearer {token_of(full, *ADMIN, name=name)}\r\n".encode()
+        for name in ("theirs", "mine")
+    )
     app = create_app(full, send_buffer=BUFFER, cache_bytes=0, gate=Gate(full))
     with (
         running_publisher(full, app) as base,
-        closing(Greedy(base, OURS, 40, PAGE + texts[0])) as greedy,
+        closing(Greedy(base, OURS, 40, PAGE + theirs)) as greedy,
     ):
         assert greedy.statuses()[b"503"]
-        assert 400 == len(lines(base, OURS, texts[1]))
+        assert 400 == len(lines(base, OURS, mine))
 
 
 def lines(base: str, source: str, more: bytes = b"") -> list[bytes]:
     """The events of all pages that a reader gets on one connection."""
-    port = int(base.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), 30, (source, 0)) as link:
+    with connected(base, source) as link:
         link.sendall(PAGE + more + b"Connection: close\r\n\r\n")
         said = b"".join(iter(lambda: link.recv(1 << 20), b""))
     assert said.startswith(b"HTTP/1.1 200") and said.endswith(b"0\r\n\r\n")
