@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from requests import Response
 
 from tests.cases import each_case
 from tests.fix_console import Site, Visitor, site
@@ -17,6 +18,7 @@ from zeh_spark.store.interface import NAMES_MS, Retention
 from zeh_spark.testing import publish
 
 DAY = 86_400_000
+RETENTION = "/feeds/orders/retention"
 
 
 @pytest.fixture
@@ -38,6 +40,12 @@ def hidden_fields(page: str) -> dict[str, str]:
     return {name: html.unescape(value) for name, value in found}
 
 
+def ask_for(ada: Visitor, **fields: str) -> Response:
+    """The answer to the form of a retention, which is otherwise empty."""
+    empty = {"age": "", "size": "", "readers": "", "names": "90d", "producers": ""}
+    return ada.post(RETENTION, **{**empty, **fields})
+
+
 def acts(console: Site) -> list[tuple[str, str, str, str]]:
     """Who did what in the console, the newest first."""
     found = [each for each in console.store.acts() if each.via == "console"]
@@ -50,9 +58,7 @@ def test_a_cursor_set_is_deleted_after_a_question(console, ada):
     asked = ada.get(path + query)
     before = [each.name for each in console.store.cursor_sets("orders")]
     done = ada.post(path, at=path + query)
-    again = ada.send(
-        path, dict(re.findall(r'type="hidden" name="(\w+)" value="(.*?)"', asked.text))
-    )
+    again = ada.send(path, hidden_fields(asked.text))
 
     assert (linked, asked.status_code, before) == (True, 200, ["ware/house"])
     assert done.headers["Location"] == "/console/feeds/orders?done=cursor-set"
@@ -63,52 +69,34 @@ def test_a_cursor_set_is_deleted_after_a_question(console, ada):
 
 def test_retention_is_changed_after_it_was_shown_what_that_removes(console, ada):
     console.clock.behind = -2.0 * 86_400  # two days later
-    path = "/feeds/orders/retention"
-    shown = ada.post(path, age="1d", size="10g", readers="", names="30d", producers="")
-    assert (shown.status_code, "10 events" in shown.text) == (200, True)
+    shown = ask_for(ada, age="1d", size="10g", names="30d")
+    assert shown.status_code == 200
+    assert [each in shown.text for each in ("10 events", "the newest 10 GiB")] == [True, True]
     assert console.store.retention("orders") == Retention()
-    hidden = hidden_fields(shown.text)
 
-    done = ada.send(path, hidden)
+    done = ada.send(RETENTION, hidden_fields(shown.text))
 
     assert done.headers["Location"] == "/console/feeds/orders?done=retention"
     assert console.store.retention("orders") == Retention(DAY, 10 << 30, (), 30 * DAY)
     assert acts(console) == [("ada", "set-retention", "orders", "")]
 
 
-def test_a_retention_that_somebody_changed_meanwhile_is_confirmed_again(console, ada):
-    """I never confirm a change other than the one that I was shown."""
-    path = "/feeds/orders/retention"
-    shown = ada.post(path, age="90d", size="", readers="", names="90d", producers="")
-    hidden = hidden_fields(shown.text)
-    console.store.set_retention("orders", Retention(bytes=1 << 20))
-
-    answer = ada.send(path, hidden)
-
-    assert (answer.status_code, "the newest 1 MiB" in answer.text) == (200, True)
-    assert console.store.retention("orders") == Retention(bytes=1 << 20)
-
-
 def test_a_field_that_is_wrong_is_named_and_kept(console, ada):
-    answer = ada.post(
-        "/feeds/orders/retention", age="soon", size="1g", readers="a b", names="90d", producers=""
-    )
+    answer = ask_for(ada, age="soon", size="1g", readers="a b")
 
     assert answer.status_code == 400
     assert ("Age: &#39;soon&#39;" in answer.text, 'value="soon"' in answer.text) == (True, True)
     assert acts(console) == []
 
 
-def test_a_small_difference_is_a_change(console, ada):
-    """What is shown and compared is not rounded."""
+def test_a_retention_that_somebody_changed_meanwhile_is_confirmed_again(console, ada):
+    """I never confirm a change other than the one that I was shown: nothing is rounded."""
     hour = DAY // 24
     console.store.set_retention("orders", Retention(47 * hour))
-    shown = ada.post(
-        "/feeds/orders/retention", age="30h", size="", readers="", names="90d", producers=""
-    )
+    shown = ask_for(ada, age="30h")
     console.store.set_retention("orders", Retention(26 * hour))
 
-    answer = ada.send("/feeds/orders/retention", hidden_fields(shown.text))
+    answer = ada.send(RETENTION, hidden_fields(shown.text))
 
     assert ("younger than 47 h" in shown.text, "younger than 30 h" in shown.text) == (True, True)
     assert (answer.status_code, "younger than 26 h" in answer.text) == (200, True)
@@ -116,9 +104,7 @@ def test_a_small_difference_is_a_change(console, ada):
 
 
 def test_the_same_retention_is_no_change(console, ada):
-    answer = ada.post(
-        "/feeds/orders/retention", age="", size="", readers="", names="90d", producers=""
-    )
+    answer = ask_for(ada)
 
     assert answer.headers["Location"] == "/console/feeds/orders?done=same"
     assert acts(console) == []
@@ -185,7 +171,7 @@ def test_the_changes_of_commands_and_of_the_console_are_listed_together(console,
 PATHS = (
     "/feeds/orders/delete-cursor-set",
     "/feeds/orders/producers/test/delete",
-    "/feeds/orders/retention",
+    RETENTION,
 )
 
 
@@ -212,18 +198,20 @@ def test_a_change_needs_the_key_of_its_session(console, ada):
     assert acts(console) == []
 
 
-def test_without_tokens_nobody_changes_anything():
+def test_without_tokens_nobody_signs_in_or_changes_anything():
     """Whoever is on this machine need not be who may open the store."""
     with site(tokens=False) as found:
         found.store.create("orders", 1)
         found.store.save_cursors("orders", "ledger", 1, {0: "0.00000000"})
         visitor = Visitor(found)
+        overview = visitor.get()
         (key,) = set(re.findall(r'form_key" value="(\w+)"', visitor.get("/sign-in").text))
 
         answer = visitor.send(
             "/feeds/orders/delete-cursor-set", {"form_key": key, "name": "ledger"}
         )
 
+        assert (overview.status_code, "No tokens: reads only" in overview.text) == (200, True)
         assert (answer.status_code, "token create NAME --admin" in answer.text) == (403, True)
         assert "/delete-cursor-set" not in visitor.get("/feeds/orders").text
         assert acts(found) == []

@@ -12,11 +12,12 @@ from urllib.parse import quote
 import pytest
 import requests
 
+from tests.fix_publisher import token_of
 from tests.postgresql import Server
 from tests.scratch_store import ScratchStore
 from zeh_spark.access.gate import Gate
 from zeh_spark.publisher import create_app, open_store
-from zeh_spark.store.access import ADMIN, new_token
+from zeh_spark.store.access import ADMIN
 from zeh_spark.testing import running_publisher
 
 CAMPAIGN = os.environ.get("HYPOTHESIS_PROFILE") == "campaign"
@@ -69,8 +70,7 @@ def visited(postgresql_server: Server) -> Iterator[Visited]:
     url = postgresql_server.url(postgresql_server.create_database())
     with closing(open_store(url)) as store, requests.Session() as session:
         store.create("orders", 2)
-        text, token = new_token("ada", ADMIN, store.now())
-        store.add_token(token)
+        text = token_of(store, *ADMIN, name="ada")
         session.headers.update({"Accept": "text/html", "Authorization": f"Bearer {text}"})
         app = create_app(store, gate=Gate(store), console=True)
         with running_publisher(store, app) as base:
