@@ -17,9 +17,7 @@ from tests.fix_sink import Watched, remedy
 from tests.scratch_store import ScratchStore
 from zeh_spark.client.following import follow
 from zeh_spark.client.publish_client import BatchCall, TaskDone
-from zeh_spark.errors import (
-    PublishError,
-)
+from zeh_spark.errors import PublishError
 from zeh_spark.protocol.dead_letters import letters
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.row_layout import RowLayout
@@ -92,6 +90,15 @@ class Two:
     def letters(self) -> list[dict[str, Any]]:
         return letters_of(direct(self.dead, "dead"))
 
+    def repaired_letter(self, data: str = "2", **headers: str | None) -> bytes:
+        """The one dead letter, repaired, with other headers; None takes one away."""
+        (line,) = _lines(direct(self.dead, "dead"), whole=True)
+        letter = json.loads(line)
+        letter["data"]["row"]["data"] = data
+        named = {**letter["headers"], **{f"zeh-{name}": each for name, each in headers.items()}}
+        letter["headers"] = {name: each for name, each in named.items() if each is not None}
+        return json.dumps(letter).encode()
+
     def batches(self, url: str) -> list[tuple[int, int]]:
         """Numbers and events of the batches that are published there, oldest first."""
         answer = requests.get(f"{url}/producers/p/batches?limit=1000", timeout=10).json()
@@ -109,14 +116,16 @@ def direct(gateway: Watched, feed: str) -> str:
 
 def letters_of(url: str) -> list[dict[str, Any]]:
     """What a dead-letter feed holds, with parts put together."""
-    pages = follow(url, "_first", {}, whole=True, endless=False)
-    found = letters(line for page in pages for line in page)
-    return [json.loads(each.whole)["data"] for each in found]
+    return [json.loads(each.whole)["data"] for each in letters(_lines(url, whole=True))]
 
 
 def events(gateway: Watched, feed: str) -> list[Any]:
-    pages = follow(direct(gateway, feed), "_first", {}, whole=False, endless=False)
-    return [json.loads(line) for page in pages for line in page]
+    return [json.loads(line) for line in _lines(direct(gateway, feed), whole=False)]
+
+
+def _lines(url: str, whole: bool) -> Iterator[bytes]:
+    for page in follow(url, "_first", {}, whole=whole, endless=False):
+        yield from page
 
 
 @pytest.fixture

@@ -8,22 +8,14 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from typing import Any
 
 import pytest
 
-from tests.fix_dead_letters import QUERY, TEXT, Two, direct, events, frame, served
+from tests.fix_dead_letters import QUERY, TEXT, Two, events, frame, served
 from tests.fix_log_texts import check_documented
 from tests.fix_sink import lost, remedy
-from zeh_spark.cli import dead_letter_replay
-from zeh_spark.client.following import follow
 from zeh_spark.client.publish_client import BatchCall, TaskDone
-from zeh_spark.errors import (
-    OutcomeUnknownError,
-    PublishError,
-    UnavailableError,
-)
-from zeh_spark.protocol.dead_letters import letters
+from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.writer import StreamWriter, stage
 
@@ -33,49 +25,53 @@ GOOD, BAD = '{"i":1}', '{"i":'
 # Two feeds, two commits
 
 
-def test_rows_that_can_be_published_are(two: Two) -> None:
-    """The others are on the other feed, with their reasons; both in one batch of one number."""
+def test_rows_that_can_be_published_are(two):
+    """The others are on the other feed, with their reasons; both in one batch of one number. A
+    number that is missing says that the feed was restored, so batches without dead letters are
+    committed there, too.
+    """
     two.publish(0, [GOOD, BAD, GOOD], [BAD, GOOD])
-
-    assert [GOOD] * 3 == two.events()
-    assert [{"data": BAD}] * 2 == [each["row"] for each in two.letters()]
-    assert [(0, 3)] == two.batches(two.url)
-    assert [(0, 2)] == two.batches(two.dead_url)
-
-
-def test_batches_without_dead_letters_are_committed_too(two: Two) -> None:
-    """A number that is missing says that the feed was restored; so none may be missing."""
-    for number in range(3):
+    for number in (1, 2):
         two.publish(number, [GOOD])
 
-    assert [(0, 0), (1, 0), (2, 0)] == two.batches(two.dead_url)
+    assert [GOOD] * 5 == two.events()
+    assert [{"data": BAD}] * 2 == [each["row"] for each in two.letters()]
+    assert [(0, 3), (1, 1), (2, 1)] == two.batches(two.url)
+    assert [(0, 2), (1, 0), (2, 0)] == two.batches(two.dead_url)
 
 
-def test_dead_letters_are_committed_first(two: Two) -> None:
-    """A commit of the rows is the end of the batch; nothing is left to do that might be lost."""
-    two.main.once("POST .*/commit", before=lost)
+def test_what_is_committed_is_not_sent_again(two):
+    """Of dead letters, too, a task only counts what it has."""
+    two.publish(0, [GOOD, BAD])
+    sent = two.dead.count("PUT ")
 
-    with pytest.raises(UnavailableError, match="/orders"):
+    two.publish(0, [GOOD, BAD])
+
+    assert (1, 1) == (sent, two.dead.count("PUT "))
+
+
+@pytest.mark.parametrize(
+    ("lost_at", "feed", "there"),
+    [("main", "/orders", [{"data": BAD}]), ("dead", "/dead", [])],
+    ids=["the rows", "the dead letters"],
+)
+def test_dead_letters_are_committed_first(two, lost_at, feed, there):
+    """A commit of the rows is the end of the batch; nothing is left to do that might be lost. Where
+    the feed of the dead letters cannot be reached, the batch waits.
+    """
+    getattr(two, lost_at).once("POST .*/commit", before=lost)
+
+    with pytest.raises(UnavailableError, match=feed):
         two.publish(0, [GOOD, BAD])
 
-    assert ([], [{"data": BAD}]) == (two.events(), [each["row"] for each in two.letters()])
+    assert ([], there) == (two.events(), [each["row"] for each in two.letters()])
+    assert bool(there) == bool(two.main.count("POST .*/commit"))
     two.publish(0, [BAD], [GOOD])
     assert ([GOOD], [{"data": BAD}]) == (two.events(), [each["row"] for each in two.letters()])
 
 
-def test_without_its_dead_letters_a_batch_is_not_published(two: Two) -> None:
-    """Where their feed cannot be reached, the batch waits."""
-    two.dead.once("POST .*/commit", before=lost)
-
-    with pytest.raises(UnavailableError, match="/dead"):
-        two.publish(0, [GOOD, BAD])
-
-    assert ([], []) == (two.events(), two.letters())
-    assert 0 == two.main.count("POST .*/commit")
-
-
 @pytest.mark.parametrize("feed", ["main", "dead"])
-def test_a_batch_that_comes_again_adds_nothing(feed: str, two: Two) -> None:
+def test_a_batch_that_comes_again_adds_nothing(feed, two):
     """In other tasks, and when the answer to either commit was lost."""
     getattr(two, feed).once("POST .*/commit", after=lost)
     with pytest.raises(UnavailableError):
@@ -88,17 +84,7 @@ def test_a_batch_that_comes_again_adds_nothing(feed: str, two: Two) -> None:
     assert (1, 2) == (len(two.events()), len(two.letters()))
 
 
-def test_what_is_committed_is_not_sent_again(two: Two) -> None:
-    """Of dead letters, too, a task only counts what it has."""
-    two.publish(0, [GOOD, BAD])
-    sent = two.dead.count("PUT ")
-
-    two.publish(0, [GOOD, BAD])
-
-    assert (1, 1) == (sent, two.dead.count("PUT "))
-
-
-def test_an_abort_lets_go_of_both(two: Two) -> None:
+def test_an_abort_lets_go_of_both(two):
     """Nothing that was staged stays."""
     staged = two.staged(0, [GOOD, BAD])
 
@@ -109,7 +95,7 @@ def test_an_abort_lets_go_of_both(two: Two) -> None:
         two.commit(0, staged)
 
 
-def test_a_nameless_batch_says_which_commit_is_not_known(two: Two) -> None:
+def test_a_nameless_batch_says_which_commit_is_not_known(two):
     """batchId=none: dead letters may be there, rows are not."""
     options = two.options()
     batch = BatchCall("p#x", "batch", "run", 0, repeatable=False)
@@ -125,7 +111,7 @@ def test_a_nameless_batch_says_which_commit_is_not_known(two: Two) -> None:
 # A row that is long
 
 
-def test_a_row_of_several_megabytes_is_kept(two: Two) -> None:
+def test_a_row_of_several_megabytes_is_kept(two):
     """In parts, in order, in one partition; read again it is what it was, to the byte."""
     text = json.dumps({"é": "😀\n\"'" * 500_000}, ensure_ascii=False)
 
@@ -142,7 +128,7 @@ def test_a_row_of_several_megabytes_is_kept(two: Two) -> None:
 # Refusals name their feed, and what they advise works
 
 
-def test_a_new_dead_letter_feed_on_an_old_query_is_explained(two: Two) -> None:
+def test_a_new_dead_letter_feed_on_an_old_query_is_explained(two):
     """It has a gap, for it has nothing yet; the error says so, and how to continue."""
     options = sink_options({"url": two.url, "producerId": "p"}, streaming=True)
     for number in range(2):
@@ -151,20 +137,19 @@ def test_a_new_dead_letter_feed_on_an_old_query_is_explained(two: Two) -> None:
         StreamWriter(options, TEXT).commit(staged, number)
 
     said = two.refused(2, [GOOD, BAD])
-    two.publish(2, [GOOD, BAD], **remedy(said))
-    two.publish(3, [BAD], **remedy(said))
+    for number in (2, 3):
+        two.publish(number, [GOOD, BAD], **remedy(said))
 
     assert said.startswith(
         "[ZEH_BATCH_GAP] the dead-letter feed, which has nothing of this producer yet (is "
-        "'deadLetterUrl' new?): "
-        f"{two.dead_url} answered 409 batch-gap"
+        f"'deadLetterUrl' new?): {two.dead_url} answered 409 batch-gap"
     )
     assert {"deadLetterAcceptGap": f"{QUERY}@-1:2"} == remedy(said)
     assert [(2, 1), (3, 1)] == two.batches(two.dead_url)
     assert [0, 1, 2, 3] == [number for number, _ in two.batches(two.url)]
 
 
-def test_a_dead_letter_feed_that_was_restored_is_noticed(two: Two) -> None:
+def test_a_dead_letter_feed_that_was_restored_is_noticed(two):
     """It alone lacks batches; the remedy is for it alone."""
     for number in range(3):
         two.publish(number, [GOOD, BAD])
@@ -181,29 +166,33 @@ def test_a_dead_letter_feed_that_was_restored_is_noticed(two: Two) -> None:
         assert [(0, 1), (1, 1), (3, 1)] == after.batches(after.dead_url)
 
 
-def test_feeds_that_lack_different_batches_make_progress(two: Two) -> None:
-    """Each was restored to another state: two overrides, one after the other as they are told."""
+def overridden(two: Two, number: int) -> dict[str, str]:
+    """The overrides with which a batch is published, one after the other as they are told."""
+    overrides: dict[str, str] = {}
+    for _ in range(2):
+        overrides |= remedy(two.refused(number, [GOOD, BAD], **overrides))
+    two.publish(number, [GOOD, BAD], **overrides)
+    return overrides
+
+
+def test_feeds_that_lack_different_batches_make_progress(two):
+    """Each was restored to another state."""
     for number in range(2):
         two.publish(number, [GOOD, BAD])
     with served("orders") as main, served("dead") as dead:
-        Two(main, dead).publish(0, [GOOD, BAD])
         both_lag = Two(main, dead)
+        both_lag.publish(0, [GOOD, BAD])
         both_lag.but(main=two.main).publish(1, [GOOD, BAD])
-
-        overrides: dict[str, str] = {}
-        for _ in range(2):
-            overrides |= remedy(both_lag.refused(3, [GOOD, BAD], **overrides))
-        both_lag.publish(3, [GOOD, BAD], **overrides)
 
         assert {
             "acceptGap": f"{QUERY}@0:3",
             "deadLetterAcceptGap": f"{QUERY}@1:3",
-        } == overrides
+        } == overridden(both_lag, 3)
         assert [0, 3] == [number for number, _ in both_lag.batches(both_lag.url)]
         assert [0, 1, 3] == [number for number, _ in both_lag.batches(both_lag.dead_url)]
 
 
-def test_a_new_checkpoint_continues_on_both_feeds(two: Two) -> None:
+def test_a_new_checkpoint_continues_on_both_feeds(two):
     """Both are in the same state, so one remedy is enough."""
     two.publish(0, [GOOD, BAD])
     new = two.but(query=str(uuid.uuid4()))
@@ -215,7 +204,7 @@ def test_a_new_checkpoint_continues_on_both_feeds(two: Two) -> None:
     assert (3, 2) == (len(two.events()), len(two.letters()))
 
 
-def test_a_checkpoint_that_is_lost_between_the_commits_continues(two: Two) -> None:
+def test_a_checkpoint_that_is_lost_between_the_commits_continues(two):
     """The dead-letter feed is a batch ahead, so each feed has a remedy of its own."""
     two.publish(0, [GOOD])
     two.main.once("POST .*/batches/1/commit", before=lost)
@@ -223,19 +212,14 @@ def test_a_checkpoint_that_is_lost_between_the_commits_continues(two: Two) -> No
         two.publish(1, [GOOD, BAD])
     new = two.but(query=str(uuid.uuid4()))
 
-    overrides: dict[str, str] = {}
-    for _ in range(2):
-        overrides |= remedy(new.refused(0, [GOOD, BAD], **overrides))
-    new.publish(0, [GOOD, BAD], **overrides)
-
     assert {
         "replaceIncarnation": f"{QUERY}@0:{new.query}",
         "deadLetterReplaceIncarnation": f"{QUERY}@1:{new.query}",
-    } == overrides
+    } == overridden(new, 0)
     assert (2, 2) == (len(two.events()), len(two.letters()))
 
 
-def test_other_dead_letters_in_a_batch_that_comes_again_are_refused(two: Two, caplog: Any) -> None:
+def test_other_dead_letters_in_a_batch_that_comes_again_are_refused(two, caplog):
     """The dead-letter feed has others; those that came first can be kept there."""
     two.main.once("POST .*/commit", before=lost)
     with pytest.raises(UnavailableError):
@@ -255,7 +239,7 @@ def test_other_dead_letters_in_a_batch_that_comes_again_are_refused(two: Two, ca
     )
 
 
-def test_dead_letters_wait_until_the_feed_has_admitted_their_batch(two: Two) -> None:
+def test_dead_letters_wait_until_the_feed_has_admitted_their_batch(two):
     """Also where no row of it can be published, so that nothing else asks the feed."""
     two.publish(0, [GOOD])
     new = two.but(query=str(uuid.uuid4()))
@@ -269,7 +253,7 @@ def test_dead_letters_wait_until_the_feed_has_admitted_their_batch(two: Two) -> 
     assert [(0, 1), (1, 0)] == two.batches(two.url)
 
 
-def test_other_rows_in_a_batch_that_comes_again_are_refused(two: Two, caplog: Any) -> None:
+def test_other_rows_in_a_batch_that_comes_again_are_refused(two, caplog):
     """With the same dead letters: it is the rows' feed that says so. Those that are dropped in the
     end are told, too.
     """
@@ -284,23 +268,3 @@ def test_other_rows_in_a_batch_that_comes_again_are_refused(two: Two, caplog: An
     assert f"batch 0 of producer p in {two.url}: keepFirst keeps the 1 event" in caplog.text
     assert "the 1 event given now" in caplog.text and "was dropped" in caplog.text
     check_documented(caplog.records, "published under this name")
-
-
-def test_a_dead_letter_whose_outcome_is_unknown_is_told_by_its_line(two: Two) -> None:
-    """The next call finds out; none is published twice."""
-    two.publish(0, ["1", BAD])
-    pages = follow(direct(two.dead, "dead"), "_first", {}, whole=True, endless=False)
-    (letter,) = (json.loads(line) for page in pages for line in page)
-    letter["data"]["row"]["data"] = "2"
-    given = dead_letter_replay.repaired(letters([json.dumps(letter).encode()]), 2)
-    two.main.once("POST .*/commit", before=lost)
-
-    with pytest.raises(
-        UnavailableError, match="not known whether the dead letter of line 1 was published"
-    ) as told:
-        list(dead_letter_replay.replay(two.url, given, retryTimeout="0"))
-
-    assert str(told.value).endswith("Give the same dead letters again; none is published twice.")
-    done = [each.outcome.value for each in dead_letter_replay.replay(two.url, given)]
-    assert done in (["published"], ["published before"])
-    assert 2 == len(two.events())
