@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+
 import pytest
 
+from tests.fix_middlemen import Fate, Gateway, passed
 from tests.fix_publisher import Publisher
+from tests.fix_raw_server import Answer, Request
 from zeh_spark.errors import PublishError
 from zeh_spark.publish import Producer, Receipt
 
@@ -12,6 +17,14 @@ from zeh_spark.publish import Producer, Receipt
 @pytest.fixture
 def till(publisher: Publisher) -> Producer:
     return Producer(publisher.url, "till-7")
+
+
+@pytest.fixture
+def far(gateway: Gateway) -> Producer:
+    """One behind the gateway, without patience, that has asked how far it is."""
+    producer = Producer(f"{gateway.address}/orders", "till-7", retryTimeout="1ms")
+    assert -1 == producer.last.batch
+    return producer
 
 
 def published(producer: Producer, *events: object, name: str | None = None) -> Receipt:
@@ -25,3 +38,17 @@ def refusal(producer: Producer, *events: object, name: str | None = None) -> str
     with pytest.raises(PublishError) as raised:
         published(producer, *events, name=name)
     return raised.value.problem
+
+
+def large(count: int) -> list[str]:
+    """Events that hardly compress, of 60 kB: of 150 there are several uploads."""
+    return [json.dumps(os.urandom(30_000).hex()) for _ in range(count)]
+
+
+def by_method(**fates: Fate) -> Fate:
+    """A fate for each method, POST for commits and PUT for uploads; the rest passes."""
+
+    def fate(gateway: Gateway, request: Request) -> Answer:
+        return fates.get(request.method, passed)(gateway, request)
+
+    return fate

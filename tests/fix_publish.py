@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -15,7 +16,7 @@ import requests
 from tests.fix_publisher import Publisher
 from zeh_spark.client.publish_client import BatchCall, PublishClient, Receipt, TaskDone
 from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk, lines_of, upload_body
-from zeh_spark.publisher import Store
+from zeh_spark.publisher import Store, open_store
 
 PROBLEM = "urn:zeroeventhub:problem:"
 
@@ -23,13 +24,8 @@ PROBLEM = "urn:zeroeventhub:problem:"
 def rows(*data: object, partition: int = 0) -> list[StagedChunk]:
     """Events as the chunks of a task."""
     chunker = Chunker()
-    full = [
-        chunk
-        for each in data
-        for chunk in chunker.add(
-            partition, {}, each if isinstance(each, bytes) else msgspec.json.encode(each)
-        )
-    ]
+    lines = [each if isinstance(each, bytes) else msgspec.json.encode(each) for each in data]
+    full = [chunk for line in lines for chunk in chunker.add(partition, {}, line)]
     return [*full, *chunker.close()]
 
 
@@ -153,15 +149,31 @@ def publish_batch(
 @pytest.fixture
 def caller(publisher: Publisher) -> Iterator[Caller]:
     """To the feed `orders` of the test's publisher."""
-    with contextlib.closing(Caller(publisher.url)) as caller:
+    with closing(Caller(publisher.url)) as caller:
         yield caller
+
+
+@pytest.fixture(scope="module")
+def quiet_caller(quiet_publisher: Publisher) -> Iterator[Caller]:
+    """To a publisher for all tests of a module that publish nothing."""
+    with closing(Caller(quiet_publisher.url)) as caller:
+        yield caller
+
+
+@pytest.fixture
+def store_file(tmp_path: Path) -> Path:
+    """A store with the feed `orders`, which nobody serves yet."""
+    file = tmp_path / "feeds.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 2)
+    return file
 
 
 @pytest.fixture
 def call_feed() -> Iterator[Callable[[str], Caller]]:
     """To a feed elsewhere, by its URL."""
-    with contextlib.ExitStack() as stack:
-        yield lambda url: stack.enter_context(contextlib.closing(Caller(url)))
+    with ExitStack() as stack:
+        yield lambda url: stack.enter_context(closing(Caller(url)))
 
 
 def events_of(store: Store, feed: str = "orders", producer: str | None = None) -> list[bytes]:
@@ -169,12 +181,13 @@ def events_of(store: Store, feed: str = "orders", producer: str | None = None) -
     state = store.feed(feed)
     found = store.chunks(feed, dict.fromkeys(range(state.partitions), 0), state.head, 1 << 40)
     blobs = [each.blob for each in found if producer in (None, each.producer)]
-    lines = [
-        line
-        for begin in range(0, len(blobs), 200)
-        for frame in store.frames(blobs[begin : begin + 200])
-        for line in lines_of(frame).split(b"\n")[:-1]
-    ]
+    parts = [blobs[begin : begin + 200] for begin in range(0, len(blobs), 200)]
+    return data_in(frame for part in parts for frame in store.frames(part))
+
+
+def data_in(frames: Iterable[bytes]) -> list[bytes]:
+    """The data of the events in the frames of chunks."""
+    lines = [line for frame in frames for line in lines_of(frame).split(b"\n")[:-1]]
     return [line.split(b'"data":', 1)[1][:-1] for line in lines]
 
 

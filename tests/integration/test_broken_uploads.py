@@ -5,26 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator
-from contextlib import closing
 
 import msgspec
 import pytest
 import requests
 import zstandard
 
-from tests.fix_publish import Caller, Who, rows
-from tests.fix_publisher import Publisher
+from tests.fix_publish import Who, rows
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.protocol.upload_format import CHUNK_EVENTS, LINE_BYTES, Chunker, upload_body
 from zeh_spark.protocol.wire import MAX_DEPTH
-
-
-@pytest.fixture(scope="module")
-def quiet_caller(quiet_publisher: Publisher) -> Iterator[Caller]:
-    """To a publisher that takes nothing of what it is sent."""
-    with closing(Caller(quiet_publisher.url)) as caller:
-        yield caller
 
 
 def frame(lines: bytes, *, size: bool = True) -> bytes:
@@ -121,21 +111,18 @@ BODIES = {
 
 
 @pytest.mark.parametrize("kind", BODIES)
-def test_broken_upload_is_named(quiet_caller: Caller, kind: str) -> None:
+def test_broken_upload_is_named(quiet_caller, kind):
     """What readers could not read is refused at the door, with chunk, line and reason."""
     body, said = BODIES[kind]
     replies = [quiet_caller.upload(Who(), body) for _ in range(2)]
     assert [(422, "invalid-upload")] * 2 == [each.short for each in replies]
-    for each in replies:
-        del each.document["requestId"]
-    assert replies[0].document == replies[1].document
-    assert re.search(said, replies[0].document["detail"], re.DOTALL)
+    one, again = ({**each.document, "requestId": None} for each in replies)
+    assert one == again
+    assert re.search(said, one["detail"], re.DOTALL)
 
 
 @pytest.mark.parametrize("headers", ["_all", "a", ""])
-def test_deepest_event_is_served_to_everybody(
-    publisher: Publisher, caller: Caller, headers: str
-) -> None:
+def test_deepest_event_is_served_to_everybody(publisher, caller, headers):
     """What was taken can be read, whatever I ask for, and also where answers are packed."""
     data = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
     chunker = Chunker()
@@ -149,19 +136,20 @@ def test_deepest_event_is_served_to_everybody(
     assert [data.decode()] == batch.column(0).to_pylist()
 
 
-def test_broken_chunk_is_named_among_right_ones(quiet_caller: Caller) -> None:
+def test_broken_chunk_is_named_among_right_ones(quiet_caller):
     """Chunk and line are also members, for programs."""
-    frames = [frame(GOOD), frame(GOOD * 3), frame(GOOD + line(data=b"null"))]
+    texts = [GOOD, GOOD * 3, GOOD + line(data=b"null")]
+    frames = [frame(each) for each in texts]
     index = [
-        {"partition": 0, "events": events, "size": events * len(GOOD) + more, "bytes": len(packed)}
-        for events, more, packed in zip((1, 3, 2), (0, 0, 3), frames, strict=True)
+        {"partition": 0, "events": text.count(b"\n"), "size": len(text), "bytes": len(packed)}
+        for text, packed in zip(texts, frames, strict=True)
     ]
     body = msgspec.json.encode(index) + b"\n" + b"".join(frames)
     document = quiet_caller.upload(Who(), body).document
     assert (2, 1) == (document["chunk"], document["line"])
 
 
-def test_broken_upload_leaves_nothing(publisher: Publisher, caller: Caller) -> None:
+def test_broken_upload_leaves_nothing(publisher, caller):
     """A batch with a chunk that was refused cannot be committed without it, and
     uses no number (EH-06).
     """
@@ -183,7 +171,7 @@ def test_broken_upload_leaves_nothing(publisher: Publisher, caller: Caller) -> N
         ("sha-256=:AAA:", 422),
     ],
 )
-def test_changed_body_is_noticed_by_its_digest(caller: Caller, digest: str, status: int) -> None:
+def test_changed_body_is_noticed_by_its_digest(caller, digest, status):
     """A proxy that changes bytes is found out at once (RFC 9530)."""
     body = upload_body(rows(1))
     right, wrong = (
@@ -196,7 +184,7 @@ def test_changed_body_is_noticed_by_its_digest(caller: Caller, digest: str, stat
 @pytest.mark.parametrize(
     "name", ["r1.0.0", "r1.0.0.0.0.x", "r1.-1.0.0", "r1.0.0.2147483648", ".0.0.0", "r 1.0.0.0"]
 )
-def test_bad_name_of_an_upload_is_named(quiet_caller: Caller, name: str) -> None:
+def test_bad_name_of_an_upload_is_named(quiet_caller, name):
     """A typing error says what is allowed."""
     reply = quiet_caller.call("PUT", f"{Who().path}/uploads/{name}", Who().query(), b"")
     assert 400 == reply.status

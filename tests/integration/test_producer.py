@@ -4,22 +4,15 @@ case a clear word about what was published.
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.fix_middlemen import Gateway
-from tests.fix_producer import published, refusal
-from tests.fix_publish import Caller, Who, events_of
-from tests.fix_publisher import Publisher
-from zeh_spark.errors import (
-    OptionError,
-    PublishError,
-    RowError,
-)
+from tests.fix_producer import large, published, refusal
+from tests.fix_publish import Who, events_of
+from zeh_spark.errors import OptionError, PublishError, RowError
 from zeh_spark.protocol import partitioning
 from zeh_spark.publish import Producer
 
@@ -29,9 +22,7 @@ pytestmark = pytest.mark.usefixtures("impatient")
 # What is published
 
 
-def test_batch_is_there_with_its_receipt_when_the_block_ends(
-    publisher: Publisher, till: Producer
-) -> None:
+def test_batch_is_there_with_its_receipt_when_the_block_ends(publisher, till):
     """I add events as I have them, and learn where they stand."""
     with till.batch() as batch:
         batch.add({"order": 17}, key="c-4", headers={"type": "placed", "zeh-x": "dropped"})
@@ -39,26 +30,27 @@ def test_batch_is_there_with_its_receipt_when_the_block_ends(
         batch.add(b"[19]", partition=1)
         assert [] == events_of(publisher.store)
     lines = publisher.get("n=2&cursor0=_first&cursor1=_first&headers=_all").lines
-    found = [(each["partition"], each["data"], each["headers"]) for each in lines if "data" in each]
-    bare = [
-        (partition, data, {k: v for k, v in headers.items() if not k.startswith("zeh-")})
-        for partition, data, headers in found
+    events = [each for each in lines if "data" in each]
+    own = [
+        {name: value for name, value in each["headers"].items() if not name.startswith("zeh-")}
+        for each in events
     ]
+    found = [(e["partition"], e["data"], headers) for e, headers in zip(events, own, strict=True)]
     of_key = partitioning.partition_of("c-4", 2)
     expected = [(of_key, {"order": 17}, {"type": "placed"}), (1, {"order": 18}, {}), (1, [19], {})]
-    assert sorted(expected, key=str) == sorted(bare, key=str)
+    assert sorted(expected, key=str) == sorted(found, key=str)
     receipt = batch.receipt
     assert ("committed", 0, 3) == (receipt.status, receipt.batch, receipt.events)
     assert 3 == sum(each.last - each.first + 1 for each in receipt.ranges)
     assert receipt == pickle.loads(pickle.dumps(receipt))
 
 
-def test_nothing_is_published_if_the_block_raises(publisher: Publisher, gateway: Gateway) -> None:
+def test_nothing_is_published_if_the_block_raises(publisher, gateway):
     """My program's own errors leave nothing behind, not even uploads."""
     producer = Producer(f"{gateway.address}/orders", "till-7")
     with pytest.raises(ZeroDivisionError), producer.batch() as batch:
-        for _ in range(200):
-            batch.add(json.dumps(os.urandom(30_000).hex()))
+        for event in large(200):
+            batch.add(event)
         raise ZeroDivisionError
     methods = [each.method for each in gateway.requests]
     assert (True, "DELETE") == ("PUT" in methods, methods[-1])
@@ -66,20 +58,18 @@ def test_nothing_is_published_if_the_block_raises(publisher: Publisher, gateway:
     assert ([], 0) == (events_of(publisher.store), published(producer, 1).batch)
 
 
-def test_uploads_go_out_while_events_are_added(gateway: Gateway) -> None:
+def test_uploads_go_out_while_events_are_added(gateway):
     """The memory of my service does not grow with a batch."""
     producer = Producer(f"{gateway.address}/orders", "till-7")
     with producer.batch() as batch:
-        for _ in range(800):
-            batch.add(json.dumps(os.urandom(30_000).hex()))
+        for event in large(800):
+            batch.add(event)
         sent = [len(each.raw) for each in gateway.requests if each.method == "PUT"]
     assert len(sent) >= 3 and max(sent) < 6 << 20
     assert 800 == batch.receipt.events
 
 
-def test_events_that_may_go_anywhere_reach_all_partitions(
-    publisher: Publisher, till: Producer
-) -> None:
+def test_events_that_may_go_anywhere_reach_all_partitions(publisher, till):
     """They fill chunks one after the other, and small batches begin with different partitions."""
     partitions = {each.partition for number in range(20) for each in published(till, number).ranges}
     large = published(till, *range(3000))
@@ -100,9 +90,7 @@ def test_events_that_may_go_anywhere_reach_all_partitions(
         (1, {"headers": {"a": "\ud800"}}, "surrogates not allowed"),
     ],
 )  # fmt: skip
-def test_event_that_cannot_be_published_is_named(
-    publisher: Publisher, till: Producer, data: object, place: dict[str, object], reason: str
-) -> None:
+def test_event_that_cannot_be_published_is_named(publisher, till, data, place, reason):
     """I see which one, and why, and nothing of the batch is published."""
     with pytest.raises(RowError, match=reason) as raised, till.batch() as batch:
         batch.add(1)
@@ -114,9 +102,7 @@ def test_event_that_cannot_be_published_is_named(
         _ = batch.receipt
 
 
-def test_who_catches_the_error_continues_without_that_event(
-    publisher: Publisher, till: Producer
-) -> None:
+def test_who_catches_the_error_continues_without_that_event(publisher, till):
     """I may count bad events instead, inside the block."""
     with till.batch() as batch:
         for data in (1, None, 3):
@@ -127,34 +113,30 @@ def test_who_catches_the_error_continues_without_that_event(
     assert (1, 2, [b"1", b"3"]) == (bad, batch.receipt.events, events_of(publisher.store))
 
 
-def test_empty_batch_is_published_too(publisher: Publisher, till: Producer) -> None:
+def test_empty_batch_is_published_too(till):
     """It has a number and a receipt, as every batch."""
-    assert (
-        [0, 0] == [published(till).events, published(till, name="nothing today").events]
-        if (False)
-        else [published(till).events, published(till, name="nothing").events]
-    )
+    assert [0, 0] == [published(till).events, published(till, name="nothing").events]
     assert (0, 1) == (till.last.batch, published(till, 1).batch)
 
 
 # Going on
 
 
-def test_publisher_knows_how_far_a_producer_is(publisher: Publisher, till: Producer) -> None:
+def test_publisher_knows_how_far_a_producer_is(publisher, till):
     """I keep no state: after a crash a new start asks, and continues (EX-06, EX-07, EH-12)."""
     assert (-1, 0, None) == (till.last.batch, till.last.events, till.last.receipt)
     published(till, 1, 2)
     receipt = published(till, 3)
     again = Producer(publisher.url, "till-7")
-    assert (1, 3) == (again.last.batch, again.last.events) == (till.last.batch, till.last.events)
-    assert (receipt.time, receipt.run, receipt.ranges) == (
-        again.last.receipt.time, again.last.receipt.run, again.last.receipt.ranges
-    )  # fmt: skip
-    assert again.last == pickle.loads(pickle.dumps(again.last))
+    known = again.last
+    assert (1, 3) == (known.batch, known.events) == (till.last.batch, till.last.events)
+    for name in ("time", "run", "ranges"):
+        assert getattr(receipt, name) == getattr(known.receipt, name)
+    assert known == pickle.loads(pickle.dumps(known))
     assert 2 == published(again, 4).batch
 
 
-def test_named_batch_adds_nothing_when_it_is_repeated(publisher: Publisher, till: Producer) -> None:
+def test_named_batch_adds_nothing_when_it_is_repeated(publisher, till):
     """I may publish a day again whenever I am not sure; other events are refused
     (EH-01, EX-01, EX-03).
     """
@@ -166,9 +148,7 @@ def test_named_batch_adds_nothing_when_it_is_repeated(publisher: Publisher, till
     assert (0, -1) == (published(till, 4).batch, Producer(publisher.url, "till-8").last.batch)
 
 
-def test_first_events_of_a_name_are_kept_as_the_refusal_says(
-    publisher: Publisher, till: Producer
-) -> None:
+def test_first_events_of_a_name_are_kept_as_the_refusal_says(publisher, till):
     """I paste the option that it prints."""
     published(till, 1, name="day")
     with pytest.raises(PublishError) as raised:
@@ -179,22 +159,21 @@ def test_first_events_of_a_name_are_kept_as_the_refusal_says(
     assert (1, [b"1"]) == (batch.receipt.events, events_of(publisher.store))
 
 
-def test_name_of_a_spark_query_is_refused(caller: Caller, till: Producer) -> None:
+def test_name_of_a_spark_query_is_refused(caller, till):
     """Its numbers are its own."""
     caller.publish(Who(producer="till-7"), 1)
     assert "incarnation-changed" == refusal(till, 2)
 
 
 @pytest.mark.parametrize("name", ["a b", "", "a#b", ".."])
-def test_names_are_plain(publisher: Publisher, till: Producer, name: str) -> None:
+def test_names_are_plain(publisher, till, name):
     """A name that nobody can type again is refused at once."""
-    with pytest.raises(OptionError):
-        Producer(publisher.url, name)
-    with pytest.raises(OptionError):
-        till.batch(name)
+    for work in (lambda: Producer(publisher.url, name), lambda: till.batch(name)):
+        with pytest.raises(OptionError):
+            work()
 
 
-def test_mistake_in_an_option_is_named(publisher: Publisher) -> None:
+def test_mistake_in_an_option_is_named(publisher):
     """As for Spark."""
     with pytest.raises(OptionError, match="did you mean 'retryTimeout'"):
         Producer(publisher.url, "till-7", retryTimeOuts="30s")
@@ -203,26 +182,21 @@ def test_mistake_in_an_option_is_named(publisher: Publisher) -> None:
 # Two at once
 
 
-def test_second_of_two_that_begin_together_is_refused(publisher: Publisher) -> None:
-    """Two tills with one name: one publishes, the other is told (PU-10, EH-11)."""
+@pytest.mark.parametrize("event", [1, 2], ids=["the same event", "another"])
+def test_second_of_two_that_begin_together_is_refused(publisher, event):
+    """Two tills with one name: one publishes, the other is told that it did not, also if both mean
+    the same event (PU-10, EH-11).
+    """
     one, two = (Producer(publisher.url, "till-7") for _ in range(2))
     assert -1 == one.last.batch == two.last.batch
     published(one, 1)
-    assert "number-taken" == refusal(two, 2)
-    assert ("number-taken", [b"1"]) == (refusal(two, 3), events_of(publisher.store))
+    assert ["number-taken"] * 2 == [refusal(two, event), refusal(two, 3)]
+    assert [b"1"] == events_of(publisher.store)
     assert 1 == published(Producer(publisher.url, "till-7"), 4).batch
 
 
-def test_same_events_of_two_producers_are_not_taken_for_one(publisher: Publisher) -> None:
-    """Both mean to publish theirs: the second one is told that it did not."""
-    one, two = (Producer(publisher.url, "till-7") for _ in range(2))
-    assert -1 == one.last.batch == two.last.batch
-    published(one, 1)
-    assert ("number-taken", [b"1"]) == (refusal(two, 1), events_of(publisher.store))
-
-
 @pytest.mark.parametrize("event", [1, 2], ids=["the same event", "another"])
-def test_producer_that_was_overtaken_is_fenced(publisher: Publisher, event: int) -> None:
+def test_producer_that_was_overtaken_is_fenced(publisher, event):
     """Who had published and is overtaken publishes no more until it has read its state (EH-11)."""
     old = Producer(publisher.url, "till-7")
     published(old, 0)
@@ -234,7 +208,7 @@ def test_producer_that_was_overtaken_is_fenced(publisher: Publisher, event: int)
     assert published(old, event, name="apart")
 
 
-def test_one_batch_at_a_time(publisher: Publisher, till: Producer) -> None:
+def test_one_batch_at_a_time(publisher, till):
     """A second open batch of one producer is an error at once, and the first continues (EH-14)."""
     with till.batch() as batch:
         batch.add(1)
@@ -247,35 +221,18 @@ def test_one_batch_at_a_time(publisher: Publisher, till: Producer) -> None:
     assert (batch.receipt, [b"1"]) == (till.last.receipt, events_of(publisher.store))
 
 
-def test_threads_may_fill_one_batch(publisher: Publisher, till: Producer) -> None:
+def test_threads_may_fill_one_batch(publisher, till):
     """Their events are all there, each whole."""
-    with till.batch() as batch:
-
-        def fill(begin: int) -> None:
-            for number in range(begin, begin + 500):
-                batch.add(number, key=number)
-
-        threads = [threading.Thread(target=fill, args=(500 * at,)) for at in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with till.batch() as batch, ThreadPoolExecutor(4) as threads:
+        for begin in range(0, 2000, 500):
+            threads.submit(lambda begin=begin: [batch.add(begin + n, key=n) for n in range(500)])
     assert list(range(2000)) == sorted(map(int, events_of(publisher.store)))
 
 
-def test_producer_does_not_go_along_into_a_forked_process(
-    till: Producer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two processes with one identity would take each other's batches for their own."""
-    monkeypatch.setattr("os.getpid", lambda: -1)
-    with pytest.raises(RuntimeError, match="Make one after the fork"):
-        published(till, 1)
-
-
-def test_batch_that_was_open_at_a_fork_is_the_parents(
-    till: Producer, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else both would publish it, and the parent would hear that it was not."""
+def test_producer_does_not_go_along_into_a_forked_process(till, monkeypatch):
+    """Two processes with one identity would take each other's batches for their own; of a batch
+    that was open at a fork the parent would hear that it was not published.
+    """
     with till.batch() as batch:
         batch.add(1)
         with monkeypatch.context() as forked:
@@ -283,36 +240,33 @@ def test_batch_that_was_open_at_a_fork_is_the_parents(
             with pytest.raises(RuntimeError, match="Make one after the fork"):
                 batch.add(2)
     assert 1 == batch.receipt.events
-    with till.batch() as batch, monkeypatch.context() as forked:
-        batch.add(3)
-    assert 1 == till.last.batch
+    with monkeypatch.context() as forked:
+        forked.setattr("os.getpid", lambda: -1)
+        with pytest.raises(RuntimeError, match="Make one after the fork"):
+            published(till, 1)
+    assert 1 == published(till, 3).batch
 
 
-def fifty_rounds(publisher: Publisher, told: list[object], rounds: threading.Barrier) -> None:
-    producer = Producer(publisher.url, "till-7")
-    for number in range(50):
-        event = number if number % 2 else f'"{threading.get_ident()} {number}"'
-        assert producer.last.batch >= -1
-        rounds.wait(60)
-        try:
-            published(producer, event)
-            told.append(event)
-        except PublishError as exc:
-            assert exc.problem in {"number-taken", "fenced"}
-            producer = Producer(publisher.url, "till-7")
-
-
-def test_two_at_once_publish_what_they_were_told(publisher: Publisher) -> None:
+def test_two_at_once_publish_what_they_were_told(publisher):
     """Fifty times both publish at the same moment: nothing is lost or doubled unnoticed (F7)."""
     rounds = threading.Barrier(2)
-    told: list[list[object]] = [[], []]
-    threads = [
-        threading.Thread(target=fifty_rounds, args=(publisher, mine, rounds)) for mine in told
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    believed = sorted(f"{each}" for mine in told for each in mine)
+
+    def fifty(which: int) -> list[str]:
+        told, producer = [], Producer(publisher.url, "till-7")
+        for number in range(50):
+            event = f"{number}" if number % 2 else f'"{which} {number}"'
+            assert producer.last.batch >= -1
+            rounds.wait(60)
+            try:
+                published(producer, event)
+                told.append(event)
+            except PublishError as exc:
+                assert exc.problem in {"number-taken", "fenced"}
+                producer = Producer(publisher.url, "till-7")
+        return told
+
+    with ThreadPoolExecutor(2) as threads:
+        told = [*threads.map(fifty, range(2))]
+    believed = sorted(told[0] + told[1])
     assert believed == sorted(each.decode() for each in events_of(publisher.store))
-    assert all(mine for mine in told) and len(believed) >= 50
+    assert all(told) and len(believed) >= 50

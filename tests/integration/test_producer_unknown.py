@@ -4,8 +4,6 @@ nothing is done twice.
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
 import signal
 import subprocess
@@ -17,52 +15,31 @@ from functools import partial
 import pytest
 
 from tests.fix_middlemen import Fate, Gateway, answer_lost, held, passed
-from tests.fix_producer import published, refusal
+from tests.fix_producer import by_method, large, published, refusal
 from tests.fix_publish import events_of
-from tests.fix_publisher import Publisher
 from tests.fix_raw_server import Answer, Request
-from zeh_spark.errors import (
-    OutcomeUnknownError,
-    UnavailableError,
-)
+from zeh_spark.errors import OutcomeUnknownError, UnavailableError
 from zeh_spark.publish import OpenBatch, Producer
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
 
-@pytest.fixture
-def far(gateway: Gateway) -> Iterator[Producer]:
-    """A producer behind the gateway, without patience, whose partition count is known."""
-    producer = Producer(f"{gateway.address}/orders", "till-7", retryTimeout="1ms")
-    assert -1 == producer.last.batch
-    yield producer
-
-
 SIZES = pytest.mark.parametrize("events", [0, 1, 300], ids=["empty", "one upload", "several"])
+UNANSWERED = by_method(POST=answer_lost)
 
 
-def large(events: int) -> list[str]:
-    """Of 300 there are several uploads."""
-    return [json.dumps(os.urandom(30_000).hex()) for _ in range(events)]
-
-
-def unknown(producer: Producer, events: list[str], name: str | None = None) -> OpenBatch:
-    """A batch whose commit was not answered."""
+def unknown(
+    gateway: Gateway, fates: Fate, producer: Producer, *events: str, name: str | None = None
+) -> OpenBatch:
+    """A batch whose commit was not answered, because of these fates; then all pass."""
+    gateway.fate = fates
     with pytest.raises(OutcomeUnknownError) as raised, producer.batch(name) as batch:
         for event in events:
             batch.add(event)
+    gateway.fate = passed
     assert (batch.number, producer.run) == (raised.value.batch, raised.value.run)
     assert vars(raised.value) == vars(pickle.loads(pickle.dumps(raised.value)))
     return batch
-
-
-def by_method(**fates: Fate) -> Fate:
-    """A fate for each method, POST for commits and PUT for uploads; the rest passes."""
-
-    def fate(gateway: Gateway, request: Request) -> Answer:
-        return fates.get(request.method, passed)(gateway, request)
-
-    return fate
 
 
 def once(first: Fate, then: Callable[[], object]) -> Fate:
@@ -81,9 +58,7 @@ def once(first: Fate, then: Callable[[], object]) -> Fate:
 
 @SIZES
 @pytest.mark.parametrize("name", [None, "day"])
-def test_not_published_is_said_only_when_it_never_will_be(
-    publisher: Publisher, gateway: Gateway, far: Producer, events: int, name: str | None
-) -> None:
+def test_not_published_is_said_only_when_it_never_will_be(publisher, gateway, far, events, name):
     """A commit that comes after I was told no changes nothing, nor do late copies of uploads."""
     copies: list[Request] = []
 
@@ -92,9 +67,7 @@ def test_not_published_is_said_only_when_it_never_will_be(
         return passed(gateway, request)
 
     data = large(events)
-    gateway.fate = by_method(POST=held, PUT=remembered)
-    batch = unknown(far, data, name)
-    gateway.fate = passed
+    batch = unknown(gateway, by_method(POST=held, PUT=remembered), far, *data, name=name)
     assert None is batch.settle()
     gateway.held[:] = [*copies, *gateway.held]
     assert b"upload-missing" in gateway.deliver()[-1]
@@ -107,13 +80,9 @@ def test_not_published_is_said_only_when_it_never_will_be(
 
 @SIZES
 @pytest.mark.parametrize("name", [None, "day"])
-def test_published_is_found_out(
-    publisher: Publisher, gateway: Gateway, far: Producer, events: int, name: str | None
-) -> None:
+def test_published_is_found_out(publisher, gateway, far, events, name):
     """A commit that landed, but whose answer was lost, is found by asking (EX-02, EX-07)."""
-    gateway.fate = by_method(POST=answer_lost)
-    batch = unknown(far, large(events), name)
-    gateway.fate = passed
+    batch = unknown(gateway, UNANSWERED, far, *large(events), name=name)
     receipt = batch.settle()
     assert (events, far.run) == (receipt.events, receipt.run)
     assert receipt == batch.receipt == batch.settle()
@@ -121,16 +90,12 @@ def test_published_is_found_out(
     assert ((-1, 0) if name else (0, events)) == (far.last.batch, far.last.events)
 
 
-def test_nothing_else_is_published_before_it_is_known(
-    publisher: Publisher, gateway: Gateway, far: Producer
-) -> None:
+def test_nothing_else_is_published_before_it_is_known(publisher, gateway, far):
     """I cannot continue in doubt by mistake; batches with names are apart."""
-    gateway.fate = by_method(POST=answer_lost)
+    gateway.fate = UNANSWERED
     with far.batch() as earlier:
         gateway.fate = passed
-    gateway.fate = by_method(POST=answer_lost)
-    batch = unknown(far, ["1"])
-    gateway.fate = passed
+    batch = unknown(gateway, UNANSWERED, far, "1")
     assert earlier.settle() == earlier.receipt
     with pytest.raises(OutcomeUnknownError, match=r"Call that batch's settle\(\) first"):
         published(far, 2)
@@ -148,9 +113,7 @@ def interrupts() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("fate", [answer_lost, held])
-def test_interrupted_commit_can_be_found_out(
-    publisher: Publisher, gateway: Gateway, far: Producer, fate: Fate, interrupts: None
-) -> None:
+def test_interrupted_commit_can_be_found_out(publisher, gateway, far, fate, interrupts):
     """Ctrl-C at the wrong moment leaves the question open, not the answer wrong (EH-15)."""
 
     noticed = threading.Event()
@@ -173,12 +136,9 @@ def test_interrupted_commit_can_be_found_out(
     assert (fate is answer_lost, there) == (there, bool(events_of(publisher.store)))
 
 
-def test_as_long_as_the_publisher_does_not_tell_it_is_not_known(
-    publisher: Publisher, gateway: Gateway, far: Producer
-) -> None:
+def test_as_long_as_the_publisher_does_not_tell_it_is_not_known(publisher, gateway, far):
     """Asking can be repeated."""
-    gateway.fate = by_method(POST=held)
-    batch = unknown(far, ["1"])
+    batch = unknown(gateway, by_method(POST=held), far, "1")
     gateway.fate = held
     with pytest.raises(OutcomeUnknownError, match="still not known"):
         batch.settle()
@@ -186,9 +146,7 @@ def test_as_long_as_the_publisher_does_not_tell_it_is_not_known(
     assert (None, []) == (batch.settle(), events_of(publisher.store))
 
 
-def test_before_the_commit_nothing_is_published_for_certain(
-    publisher: Publisher, gateway: Gateway, far: Producer
-) -> None:
+def test_before_the_commit_nothing_is_published_for_certain(publisher, gateway, far):
     """If the publisher goes away earlier, the error says so, and I publish again later."""
     gateway.fate = by_method(PUT=held)
     with pytest.raises(UnavailableError, match="nothing of the batch was published"):
@@ -205,35 +163,32 @@ def test_before_the_commit_nothing_is_published_for_certain(
     assert (0, [b"2"]) == (published(far, 2).batch, events_of(publisher.store))
 
 
-def test_refusal_of_a_second_try_does_not_hide_that_the_first_landed(
-    publisher: Publisher, gateway: Gateway
-) -> None:
+@pytest.fixture
+def patient(gateway: Gateway) -> Producer:
+    return Producer(f"{gateway.address}/orders", "till-7", retryTimeout="20s")
+
+
+def test_refusal_of_a_second_try_does_not_hide_that_the_first_landed(publisher, gateway, patient):
     """Published, then the producer was deleted, then I ask again: it was published."""
-    producer = Producer(f"{gateway.address}/orders", "till-7", retryTimeout="20s")
     delete = partial(publisher.store.delete_producer, "orders", "till-7")
     gateway.fate = by_method(POST=once(answer_lost, delete))
-    assert (0, [b"1"]) == (published(producer, 1).batch, events_of(publisher.store))
-    assert "producer-deleted" == refusal(producer, 2)
+    assert (0, [b"1"]) == (published(patient, 1).batch, events_of(publisher.store))
+    assert "producer-deleted" == refusal(patient, 2)
 
 
-def test_refusal_of_a_second_try_is_final(publisher: Publisher, gateway: Gateway) -> None:
+def test_refusal_of_a_second_try_is_final(publisher, gateway, patient):
     """The first one is on its way when somebody else takes the number, and stays without effect."""
-    producer = Producer(f"{gateway.address}/orders", "till-7", retryTimeout="20s")
     other = Producer(publisher.url, "till-7")
     gateway.fate = by_method(POST=once(held, lambda: published(other, 2)))
-    assert "number-taken" == refusal(producer, 1)
+    assert "number-taken" == refusal(patient, 1)
     gateway.deliver()
     assert [b"2"] == events_of(publisher.store)
 
 
 @pytest.mark.parametrize("receipts", [2])
-def test_receipt_that_is_gone_tells_nothing(
-    publisher: Publisher, gateway: Gateway, far: Producer
-) -> None:
+def test_receipt_that_is_gone_tells_nothing(publisher, gateway, far):
     """Where the publisher cannot know any more, I am not told a guess (KA-03)."""
-    gateway.fate = by_method(POST=answer_lost)
-    batch = unknown(far, ["1"])
-    gateway.fate = passed
+    batch = unknown(gateway, UNANSWERED, far, "1")
     other = Producer(publisher.url, "till-7")
     for number in range(3):
         published(other, number)
@@ -244,9 +199,7 @@ def test_receipt_that_is_gone_tells_nothing(
 @pytest.mark.parametrize(
     ("fate", "code", "said"), [(answer_lost, 0, "Published 1 event as batch 0"), (held, 1, "Abort")]
 )
-def test_the_command_finds_out_what_it_was_interrupted_in(
-    publisher: Publisher, gateway: Gateway, fate: Fate, code: int, said: str
-) -> None:
+def test_the_command_finds_out_what_it_was_interrupted_in(publisher, gateway, fate, code, said):
     """Ctrl-C while the commit is under way: I am told what is published, and publish it once."""
     command = [sys.executable, "-m", "zeh_spark.cli", "publish", f"{gateway.address}/orders"]
     found_out = threading.Event()

@@ -8,36 +8,31 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.fix_publish import Caller, Reply, Who, commit_of, events_of, published, rows
-from tests.fix_publisher import Publisher
-
-
-@pytest.fixture(scope="module")
-def quiet_caller(quiet_publisher: Publisher) -> Iterator[Caller]:
-    """To a publisher for all tests that publish nothing."""
-    with closing(Caller(quiet_publisher.url)) as caller:
-        yield caller
-
+from tests.fix_publish import Reply, Who, commit_of, events_of, published, rows
 
 # What a commit answers
 
 
-def test_commit_answers_with_numbers_and_cursors(publisher: Publisher, caller: Caller) -> None:
-    """I learn where my events stand, and readers find them (EH-05, BQ-01, ZE-04)."""
+def test_commit_answers_with_numbers_and_cursors(publisher, caller):
+    """I learn where my events stand, and readers find them (EH-05, BQ-01, ZE-04). Batches without
+    rows leave no gap (F19).
+    """
     receipt = published(caller, 1, 2, 3).document["receipt"]
+    empty = caller.commit(Who(1)).document["receipt"]
     (place,) = receipt["ranges"]
     assert (0, 3) == (receipt["batch"], receipt["events"])
     assert (0, 0, 2) == (place["partition"], place["first"], place["last"])
     assert publisher.get("n=2&cursor0=_first").cursors[0] == place["cursor"]
+    assert (0, [], None) == (empty["events"], empty["ranges"], empty["positions"])
+    published(caller, 4, batch=2)
 
 
-def test_commit_can_be_repeated(publisher: Publisher, caller: Caller) -> None:
+def test_commit_can_be_repeated(publisher, caller):
     """The same call again gives the first answer, named as such
     (EH-04, EX-01, EX-02, KA-02, PU-09).
     """
@@ -48,31 +43,26 @@ def test_commit_can_be_repeated(publisher: Publisher, caller: Caller) -> None:
     assert [b"1", b"2"] == events_of(publisher.store)
 
 
-def test_empty_batch_is_committed_too(publisher: Publisher, caller: Caller) -> None:
-    """Batches without rows leave no gap (F19)."""
-    receipt = caller.commit(Who()).document["receipt"]
-    published(caller, 1, batch=1)
-    assert (0, [], None) == (receipt["events"], receipt["ranges"], receipt["positions"])
-
-
-def test_sequence_numbers_continue_from_batch_to_batch(caller: Caller) -> None:
-    """Nothing is missing between my batches, nor between my checkpoints (EH-04, IC-01)."""
-    published(caller, 1, 2)
+def test_sequence_numbers_continue_from_batch_to_batch(caller):
+    """Nothing is missing between my batches, nor between my checkpoints (EH-04, IC-01); the outcome
+    of a batch can be asked for, of each checkpoint that had one (EX-07, F5).
+    """
+    first = published(caller, 1, 2).document["receipt"]
     published(caller, 3, batch=1, run="r2")
     remedy = caller.commit(Who(0, incarnation="b"), rows(4)).remedy
-    ranges = published(caller, 4, incarnation="b", overrides=remedy).document["receipt"]["ranges"]
-    assert (3, 3) == (ranges[0]["first"], ranges[0]["last"])
+    second = published(caller, 4, incarnation="b", overrides=remedy).document["receipt"]
+    assert (3, 3) == (second["ranges"][0]["first"], second["ranges"][0]["last"])
+    found = [caller.receipt(Who(), query).document for query in ("incarnation=a", "")]
+    assert [first, second] == found
 
 
-def test_numbers_of_json_are_exact(publisher: Publisher, caller: Caller) -> None:
+def test_numbers_of_json_are_exact(publisher, caller):
     """Batches count to 2^53 - 1, so that every JSON reader has them right (DS-02)."""
     most = 2**53 - 1
-    receipt = published(caller, 1, batch=most, overrides={"acceptGap": f"a@-1:{most}"})
+    reply = published(caller, 1, batch=most, overrides={"acceptGap": f"a@-1:{most}"})
     event = publisher.get("n=2&cursor0=_first&headers=zeh-batch").lines[0]
-    assert (most, f"{most}") == (
-        receipt.document["receipt"]["batch"],
-        event["headers"]["zeh-batch"],
-    )
+    assert most == reply.document["receipt"]["batch"]
+    assert f"{most}" == event["headers"]["zeh-batch"]
 
 
 # Calls that are no calls
@@ -91,9 +81,7 @@ def test_numbers_of_json_are_exact(publisher: Publisher, caller: Caller) -> None
         (Who(), "", {"attempts": commit_of([])["attempts"] * 2}, "bad-commit"),
     ],
 )
-def test_bad_call_is_named(
-    quiet_caller: Caller, who: Who, extra: str, body: dict[str, object], name: str
-) -> None:
+def test_bad_call_is_named(quiet_caller, who, extra, body, name):
     """A typing error, in a remedy's name too, is answered by name and changes nothing (EH-03)."""
     query = who.query(run=who.run) + extra
     raw = json.dumps({**commit_of([]), **body})
@@ -108,26 +96,22 @@ def test_bad_call_is_named(
         ({"Content-Length": f"{(16 << 20) + 1}"}, (413, "body-too-large")),
     ],
 )
-def test_commit_body_has_a_length_and_a_limit(
-    quiet_publisher: Publisher, headers: dict[str, str], short: tuple[int, str]
-) -> None:
+def test_commit_body_has_a_length_and_a_limit(quiet_publisher, headers, short):
     """What is too much is refused before it is sent."""
-    connection = http.client.HTTPConnection(urlsplit(quiet_publisher.base).netloc, timeout=30)
-    path = f"/orders{Who().path}/commit?{Who().query(run='r1')}"
-    connection.putrequest("POST", path)
-    for name, value in headers.items():
-        connection.putheader(name, value)
-    connection.endheaders()
-    answer = connection.getresponse()
-    document = json.loads(answer.read())
-    connection.close()
-    assert short == Reply(answer.status, {}, document).short
+    address = urlsplit(quiet_publisher.base).netloc
+    with closing(http.client.HTTPConnection(address, timeout=30)) as connection:
+        connection.putrequest("POST", f"/orders{Who().path}/commit?{Who().query(run='r1')}")
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        assert short == Reply(answer.status, {}, json.loads(answer.read())).short
 
 
 # What is known
 
 
-def test_state_of_a_producer_can_be_asked_for(caller: Caller) -> None:
+def test_state_of_a_producer_can_be_asked_for(caller):
     """I keep no state of my own: the publisher knows how far I am (EH-12, EX-06, EX-07)."""
     unknown = caller.call("GET", "/producers/p").document
     receipt = published(caller, 1).document["receipt"]
@@ -142,16 +126,7 @@ def test_state_of_a_producer_can_be_asked_for(caller: Caller) -> None:
     assert {**expected, "nextSequences": numbers} == known
 
 
-def test_receipt_is_found_by_incarnation(caller: Caller) -> None:
-    """The outcome of a batch can be asked for, of each checkpoint that had one (EX-07, F5)."""
-    first = published(caller, 1).document["receipt"]
-    overrides = caller.commit(Who(incarnation="b"), rows(2)).remedy
-    second = published(caller, 2, incarnation="b", overrides=overrides).document["receipt"]
-    found = [caller.receipt(Who(), query).document for query in ("incarnation=a", "")]
-    assert [first, second] == found
-
-
-def test_batch_that_is_not_committed_is_unknown_for_certain(caller: Caller) -> None:
+def test_batch_that_is_not_committed_is_unknown_for_certain(caller):
     """404 means that it is not there, with the partition count to publish it by (PU-03, F5)."""
     caller.upload(Who(), rows(1))
     reply = caller.receipt(Who(), "incarnation=a")
@@ -159,7 +134,7 @@ def test_batch_that_is_not_committed_is_unknown_for_certain(caller: Caller) -> N
     assert {"partitionCount": 2, "batch": 0}.items() <= reply.document.items()
 
 
-def test_receipts_come_newest_first_in_pages(caller: Caller) -> None:
+def test_receipts_come_newest_first_in_pages(caller):
     """I page back through what was published, and each receipt holds the hash of the one before."""
     for batch in range(25):
         caller.commit(Who(batch))
@@ -175,7 +150,7 @@ def test_receipts_come_newest_first_in_pages(caller: Caller) -> None:
     assert (20, [], []) == (len(page("")), page("limit=0"), page("below=1"))
 
 
-def test_named_batch_is_a_producer_of_its_own(publisher: Publisher, caller: Caller) -> None:
+def test_named_batch_is_a_producer_of_its_own(publisher, caller):
     """`P#K` may be published again and again, and is there once (EX-01)."""
     who = Who(producer="till-7#2026-01", incarnation="batch")
     caller.publish(who, 1)
@@ -201,7 +176,7 @@ def test_named_batch_is_a_producer_of_its_own(publisher: Publisher, caller: Call
         ("DELETE", "/producers/p/batches/0/uploads", "run=r1&n=2"),
     ],
 )
-def test_bad_question_is_named(quiet_caller: Caller, method: str, path: str, query: str) -> None:
+def test_bad_question_is_named(quiet_caller, method, path, query):
     """Typing errors get 400, with what is allowed."""
     assert 400 == quiet_caller.call(method, path, query).status
 
@@ -218,9 +193,7 @@ def test_bad_question_is_named(quiet_caller: Caller, method: str, path: str, que
         ("PUT", f"/producers/p/batches/0/uploads/r1.0.0.0?{Who().query()}"),
     ],
 )
-def test_unknown_feed_is_named(
-    quiet_publisher: Publisher, call_feed: Callable[[str], Caller], method: str, path: str
-) -> None:
+def test_unknown_feed_is_named(quiet_publisher, call_feed, method, path):
     """A wrong address is 404 for each call, not a new feed."""
     path, _, query = path.partition("?")
     caller = call_feed(f"{quiet_publisher.base}/nothing")

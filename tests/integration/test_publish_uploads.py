@@ -8,8 +8,8 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,11 +18,9 @@ import pytest
 from tests.fix_publish import Caller, Reply, Who, events_of, rows
 from tests.fix_publisher import Publisher
 from zeh_spark.protocol.upload_format import CHUNK_EVENTS, LINE_BYTES, upload_body
-from zeh_spark.publisher import create_app, open_store
+from zeh_spark.publisher import Store, create_app, open_store
 from zeh_spark.store.batches import UPLOAD_BYTES
 from zeh_spark.testing import running_publisher
-
-PROMISE = "PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}\r\n"
 
 
 class Wire:
@@ -30,14 +28,13 @@ class Wire:
 
     def __init__(self, base: str) -> None:
         address = urlsplit(base)
-        assert address.hostname
-        assert address.port
         self.socket = socket.create_connection((address.hostname, address.port), 30)
 
     def promise(self, who: Who, length: int, more: str = "") -> None:
         """The head of an upload, whose body is still to come."""
         path = f"/orders{who.path}/uploads/{who.run}.0.0.0?{who.query()}"
-        self.socket.sendall(PROMISE.format(path=path, length=length, more=more).encode())
+        head = f"PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}\r\n"
+        self.socket.sendall(head.encode())
 
     def reply(self) -> Reply:
         answer = http.client.HTTPResponse(self.socket)
@@ -57,7 +54,7 @@ def wire(publisher: Publisher) -> Iterator[Wire]:
 # What is taken
 
 
-def test_upload_can_be_repeated(publisher: Publisher, caller: Caller) -> None:
+def test_upload_can_be_repeated(publisher, caller):
     """I may send an upload again whose answer was lost; nobody sees it yet (EX-02, BQ-01)."""
     replies = [caller.upload(Who(), rows(1)).short for _ in range(3)]
     assert [(201, "staged"), (200, "staged"), (200, "staged")] == replies
@@ -66,7 +63,7 @@ def test_upload_can_be_repeated(publisher: Publisher, caller: Caller) -> None:
     assert [b"1"] == events_of(publisher.store)
 
 
-def test_name_of_an_upload_stands_for_one_content(caller: Caller) -> None:
+def test_name_of_an_upload_stands_for_one_content(caller):
     """Two attempts that take each other's name do not mix (F1)."""
     caller.upload(Who(), rows(1))
     reply = caller.upload(Who(), rows(2))
@@ -75,14 +72,14 @@ def test_name_of_an_upload_stands_for_one_content(caller: Caller) -> None:
     assert (201, "staged") == caller.upload(Who(), rows(2), name="0.1.0").short
 
 
-def test_events_stay_as_they_were_sent(publisher: Publisher, caller: Caller) -> None:
+def test_events_stay_as_they_were_sent(publisher, caller):
     """Not a byte of my data changes, whatever JSON it is (EX-05, ZE-08)."""
     sent = [b'{"a": 1.50}', b"1e999", '"\u2028ä"'.encode(), b"[]", b'"null"', b"-0", b'{"a":null}']
     caller.publish(Who(), *sent)
     assert sent == events_of(publisher.store)
 
 
-def test_largest_upload_is_taken(publisher: Publisher, caller: Caller) -> None:
+def test_largest_upload_is_taken(publisher, caller):
     """Lines as long as allowed, chunks as full as allowed."""
     longest = b'"' + b"x" * (LINE_BYTES - len('{"partition":0,"headers":{},"data":""}')) + b'"'
     chunks = rows(longest, *range(CHUNK_EVENTS - 1))
@@ -91,7 +88,7 @@ def test_largest_upload_is_taken(publisher: Publisher, caller: Caller) -> None:
     assert CHUNK_EVENTS == len(events_of(publisher.store))
 
 
-def test_several_uploads_of_a_batch_come_in_any_order(publisher: Publisher, caller: Caller) -> None:
+def test_several_uploads_of_a_batch_come_in_any_order(publisher, caller):
     """Tasks send in parallel; the feed has them by task and number (EH-07, EH-08, PU-06)."""
     parts = {"1.0.0": rows(4), "0.0.1": rows(3), "0.0.0": rows(1, 2)}
     for name, chunks in parts.items():
@@ -107,64 +104,40 @@ def test_several_uploads_of_a_batch_come_in_any_order(publisher: Publisher, call
 # When it is refused: before its body is read
 
 
-def test_reasons_come_in_one_order(publisher: Publisher, caller: Caller) -> None:
-    """An upload that is wrong in many ways hears first what has to be healed first (DS-01)."""
-    caller.publish(Who(0), 1)
-    caller.publish(Who(1, run="r2"), 2)
-    caller.publish(Who(producer="gone"), 1)
-    publisher.store.delete_producer("orders", "gone")
-    right, broken = Who(2, run="r2"), b"no upload"
-    calls = [
-        (right.but(producer="gone", incarnation="b", run="r1", batch=9, n=3), "producer-deleted"),
-        (right.but(incarnation="b", run="r1", batch=9, n=3), "incarnation-changed"),
-        (right.but(run="r1", batch=9, n=3), "fenced"),
-        (right.but(batch=1, n=3), "already-committed"),
-        (right.but(batch=9, n=3), "batch-gap"),
-        (right.but(n=3), "layout-changed"),
-        (right, "invalid-upload"),
-    ]
-    replies = [caller.upload(who, broken).short[1] for who, _ in calls]
-    assert [name for _, name in calls] == replies
-
-
-def test_body_that_is_not_wanted_need_not_be_sent(
-    publisher: Publisher, caller: Caller, wire: Wire
-) -> None:
-    """A batch that is there is named before I send its rows, and the connection continues (F2)."""
+def test_body_that_is_not_wanted_need_not_be_sent(publisher, caller, wire):
+    """A batch that is there is named before I send its rows (F2), as is a refusal. The connection
+    continues.
+    """
     receipt = caller.publish(Who(), 1).document["receipt"]
     wire.promise(Who(), 1_000_000)
     reply = wire.reply()
     assert ((200, "already-committed"), receipt) == (reply.short, reply.document["receipt"])
     wire.socket.sendall(bytes(1_000_000))
+    wire.promise(Who(9), 5)
+    assert (409, "batch-gap") == wire.reply().short
+    wire.socket.sendall(b"x" * 5)
+    wire.promise(Who(1), 5)
+    wire.socket.sendall(b"x" * 5)
+    assert (422, "invalid-upload") == wire.reply().short
     wire.promise(Who(1), len(body := upload_body(rows(2))))
     wire.socket.sendall(body)
     assert (201, "staged") == wire.reply().short
 
 
-def test_refusal_leaves_the_connection_usable(wire: Wire) -> None:
-    """A refused call does not break what I send after it."""
-    wire.promise(Who(9), 5)
-    assert (409, "batch-gap") == wire.reply().short
-    wire.socket.sendall(b"x" * 5)
-    wire.promise(Who(), 5)
-    wire.socket.sendall(b"x" * 5)
-    assert (422, "invalid-upload") == wire.reply().short
-
-
-def test_length_is_asked_for(caller: Caller) -> None:
+def test_length_is_asked_for(caller):
     """A body of unknown length is refused before it is read."""
     path = f"{Who().path}/uploads/r1.0.0.0"
     assert (411, "length-required") == caller.call("PUT", path, Who().query(), iter([b"x"])).short
 
 
-def test_too_long_a_body_is_refused_before_it_comes(wire: Wire) -> None:
+def test_too_long_a_body_is_refused_before_it_comes(wire):
     """I am told the limit, and need not send it all."""
     wire.promise(Who(), (64 << 20) + 1)
     reply = wire.reply()
     assert ((413, "body-too-large"), 64 << 20) == (reply.short, reply.document["maximum"])
 
 
-def test_client_that_stops_in_its_body_is_told(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_that_stops_in_its_body_is_told(wire, monkeypatch):
     """A slow client is not waited for without end."""
     monkeypatch.setattr("zeh_spark.network.bodies.BODY_SECONDS", 0.2)
     wire.promise(Who(), 100)
@@ -172,9 +145,7 @@ def test_client_that_stops_in_its_body_is_told(wire: Wire, monkeypatch: pytest.M
     assert (408, "body-too-slow") == wire.reply().short
 
 
-def test_slow_client_keeps_nobody_waiting(
-    caller: Caller, wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_client_keeps_nobody_waiting(caller, wire, monkeypatch):
     """However much it says that it will send: it has a place, and no room that others need."""
     monkeypatch.setattr("zeh_spark.network.bodies.TURN_SECONDS", 0.5)
     wire.promise(Who(), 64 << 20, "Expect: 100-continue\r\n")
@@ -183,63 +154,58 @@ def test_slow_client_keeps_nobody_waiting(
     assert (201, "staged") == caller.upload(Who(), rows(1), name="0.0.1").short
 
 
-def test_too_many_bodies_at_a_time_are_told_to_come_again(
-    tmp_path: Path, call_feed: Callable[[str], Caller], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def limited(file: Path, **limits: int) -> Iterator[tuple[Store, str, Caller]]:
+    """A publisher with limits of its own: its store, its address, and who calls it."""
+    with (
+        closing(open_store(f"sqlite:///{file}")) as store,
+        running_publisher(store, create_app(store, **limits)) as base,
+        closing(Caller(f"{base}/orders")) as caller,
+    ):
+        yield store, base, caller
+
+
+def test_too_many_bodies_at_a_time_are_told_to_come_again(store_file, monkeypatch):
     """Where there is no place, I wait a little, hear 429 and when to come again; then it fits."""
     monkeypatch.setattr("zeh_spark.publisher.publish_api.BODIES", 1)
     monkeypatch.setattr("zeh_spark.network.bodies.TURN_SECONDS", 0.3)
-    with closing(open_store(f"sqlite:///{tmp_path / 'feeds.db'}")) as store:
-        store.create("orders", 2)
-        with running_publisher(store) as base, closing(Wire(base)) as wire:
-            caller = call_feed(f"{base}/orders")
-            wire.promise(Who(), 100, "Expect: 100-continue\r\n")
-            assert wire.socket.recv(1000).startswith(b"HTTP/1.1 100 ")  # it has the place
-            reply = caller.upload(Who(), rows(1), name="0.0.1")
-            wire.socket.sendall(bytes(100))
-            assert (422, "invalid-upload") == wire.reply().short
-            again = caller.upload(Who(), rows(1), name="0.0.1")
+    with limited(store_file) as (_, base, caller), closing(Wire(base)) as wire:
+        wire.promise(Who(), 100, "Expect: 100-continue\r\n")
+        assert wire.socket.recv(1000).startswith(b"HTTP/1.1 100 ")  # it has the place
+        reply = caller.upload(Who(), rows(1), name="0.0.1")
+        wire.socket.sendall(bytes(100))
+        assert (422, "invalid-upload") == wire.reply().short
+        again = caller.upload(Who(), rows(1), name="0.0.1")
     assert ((429, "busy"), "1") == (reply.short, reply.headers["Retry-After"])
     assert (201, "staged") == again.short
 
 
-def test_a_batch_of_too_many_chunks_is_refused_before_it_is_committed(
-    tmp_path: Path, call_feed: Callable[[str], Caller]
-) -> None:
+def test_a_batch_of_too_many_chunks_is_refused_before_it_is_committed(store_file):
     """I am told how many it has, how many are allowed, and what to do; smaller ones go on."""
-    with closing(open_store(f"sqlite:///{tmp_path / 'feeds.db'}")) as store:
-        store.create("orders", 2)
-        with running_publisher(store, create_app(store, most_chunks=1)) as base:
-            caller = call_feed(f"{base}/orders")
-            both = [*rows(1), *rows(2, partition=1)]
-            caller.upload(Who(), both)
-            refused = caller.commit(Who(), both)
-            assert [] == events_of(store)
-            large = rows(*range(CHUNK_EVENTS))
-            caller.upload(Who(run="r2"), large)
-            taken = caller.commit(Who(run="r2"), large)
+    with limited(store_file, most_chunks=1) as (store, _, caller):
+        both, large = [*rows(1), *rows(2, partition=1)], rows(*range(CHUNK_EVENTS))
+        caller.upload(Who(), both)
+        refused = caller.commit(Who(), both)
+        assert [] == events_of(store)
+        caller.upload(Who(run="r2"), large)
+        taken = caller.commit(Who(run="r2"), large)
     assert (413, "too-many-chunks") == refused.short
     assert {"chunks": 2, "maximum": 1}.items() <= refused.document.items()
     assert "repartition" in refused.document["remedy"]
     assert (200, "committed") == taken.short
 
 
-def test_room_is_made_before_an_upload_is_refused(
-    tmp_path: Path, call_feed: Callable[[str], Caller]
-) -> None:
+def test_room_is_made_before_an_upload_is_refused(store_file):
     """A full quota first drops what nobody needs, then tells what is staged and allowed."""
-    with closing(open_store(f"sqlite:///{tmp_path / 'feeds.db'}")) as store:
-        store.create("orders", 2)
-        size = UPLOAD_BYTES + sum(len(each.frame) for each in rows(0))
-        with running_publisher(store, create_app(store, staging_quota=2 * size)) as base:
-            caller = call_feed(f"{base}/orders")
-            caller.publish(Who(0), 0)
-            given_up = Who(2, run="r1", overrides={"acceptGap": "a@0:2"})
-            assert 201 == caller.upload(given_up, rows(1)).status
-            caller.publish(Who(1, run="r2"), 2)
-            replies = [
-                caller.upload(Who(2, run="r2"), rows(each), name=f"{each}.0.0") for each in range(3)
-            ]
+    size = UPLOAD_BYTES + sum(len(each.frame) for each in rows(0))
+    with limited(store_file, staging_quota=2 * size) as (_, _, caller):
+        caller.publish(Who(0), 0)
+        given_up = Who(2, run="r1", overrides={"acceptGap": "a@0:2"})
+        assert 201 == caller.upload(given_up, rows(1)).status
+        caller.publish(Who(1, run="r2"), 2)
+        replies = [
+            caller.upload(Who(2, run="r2"), rows(each), name=f"{each}.0.0") for each in range(3)
+        ]
     assert [201, 201, 507] == [each.status for each in replies]
     quota = {"quota": 2 * size, "staged": 2 * size}
     assert quota.items() <= replies[2].document.items()
