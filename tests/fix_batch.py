@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from tests.fix_raw_server import NO_IDENTITY, ok
-from zeh_spark.decoding.lines import Decoder
+from tests.fix_stream import DECODER
 from zeh_spark.options.given import parse
 from zeh_spark.protocol import wire
 from zeh_spark.source.batch import BatchReader
@@ -50,6 +50,20 @@ def cursor_of(request):
     return int(name.removeprefix("cursor")), cursor
 
 
+def batch_reader(url, decoder=DECODER, **given):
+    """A reader with these options."""
+    return BatchReader(parse(SourceOptions, {"url": url, "retryTimeout": "5s", **given}), decoder)
+
+
+def rows_of(reader, tasks):
+    """Partition and number of each row that tasks read, which have nothing but their pickles."""
+    reader, tasks = pickle.loads(pickle.dumps((reader, tasks)))
+    for task in tasks:
+        for batch in reader.read(task):
+            for row in batch.to_pylist():
+                yield row["partition"], int(row["data"])
+
+
 @pytest.fixture
 def read(raw_server):
     """`read(feed, …)`: the numbers of each partition that is not empty."""
@@ -58,13 +72,9 @@ def read(raw_server):
         raw_server.respond = feed
         raw_server.discovery = raw_server.discovery or NO_IDENTITY
         count = partitions or len(feed.partitions)
-        usual = {"url": raw_server.url, "partitionCount": str(count), "retryTimeout": "1s"}
-        options = parse(SourceOptions, {**usual, "pageSizeHint": "10", **given})
-        reader = BatchReader(options, Decoder(("data",), "_corrupt_record", False))
-        reader, tasks = pickle.loads(pickle.dumps((reader, list(reader.partitions()))))
-        return [
-            [int(data) for batch in reader.read(task) for data in batch["data"].to_pylist()]
-            for task in tasks
-        ]
+        usual = {"partitionCount": str(count), "retryTimeout": "1s", "pageSizeHint": "10"}
+        reader = batch_reader(raw_server.url, **{**usual, **given})
+        tasks = list(reader.partitions())
+        return [[number for _, number in rows_of(reader, [task])] for task in tasks]
 
     return run

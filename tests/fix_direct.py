@@ -15,15 +15,32 @@ import pytest
 import xxhash
 
 from tests.fix_raw_server import Answer, ok, refused
+from tests.scratch_store import ScratchStore
 from zeh_spark.protocol import direct_reads as wire
 from zeh_spark.protocol import problems
 from zeh_spark.protocol.direct_reads import PlannedRange
 from zeh_spark.protocol.upload_format import frame_of
+from zeh_spark.retention.rules import prune
+from zeh_spark.store.interface import Retention
 
 TYPE = {"content_type": wire.CONTENT_TYPE}
 LINE = b'{"partition":0,"headers":{},"data":1}\n'
 BEGIN, END = "3.0a1b2c3d", "9.0a1b2c3d"
 FEED_ID = "9f86d081884c7d65"
+
+
+class PrunedStore(ScratchStore):
+    """A store whose retention keeps so many bytes, just before a plan looks for chunks: once for
+    each of `due`, but None.
+    """
+
+    due: Sequence[int | None] = ()
+
+    def scan(self, *args):
+        most, *self.due = self.due or [None]
+        if most is not None:
+            prune(self, "orders", Retention(bytes=most))
+        return super().scan(*args)
 
 
 @dataclass(frozen=True)
@@ -110,6 +127,11 @@ class DirectFeed:
         if request.path.endswith("/chunks"):
             return self.chunks(json.loads(request.body))
         return self.page(request)
+
+    def script(self, *plans: Answer) -> None:
+        """Answer the next requests for plans with these."""
+        left = iter(plans)
+        self.plan = lambda asked: next(left)
 
     def asked(self, what: str = "/plan") -> list[dict]:
         """The bodies of the requests for plans, or chunks."""

@@ -6,7 +6,7 @@ import json
 import pickle
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
@@ -65,7 +65,6 @@ class Feed:
     server: object
     logs: list[Log]
     before: object = None
-    asked: list[str] = field(default_factory=list)
 
     def __post_init__(self):
         self.server.respond = self.respond
@@ -92,7 +91,6 @@ class Run:
         self.limit = limit
         self.offset = start or reader.initialOffset()
         self.batches = []
-        self.history = []
 
     def next(self):
         """One batch's rows by partition; None when nothing is due."""
@@ -102,7 +100,6 @@ class Run:
         rows = self.rows(self.offset, end)
         self.start, self.offset = self.offset, json.loads(json.dumps(end))
         self.batches.append(rows)
-        self.history.append((self.start, self.offset, rows))
         return rows
 
     def rows(self, start, end):
@@ -136,11 +133,11 @@ def start():
     """`start(url=…, …)`: a run with these options; `finite=True` as AvailableNow."""
     readers = []
 
-    def begin(feed=None, offset=None, *, finite=False, once=False, **given):
+    def begin(feed=None, offset=None, *, finite=False, once=False, decoder=DECODER, **given):
         settings = {"retryTimeout": "5s", "wait": "0", "pollInterval": "10ms", **given}
         if feed:
             settings = {"partitionCount": str(len(feed.logs)), "url": feed.server.url, **settings}
-        reader = StreamReader(parse(SourceOptions, settings), DECODER)
+        reader = StreamReader(parse(SourceOptions, settings), decoder)
         readers.append(reader)
         if finite:
             reader.prepareForTriggerAvailableNow()

@@ -39,22 +39,23 @@ from zeh_spark.options.given import parse
 
 
 def test_a_request_has_what_the_specification_names(raw_server):
-    """A publisher gets n, cursorN, pagesizehint, headers and wait, each once (D9)."""
+    """A publisher gets n, cursorN, pagesizehint, headers and wait, each once (D9); without headers
+    and waiting, one that knows neither sees neither (D13). A feed's address may have parameters of
+    its own (D22). A publisher's log tells who reads, and no body is packed unasked.
+    """
     raw_server.script(ok(BODY))
 
     read(client(raw_server).page(ask(headers=("a", "b"), wait=5)))
+    read(client(raw_server, url=f"{raw_server.url}?tenant=a%2Fb").page(ask()))
 
-    expected = {"n": "2", "cursor0": "c0", "pagesizehint": "100", "headers": "a,b", "wait": "5"}
-    assert expected == raw_server.requests[0].query
-
-
-def test_what_is_not_wanted_is_not_sent(raw_server):
-    """Without headers and waiting, a publisher that knows neither sees neither (D13)."""
-    raw_server.script(ok(BODY))
-
-    read(client(raw_server).page(ask()))
-
-    assert {"n": "2", "cursor0": "c0", "pagesizehint": "100"} == raw_server.requests[0].query
+    first, second = raw_server.requests
+    expected = {"n": "2", "cursor0": "c0", "pagesizehint": "100"}
+    assert {**expected, "headers": "a,b", "wait": "5"} == first.query
+    assert {**expected, "tenant": "a/b"} == second.query
+    assert second.target.startswith("/feed/v1?tenant=a%2Fb&n=2&")
+    assert "application/x-ndjson" == first.headers["accept"]
+    assert "identity" == first.headers["accept-encoding"]
+    assert first.headers["user-agent"].startswith("zeh-spark/")
 
 
 @pytest.mark.parametrize("cursor", ["a+b", "/", "=", "&n=9", "a;b", "%41", "#x", '"', "a b", "ü"])
@@ -66,27 +67,6 @@ def test_a_cursor_arrives_as_it_was(raw_server, cursor):
 
     assert cursor == raw_server.requests[0].query["cursor0"]
     assert not set('+;#" ') & set(raw_server.requests[0].target)
-
-
-def test_the_urls_own_query_stays(raw_server):
-    """A feed's address may have parameters of its own (D22)."""
-    raw_server.script(ok(BODY))
-
-    read(client(raw_server, url=f"{raw_server.url}?tenant=a%2Fb").page(ask()))
-
-    assert raw_server.requests[0].target.startswith("/feed/v1?tenant=a%2Fb&n=2&")
-
-
-def test_a_request_says_who_asks_and_what_it_understands(raw_server):
-    """A publisher's log tells who reads, and no body is packed unasked."""
-    raw_server.script(ok(BODY))
-
-    read(client(raw_server).page(ask()))
-
-    headers = raw_server.requests[0].headers
-    assert "application/x-ndjson" == headers["accept"]
-    assert "identity" == headers["accept-encoding"]
-    assert headers["user-agent"].startswith("zeh-spark/")
 
 
 def test_pages_share_a_connection(raw_server):
@@ -116,6 +96,7 @@ WHOLE = {
 }
 CUT = {
     "short content-length": short(BODY, missing=1),
+    "after an event without a checkpoint": short(BODY + event(3), missing=9),
     "chunked without end": chunked_without_end(BODY),
     "chunk cut": chunked_cut(BODY + event(3), len(BODY) + 4),
     "gzip without its last bytes": gzipped(BODY, cut=4),
@@ -132,20 +113,39 @@ CUT = {
 }
 
 
-@pytest.mark.parametrize("answer", WHOLE.values(), ids=WHOLE)
-def test_a_whole_body_is_known_to_be_whole(raw_server, answer):
-    """A page that came whole is asked for once."""
+QUIET = {
+    "204": Answer((head(204),)),
+    "no byte": ok(),
+    "an empty line": ok(b"\n"),
+    "empty lines": ok(b"\r\n\r\n"),
+    "the same checkpoint": ok(checkpoint("c0")),
+}
+ENDS = [
+    *((each, [1, 2], PageEnd("c0", "c2", 2, True, b"")) for each in WHOLE.values()),
+    *((each, [], PageEnd("c0", "c0", 0, True, b"")) for each in QUIET.values()),
+    (until_close(BODY + event(3)), [1, 2], PageEnd("c0", "c2", 3, False, event(3))),
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "numbers", "end"), ENDS, ids=[*WHOLE, *QUIET, "the connection's end"]
+)
+def test_the_end_of_a_page_is_known(raw_server, answer, numbers, end):
+    """A page that came whole is asked for once. No news is no error, and the cursor stays (D5,
+    D23). Where only the connection ends a body, events count up to the last checkpoint, and its end
+    does not mean that there is no more.
+    """
     raw_server.script(answer)
 
-    assert ([1, 2], PageEnd("c0", "c2", 2, True, b"")) == read_whole(
-        client(raw_server, compression="gzip").page(ask())
-    )
+    assert (numbers, end) == read_whole(client(raw_server, compression="gzip").page(ask()))
     assert 1 == len(raw_server.requests)
 
 
 @pytest.mark.parametrize("answer", CUT.values(), ids=CUT)
 def test_a_cut_body_is_never_the_end_of_a_page(raw_server, answer):
-    """However an answer breaks off, I get each event once, and no hole (D2)."""
+    """However an answer breaks off, I get each event once, and no hole (D2): it is asked again from
+    its last checkpoint, and without waiting, because there may be events already.
+    """
     feed = {
         "c0": ok(BODY + event(3) + checkpoint("c3")),
         "c1": ok(event(2) + checkpoint("c2") + event(3) + checkpoint("c3")),
@@ -156,36 +156,11 @@ def test_a_cut_body_is_never_the_end_of_a_page(raw_server, answer):
     )
     statistics = Statistics()
 
-    numbers, end = read_whole(client(raw_server).page(ask(), statistics=statistics))
+    numbers, end = read_whole(client(raw_server).page(ask(wait=10), statistics=statistics))
 
     assert ([1, 2, 3], "c3", True) == (numbers, end.cursor, end.complete)
-    assert 1 == statistics.retries
-
-
-def test_what_came_before_the_cut_is_not_asked_for_again(raw_server):
-    """A long page over a bad line makes progress: it continues from its last checkpoint."""
-    raw_server.script(short(BODY + event(3), missing=9), ok(event(3) + checkpoint("c3")))
-
-    read(client(raw_server).page(ask()))
-
-    assert ["c0", "c2"] == [request.query["cursor0"] for request in raw_server.requests]
-
-
-def test_a_retry_does_not_wait(raw_server):
-    """After a break there may be events already; the publisher need not hold the answer."""
-    raw_server.script(reset(), ok(BODY))
-
-    read(client(raw_server).page(ask(wait=10)))
-
     assert ["10", None] == [request.query.get("wait") for request in raw_server.requests]
-
-
-def test_a_body_that_only_the_connection_ends_proves_nothing(raw_server):
-    """Its events count up to the last checkpoint, its end does not mean that there is no more."""
-    raw_server.script(until_close(BODY + event(3)))
-    numbers, end = read_whole(client(raw_server).page(ask()))
-
-    assert ([1, 2], False, event(3)) == (numbers, end.complete, end.tail)
+    assert 1 == statistics.retries
 
 
 def test_a_head_that_breaks_off_proves_nothing(raw_server):
@@ -194,15 +169,6 @@ def test_a_head_that_breaks_off_proves_nothing(raw_server):
     numbers, end = read_whole(client(raw_server).page(ask()))
 
     assert ([], "c0", False) == (numbers, end.cursor, end.complete)
-
-
-@pytest.mark.parametrize("answer", [Answer((head(204),)), ok(), ok(b"\n"), ok(b"\r\n\r\n")])
-def test_an_empty_answer_is_a_page_without_events(raw_server, answer):
-    """No news is no error, and the cursor stays (D5, D23)."""
-    raw_server.script(answer)
-    numbers, end = read_whole(client(raw_server).page(ask()))
-
-    assert ([], PageEnd("c0", "c0", 0, True, b"")) == (numbers, end)
 
 
 def _numbered(count, each):
@@ -282,14 +248,6 @@ def test_the_head_of_a_feed_may_wait_for_its_checkpoint(raw_server):
     raw_server.script(*[ok(event(1))] * 9, ok(BODY))
 
     assert [1, 2] == read(client(raw_server).page(ask()))
-
-
-def test_a_checkpoint_that_repeats_the_cursor_without_events_is_fine(raw_server):
-    """That is how a publisher says that there is nothing new."""
-    raw_server.script(ok(checkpoint("c0")))
-    numbers, end = read_whole(client(raw_server).page(ask()))
-
-    assert ([], "c0", True) == (numbers, end.cursor, end.complete)
 
 
 def test_an_interval_that_does_not_fit_is_an_error(raw_server):

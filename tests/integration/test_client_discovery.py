@@ -7,20 +7,9 @@ import json
 import pytest
 
 from tests.fix_client import BODY, ask, client, read
-from tests.fix_raw_server import (
-    Answer,
-    head,
-    ok,
-    refused,
-    reset,
-)
+from tests.fix_raw_server import Answer, head, ok, refused, reset
 from zeh_spark.client.discovery import Discovered, discover
-from zeh_spark.errors import (
-    AccessError,
-    OptionError,
-    PublisherError,
-    UnavailableError,
-)
+from zeh_spark.errors import AccessError, OptionError, PublisherError, UnavailableError
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, untold
 from zeh_spark.protocol.problems import URN as PROBLEM
 
@@ -28,16 +17,15 @@ from zeh_spark.protocol.problems import URN as PROBLEM
 
 
 def test_the_partition_count_is_learned_from_the_problem_document(raw_server):
-    """A publisher that tells its partition count spares me the option (D10)."""
-    raw_server.script(refused(400, '{"detail":"n is missing","partitionCount":7}'))
+    """A publisher that tells its partition count spares me the option (D10), also if it restarts
+    while my query begins.
+    """
+    raw_server.script(
+        refused(503), reset(), refused(400, '{"detail":"n is missing","partitionCount":7}')
+    )
 
     assert Discovered(7) == discover(client(raw_server).transport)
-    assert "/feed/v1" == raw_server.requests[0].target
-
-
-def test_our_publisher_tells_its_partition_count(publisher):
-    """Both halves of the package agree."""
-    assert 2 == discover(client(None, url=publisher.url).transport).partition_count
+    assert {"/feed/v1"} == {each.target for each in raw_server.requests}
 
 
 @pytest.mark.parametrize(
@@ -57,22 +45,6 @@ def test_a_publisher_that_does_not_tell_leaves_it_to_the_option(raw_server, answ
     raw_server.script(answer)
 
     with pytest.raises(OptionError, match="'partitionCount'"):
-        discover(client(raw_server).transport)
-
-
-def test_asking_for_the_partition_count_is_tried_again(raw_server):
-    """A query can be started while its publisher restarts."""
-    raw_server.script(refused(503), reset(), refused(400, '{"partitionCount":7}'))
-
-    assert 7 == discover(client(raw_server).transport).partition_count
-
-
-@pytest.mark.parametrize(("status", "kind"), [(401, AccessError), (404, PublisherError)])
-def test_what_is_wrong_with_the_address_shows_here_first(raw_server, status, kind):
-    """A wrong URL is not mistaken for a publisher that tells no partition count."""
-    raw_server.script(refused(status, "no"))
-
-    with pytest.raises(kind, match=f"{status}: no"):
         discover(client(raw_server).transport)
 
 
@@ -177,29 +149,30 @@ def test_an_answer_without_a_length_tells_the_identity(raw_server):
     assert IDENTITY == discover(client(raw_server).transport, 7).identity
 
 
-def test_a_feed_that_is_not_there_is_said_at_once(raw_server):
-    """Our publisher's own refusal is no sign of another publisher."""
-    raw_server.script(problem(404, "unknown-feed"))
+@pytest.mark.parametrize(
+    ("count", "answer", "kind", "match"),
+    [
+        (None, refused(401, "no"), AccessError, "401: no"),
+        (None, refused(404, "no"), PublisherError, "404: no"),
+        (7, refused(401, "no"), AccessError, "401: no"),
+        (7, refused(403, "no"), AccessError, "403: no"),
+        (7, problem(404, "unknown-feed"), PublisherError, "404 unknown-feed"),
+        (
+            7,
+            problem(partitionCount=7, feed={"id": "new-style", "epochs": []}),
+            PublisherError,
+            r"'new-style'.*Upgrade zeh-spark",
+        ),
+    ],
+)
+def test_a_refusal_is_no_sign_of_another_publisher(raw_server, count, answer, kind, match):
+    """A wrong URL is not mistaken for a publisher that tells no partition count; a refused token, a
+    feed that is not there, or a newer publisher's identity not for a feed without one.
+    """
+    raw_server.script(answer)
 
-    with pytest.raises(PublisherError, match="404 unknown-feed"):
-        discover(client(raw_server).transport, 7)
-
-
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_token_is_no_feed_without_identity(raw_server, status):
-    """Asking which feed it is fails as reading it does."""
-    raw_server.script(refused(status, "no"))
-
-    with pytest.raises(AccessError, match=f"{status}: no"):
-        discover(client(raw_server).transport, 7)
-
-
-def test_an_identity_that_cannot_be_read_is_an_error(raw_server):
-    """With the value: a newer publisher's feed is not taken for one without identity."""
-    raw_server.script(problem(partitionCount=7, feed={"id": "new-style", "epochs": []}))
-
-    with pytest.raises(PublisherError, match=r"'new-style'.*Upgrade zeh-spark"):
-        discover(client(raw_server).transport, 7)
+    with pytest.raises(kind, match=match):
+        discover(client(raw_server).transport, count)
 
 
 V2 = (

@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
+from tests.fix_direct import PrunedStore
 from tests.fix_log_texts import check_documented
 from tests.fix_stream import Log, position, wait_for
-from tests.scratch_store import ScratchStore
 from zeh_spark.errors import CursorGoneError, ReplayError
 from zeh_spark.retention.rules import prune
 from zeh_spark.source import direct_planner
@@ -26,11 +26,6 @@ def way(request):
     return request.param
 
 
-def kept(offset):
-    """An offset as Spark's checkpoint has it after a restart."""
-    return json.loads(json.dumps(offset))
-
-
 def overtaken(publisher, start, way, left, also=()):
     """Where a reader of both partitions is that retention overtook in partition 0, and in `also`.
 
@@ -45,7 +40,14 @@ def overtaken(publisher, start, way, left, also=()):
     if left:
         publisher.publish(*left, partition=0)
     prune(publisher.store, "orders", Retention(bytes=50 * len(left)))
-    return kept(run.offset)
+    return run.offset
+
+
+def test_unread_events_that_are_gone_stop_the_query(publisher, start, way):
+    """I am told which partition lost events, and what to do."""
+    behind = overtaken(publisher, start, way, [7])
+    with pytest.raises(CursorGoneError, match=r"partition 0.*cursor-gone.*failOnDataLoss=false"):
+        start(url=publisher.url, fetch=way, offset=behind, finite=True).next()
 
 
 @pytest.mark.parametrize("after", WAYS)
@@ -58,8 +60,8 @@ def test_a_batch_after_a_loss_is_repeated_as_it_was(publisher, start, way, after
     again = start(url=publisher.url, fetch=after, offset=behind, finite=True)
 
     assert {0: [7, 8]} == rows
-    assert rows == again.rows(behind, kept(run.offset)) == again.rows(behind, kept(run.offset))
-    again.offset = kept(run.offset)
+    assert rows == again.rows(behind, run.offset) == again.rows(behind, run.offset)
+    again.offset = run.offset
     assert [9] == again.to_the_end()
 
 
@@ -68,7 +70,7 @@ def test_a_batch_after_a_loss_is_repeated_on_older_versions_of_spark(publisher, 
     behind = overtaken(publisher, start, way, [7, 8])
     reader = start(url=publisher.url, fetch=way, **ON).reader
     assert [] == reader.partitions(behind, behind)
-    end = kept(reader.latestOffset())
+    end = json.loads(json.dumps(reader.latestOffset()))
     rows = [start(url=publisher.url, fetch=way).rows(behind, end) for _ in range(2)]
 
     assert [{0: [7, 8]}] * 2 == rows
@@ -84,7 +86,7 @@ def test_the_position_passes_a_loss_although_nothing_new_came(
     behind = overtaken(publisher, start, way, [], also)
     run = start(url=publisher.url, fetch=way, offset=behind, finite=finite, **ON)
     assert {} == run.next()
-    passed = kept(run.offset)
+    passed = run.offset
     assert [None] * 3 == [run.next() for _ in range(3)]
     assert 1 + len(also) == caplog.text.count("LOST")  # a stream that waits does not repeat it
 
@@ -105,7 +107,7 @@ def test_a_stream_passes_a_loss_while_another_partition_goes_on(publisher, start
     rows = run.next()
     again = start(url=publisher.url, fetch=way, offset=behind)
 
-    assert {1: [2]} == rows == again.rows(behind, kept(run.offset))
+    assert {1: [2]} == rows == again.rows(behind, run.offset)
     assert position(behind)["cursor"] != position(run.offset)["cursor"]
     publisher.publish(9, partition=0)
     assert [9] == start(url=publisher.url, fetch=way, offset=run.offset, finite=True).to_the_end()
@@ -135,7 +137,7 @@ def test_a_batch_after_a_loss_whose_own_events_are_removed_is_refused(publisher,
     again = start(url=publisher.url, fetch=way, offset=behind, **ON)
 
     with pytest.raises(ReplayError, match=r"partition 0.*500 events.*no longer has them"):
-        again.rows(behind, kept(run.offset))
+        again.rows(behind, run.offset)
 
 
 def test_events_before_and_after_a_loss_are_in_batches_of_their_own(feed, start):
@@ -149,7 +151,7 @@ def test_events_before_and_after_a_loss_are_in_batches_of_their_own(feed, start)
 
     scripted.before = overtake
     batches = [run.next(), run.next(), run.next()]
-    offsets = run.start, kept(run.offset)
+    offsets = run.start, run.offset
 
     assert [{0: [0, 1, 2]}, {0: [5, 6, 7, 8]}, None] == batches
     assert "_first" == position(run.offset)["from"]
@@ -168,24 +170,12 @@ def test_a_feed_without_anything_left_is_continued_from_its_beginning(feed, star
     assert [5, 6] == strict.until(2)
 
 
-class OvertakingStore(ScratchStore):
-    """A store whose retention runs just before a plan looks for chunks, once for each of `due`."""
-
-    due: list[int | None]
-
-    def scan(self, *args):
-        if self.due and (most := self.due.pop(0)) is not None:
-            prune(self, "orders", Retention(bytes=most))
-        return super().scan(*args)
-
-
 def test_retention_between_two_plans_of_a_batch_joins_nothing_across_the_hole(start, monkeypatch):
     """A batch of many small chunks is planned in parts; it has what is left, and nothing else."""
     monkeypatch.setattr(direct_planner, "PLAN_CHUNKS", 2)
     monkeypatch.setattr(direct_plans, "PLAN_CHUNKS", 2)
-    with closing(OvertakingStore()) as store:
+    with closing(PrunedStore()) as store:
         store.create("orders", 1)
-        store.due = []
         for number in range(8):
             publish(store, "orders", [number])
         size = store.feed("orders").size // 8
@@ -193,8 +183,8 @@ def test_retention_between_two_plans_of_a_batch_joins_nothing_across_the_hole(st
             options = {"url": f"{base}/orders", "fetch": "executors", "finite": True}
             store.due = [None, 4 * size]
             run = start(**options, **ON)
-            begin = kept(run.offset)
+            begin = run.offset
             rows = run.next()
 
             assert {0: [4, 5, 6, 7]} == rows
-            assert rows == start(**options).rows(begin, kept(run.offset))
+            assert rows == start(**options).rows(begin, run.offset)

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from contextlib import closing
 
 import pytest
 from starlette.responses import PlainTextResponse
 
-from tests.fix_raw_server import ok, refused
+from tests.fix_batch import batch_reader
+from tests.fix_direct import PrunedStore
 from tests.fix_stream import wait_for
 from tests.scratch_store import ScratchStore
-from zeh_spark.client import direct_client
-from zeh_spark.client.transport import Transport
 from zeh_spark.decoding.lines import Decoder
-from zeh_spark.errors import CursorGoneError, OptionError, PublisherError
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
-from zeh_spark.protocol.direct_reads import PlanRequest
+from zeh_spark.errors import CursorGoneError, OptionError
 from zeh_spark.publisher import create_app
-from zeh_spark.retention.rules import prune
-from zeh_spark.source.batch import BatchReader
-from zeh_spark.source.options import SourceOptions
-from zeh_spark.store.interface import Retention
 from zeh_spark.testing import publish, running_publisher
 
 
@@ -53,40 +44,13 @@ def test_a_slow_plan_does_not_leave_events_to_the_next_trigger(start, wait):
             assert {0: [1]} == run.next()
 
 
-def test_the_largest_limits_are_no_limits(start):
+def test_the_largest_limits_are_no_limits(publisher, start):
     """Jobs write the largest LONG for "no limit"."""
-    with closing(ScratchStore()) as store:
-        store.create("orders", 1)
-        publish(store, "orders", [0, 1])
-        limits = {"maxEventsPerTrigger": str(2**63 - 1), "maxBytesPerTrigger": "1000000t"}
-        with running_publisher(store) as base:
-            run = start(url=f"{base}/orders", fetch="executors", **limits)
+    publisher.publish(0, 1, partition=0)
+    limits = {"maxEventsPerTrigger": str(2**63 - 1), "maxBytesPerTrigger": "1000000t"}
+    run = start(url=publisher.url, fetch="executors", **limits)
 
-            assert {0: [0, 1]} == run.next()
-
-
-@pytest.mark.parametrize("status", [404, 405, 501])
-def test_a_publisher_without_plans_is_named_at_once(raw_server, status):
-    """After an upgrade was undone I am told what to set, and do not wait for retries."""
-    raw_server.respond = lambda request: refused(status, "no such thing")
-    transport = Transport(parse(ClientOptions, {"url": raw_server.url, "retryTimeout": "1h"}))
-
-    with pytest.raises(PublisherError, match="fetch=driver") as caught:
-        direct_client.plan(transport, PlanRequest(1, {"0": "_first"}))
-
-    assert (status, 1) == (caught.value.status, len(raw_server.requests))
-
-
-class PrunedStore(ScratchStore):
-    """A store whose old chunks are removed just while a plan is made."""
-
-    keep: int | None = None
-
-    def scan(self, *args):
-        if self.keep is not None:
-            keep, self.keep = self.keep, None
-            prune(self, "orders", Retention(bytes=keep))
-        return super().scan(*args)
+    assert {0: [0, 1]} == run.next()
 
 
 @pytest.fixture
@@ -108,7 +72,7 @@ def test_events_removed_during_a_plan_are_told_by_my_partitions(start, pruned, n
     store, url = pruned
     run = start(url=url, fetch="executors", partitionCount=n, finite=True, maxEventsPerTrigger="1")
     run.next()
-    store.keep = 100
+    store.due = [100]
     with pytest.raises(
         CursorGoneError, match=r"partition [01], cursor '\d+\.[0-9a-f]{8}'"
     ) as caught:
@@ -123,22 +87,9 @@ def test_without_fail_on_data_loss_a_plan_goes_on_with_what_is_left(start, prune
     options = {"partitionCount": n, "maxEventsPerTrigger": "1", "failOnDataLoss": "false"}
     run = start(url=url, fetch="executors", finite=True, **options)
     first = [row for rows in run.next().values() for row in rows]
-    store.keep = 100
+    store.due = [100]
 
     assert [1000, 1001] == sorted(set(run.to_the_end()) - set(first))
-
-
-def test_a_task_of_many_ranges_asks_for_some_at_a_time(start, monkeypatch):
-    """A batch of many small partitions is no request that the publisher refuses."""
-    monkeypatch.setattr(direct_client, "_RANGES", 3)
-    with closing(ScratchStore()) as store:
-        store.create("orders", 10)
-        for partition in range(10):
-            publish(store, "orders", [partition], partition=partition)
-        with running_publisher(store) as base:
-            run = start(url=f"{base}/orders", fetch="executors", finite=True)
-
-            assert list(range(10)) == sorted(run.to_the_end())
 
 
 def test_a_column_that_only_executors_fill_is_refused_for_a_batch_of_the_driver(publisher, start):
@@ -172,19 +123,8 @@ def test_a_proxy_between_does_not_change_the_feeds_identity():
             await app(scope, receive, send)
 
         with running_publisher(store, behind_a_proxy) as base:
-            options = parse(SourceOptions, {"url": f"{base}/orders", "retryTimeout": "20s"})
-            reader = BatchReader(options, Decoder(("headers",), "_corrupt_record", False))
+            headers = Decoder(("headers",), "_corrupt_record", False)
+            reader = batch_reader(f"{base}/orders", headers, retryTimeout="20s")
             (partition,) = reader.partitions()
 
     assert (0, True) == (left[0], partition.feed.told)
-
-
-def test_a_plan_of_nothing_that_says_more_is_refused(raw_server):
-    """Such a publisher would be asked for its next plan for ever."""
-    nothing = {"ends": {"0": "1.0a1b2c3d"}, "more": True, "head": "9.0a1b2c3d"}
-    raw_server.script(ok(json.dumps({**nothing, "time": 0, "behind": 8, "ranges": []}).encode()))
-    transport = Transport(parse(ClientOptions, {"url": raw_server.url}))
-    request = PlanRequest(1, {"0": "1.0a1b2c3d"})
-
-    with pytest.raises(PublisherError, match="says that there is more, but plans nothing"):
-        direct_client.plan(transport, request)

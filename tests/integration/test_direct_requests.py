@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.fix_batch import batch_reader
 from tests.fix_direct import (
     BEGIN,
     END,
@@ -19,19 +20,14 @@ from tests.fix_direct import (
     planned,
 )
 from tests.fix_raw_server import ok, refused
-from tests.fix_stream import DECODER, position, wait_for
-from zeh_spark.errors import (
-    OptionError,
-    PublisherError,
-    ZeroEventHubError,
-)
-from zeh_spark.options.given import parse
+from tests.fix_stream import position, wait_for
+from zeh_spark.errors import OptionError, PublisherError, ZeroEventHubError
 from zeh_spark.protocol.direct_reads import PlannedRange
-from zeh_spark.source.batch import BatchReader
-from zeh_spark.source.options import SourceOptions
 
 MIDDLE = "7.0a1b2c3d"
 PAGE = LINE + b'{"partition":0,"cursor":"c1"}\n'
+OLDER = [404, 405, 501]
+"""How a publisher answers that does not know direct reads."""
 
 
 def full(begin, end, size=40):
@@ -44,13 +40,10 @@ def full(begin, end, size=40):
 
 def test_a_batch_goes_on_after_as_many_chunks_as_a_plan_may_have(direct_feed, start):
     """My batches are as large as I set, of however small chunks."""
-    plans = iter(
-        [
-            plan_of(full(BEGIN, MIDDLE, 1000), ends=[MIDDLE], more=True),
-            plan_of(planned(Sent(8), begin=MIDDLE)),
-        ]
+    direct_feed.script(
+        plan_of(full(BEGIN, MIDDLE, 1000), ends=[MIDDLE], more=True),
+        plan_of(planned(Sent(8), begin=MIDDLE)),
     )
-    direct_feed.plan = lambda asked: next(plans)
     run = begun(start, direct_feed, maxBytesPerTrigger="5000", maxEventsPerTrigger="60000")
     (task,) = next_batch(run)
     assert (BEGIN, END) == (task.ranges[0].from_, task.ranges[-1].to)
@@ -62,44 +55,26 @@ def test_a_batch_goes_on_after_as_many_chunks_as_a_plan_may_have(direct_feed, st
     ]
 
 
-@pytest.mark.parametrize(
-    "limit", [{"maxBytesPerTrigger": "1000"}, {"maxEventsPerTrigger": "50000"}]
-)
-def test_a_batch_that_is_full_does_not_go_on(direct_feed, start, limit):
-    """The other limits hold, too."""
-    direct_feed.plan = lambda asked: plan_of(full(BEGIN, MIDDLE, 1000), ends=[MIDDLE], more=True)
-    next_batch(begun(start, direct_feed, **limit))
-    assert 1 == len(direct_feed.asked())
-
-
 def test_a_read_ends_where_the_feed_ended_at_its_first_plan(direct_feed):
     """A feed that grows as fast as I read does not keep me."""
     head = "99.0a1b2c3d"
-    plans = iter(
-        [
-            plan_of(full(BEGIN, MIDDLE), ends=[MIDDLE], more=True, head=head),
-            plan_of(
-                full(MIDDLE, "8.0a1b2c3d"), ends=["8.0a1b2c3d"], more=True, head="100.00000000"
-            ),
-            plan_of(planned(Sent(9), begin="8.0a1b2c3d"), head="101.00000000"),
-        ]
+    direct_feed.script(
+        plan_of(full(BEGIN, MIDDLE), ends=[MIDDLE], more=True, head=head),
+        plan_of(full(MIDDLE, "8.0a1b2c3d"), ends=["8.0a1b2c3d"], more=True, head="100.00000000"),
+        plan_of(planned(Sent(9), begin="8.0a1b2c3d"), head="101.00000000"),
     )
-    direct_feed.plan = lambda asked: next(plans)
-    given = {"url": direct_feed.server.url, "startingCursors": json.dumps({"0": BEGIN})}
-    BatchReader(parse(SourceOptions, given), DECODER).partitions()
+    start = json.dumps({"0": BEGIN})
+    batch_reader(direct_feed.server.url, startingCursors=start).partitions()
     assert [None, head, head] == [each.get("upto") for each in direct_feed.asked()]
 
 
 def test_a_finite_run_ends_where_the_feed_ended_at_its_first_plan(direct_feed, start):
     """All batches of the run have one end."""
-    plans = iter(
-        [
-            plan_of(planned(Sent(5), end=MIDDLE), ends=[MIDDLE], more=True, head=END),
-            plan_of(planned(Sent(8), begin=MIDDLE), head="101.00000000"),
-            plan_of(head="102.00000000"),
-        ]
+    direct_feed.script(
+        plan_of(planned(Sent(5), end=MIDDLE), ends=[MIDDLE], more=True, head=END),
+        plan_of(planned(Sent(8), begin=MIDDLE), head="101.00000000"),
+        plan_of(head="102.00000000"),
     )
-    direct_feed.plan = lambda asked: next(plans)
     run = begun(start, direct_feed, finite=True)
     assert [True, True, False] == [bool(next_batch(run)) for _ in range(3)]
     assert [None, END, END] == [each.get("upto") for each in direct_feed.asked()]
@@ -133,7 +108,7 @@ def offered(status):
     return lambda asked: refused(status, "no plans here")
 
 
-@pytest.mark.parametrize("status", [404, 405, 501])
+@pytest.mark.parametrize("status", OLDER)
 def test_a_publisher_that_refuses_the_first_plan_is_read_page_by_page(
     direct_feed, start, status, caplog
 ):
@@ -145,61 +120,40 @@ def test_a_publisher_that_refuses_the_first_plan_is_read_page_by_page(
     assert 1 == len(direct_feed.asked())
 
 
-@pytest.mark.parametrize("status", [400, 403, 409])
-def test_another_refusal_of_the_first_plan_is_an_error(direct_feed, start, status):
-    """What is wrong is not hidden by reading in another way."""
+@pytest.mark.parametrize(
+    ("status", "fetch"),
+    [*((each, "auto") for each in (400, 403, 409)), *((each, "executors") for each in OLDER)],
+)
+def test_another_refusal_of_the_first_plan_is_an_error(direct_feed, start, status, fetch):
+    """What is wrong is not hidden by reading in another way, and executors that I asked for are not
+    replaced.
+    """
     direct_feed.plan = offered(status)
     with pytest.raises(ZeroEventHubError, match="no plans here"):
-        next_batch(start(url=direct_feed.server.url))
+        next_batch(start(url=direct_feed.server.url, fetch=fetch))
     assert 0 == direct_feed.pages
 
 
-@pytest.mark.parametrize("status", [404, 405, 501])
-def test_executors_that_are_asked_for_are_not_replaced(direct_feed, start, status):
-    """I set fetch=executors, so nothing else fetches."""
-    direct_feed.plan = offered(status)
-    with pytest.raises(ZeroEventHubError):
-        next_batch(start(url=direct_feed.server.url, fetch="executors", retryTimeout="1s"))
-    assert 0 == direct_feed.pages
-
-
-@pytest.mark.parametrize("status", [404, 405, 501])
-@pytest.mark.parametrize("first", ["with events", "without events"])
-def test_an_older_publisher_in_the_middle_of_a_run_is_an_error(direct_feed, start, status, first):
-    """The offsets of a run stay of one kind, and pages are never mixed with chunks."""
-    plans = iter([plan_of(planned(Sent(5))) if first == "with events" else plan_of(ends=[BEGIN])])
+@pytest.mark.parametrize("status", OLDER)
+@pytest.mark.parametrize("first", [[planned(Sent(5))], []], ids=["with events", "without events"])
+def test_an_older_publisher_later_is_an_error(direct_feed, start, status, first):
+    """Not in the middle of a run, whose offsets stay of one kind, nor in a batch that was planned,
+    nor in its tasks are pages read instead; and nothing waits for retries.
+    """
+    plans = iter([plan_of(*first, ends=[END if first else BEGIN])])
     direct_feed.plan = lambda asked: next(plans, None) or refused(status, "no plans here")
-    direct_feed.page = lambda request: ok(PAGE)
-    run = begun(start, direct_feed)
-    next_batch(run)
-    with pytest.raises(PublisherError, match="fetch=driver") as caught:
-        wait_for(lambda: next_batch(run))
-    assert (status, 0) == (caught.value.status, direct_feed.pages)
-
-
-@pytest.mark.parametrize("status", [404, 405, 501])
-def test_an_older_publisher_in_a_replay_is_an_error(direct_feed, start, status):
-    """A batch that was planned is not repeated from pages unless I say so."""
-    direct_feed.plan = lambda asked: plan_of(planned(Sent(5)))
-    run = begun(start, direct_feed)
-    begin = run.offset
-    next_batch(run)
-    direct_feed.plan, direct_feed.page = offered(status), lambda request: ok(PAGE)
+    direct_feed.chunks, direct_feed.page = offered(status), lambda request: ok(PAGE)
+    run = begun(start, direct_feed, retryTimeout="1h")
+    begin, tasks = run.offset, next_batch(run)
     again = begun(start, direct_feed, offset=begin)
-    with pytest.raises(PublisherError, match="fetch=driver") as caught:
-        again.reader.partitions(begin, run.offset)
-    assert (status, 0) == (caught.value.status, direct_feed.pages)
-
-
-@pytest.mark.parametrize("status", [404, 405, 501])
-def test_an_older_publisher_in_a_task_is_an_error(direct_feed, start, status):
-    """A task fails, and reads nothing else instead."""
-    direct_feed.plan, direct_feed.chunks = lambda asked: plan_of(planned(Sent(5))), offered(status)
-    run = begun(start, direct_feed)
-    (task,) = next_batch(run)
-    with pytest.raises(PublisherError, match="fetch=driver") as caught:
-        list(run.reader.read(task))
-    assert (status, 0) == (caught.value.status, direct_feed.pages)
+    calls = [lambda: wait_for(lambda: next_batch(run))]
+    if first:
+        calls.append(lambda: list(run.reader.read(tasks[0])))
+        calls.append(lambda: again.reader.partitions(begin, run.offset))
+    for call in calls:
+        with pytest.raises(PublisherError, match="fetch=driver") as caught:
+            call()
+        assert (status, 0) == (caught.value.status, direct_feed.pages)
 
 
 @pytest.mark.parametrize(
@@ -216,17 +170,12 @@ def test_an_offer_of_another_version_is_not_taken(direct_feed, start, reads):
 
 
 def test_with_a_file_of_tls_the_driver_fetches(start_raw_server, authority, start):
-    """Executors may not have my files, so `auto` does not rely on them."""
+    """Executors may not have my files, so `auto` does not rely on them; but I may say so."""
     feed = DirectFeed(start_raw_server(authority.server_context()))
     feed.page = lambda request: ok(PAGE)
     assert [1] == start(url=feed.server.url, caFile=authority.ca_file).until(1)
     assert [] == [each for each in feed.asked() if "ends" not in each]  # plans of nothing tell lag
 
-
-def test_with_a_file_of_tls_executors_fetch_if_i_say_so(start_raw_server, authority, start):
-    """I know that they have it."""
-    feed = DirectFeed(start_raw_server(authority.server_context()))
     feed.plan = lambda asked: plan_of(planned(Sent(5)))
     feed.chunks = lambda asked: chunks_of(Sent(5))
-    run = begun(start, feed, caFile=authority.ca_file, fetch="executors")
-    assert {0: [1]} == run.next()
+    assert {0: [1]} == begun(start, feed, caFile=authority.ca_file, fetch="executors").next()

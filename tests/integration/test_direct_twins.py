@@ -4,20 +4,17 @@ depends on its partition alone, and on nothing that another one, or one publishe
 
 from __future__ import annotations
 
-import pickle
 import sqlite3
 from contextlib import closing
+from functools import partial
 from itertools import zip_longest
 
 import pytest
 
+from tests.fix_batch import batch_reader, rows_of
 from tests.fix_raw_server import ok
 from tests.fix_relay import TYPE, parts_of
-from tests.fix_stream import DECODER
-from zeh_spark.options.given import parse
 from zeh_spark.publisher import open_store
-from zeh_spark.source.batch import BatchReader
-from zeh_spark.source.options import SourceOptions
 from zeh_spark.testing import publish, running_publisher
 
 ROWS = [(partition, number) for partition in range(4) for number in range(100)]
@@ -34,18 +31,9 @@ def twins(relay, tmp_path):
             publish(store, "orders", list(range(100)), partition=partition)
         with running_publisher(store) as base:
             relay.base = base
-            given = {"url": relay.url, "fetch": "executors", "retryTimeout": "5s"}
-            reader = BatchReader(parse(SourceOptions, given), DECODER)
-            (partition,) = reader.partitions()
-            sent = pickle.dumps((reader, partition))
-
-            def attempt():
-                reader, partition = pickle.loads(sent)
-                for batch in reader.read(partition):
-                    for row in batch.to_pylist():
-                        yield row["partition"], int(row["data"])
-
-            yield attempt, store, relay
+            reader = batch_reader(relay.url, fetch="executors")
+            (task,) = reader.partitions()
+            yield partial(rows_of, reader, [task]), store, relay
 
 
 def contents(tmp_path):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import closing
 
 import pytest
 
 from tests.fix_stream import Log
-from tests.patience import PATIENCE
 from tests.scratch_store import ScratchStore
 from zeh_spark.testing import publish, running_publisher
 
@@ -26,16 +24,6 @@ def url():
             publish(store, "orders", [LARGE + number for number in range(begin, begin + EACH)])
         with running_publisher(store) as base:
             yield f"{base}/orders"
-
-
-def within(seconds, call):
-    """Return what `call` returns; fail if it takes longer."""
-    done = []
-    thread = threading.Thread(target=lambda: done.append(call()), daemon=True)
-    thread.start()
-    thread.join(seconds)
-    assert done, f"no answer within {seconds} s"
-    return done[0]
 
 
 def size(offset):
@@ -61,7 +49,7 @@ def test_on_older_sparks_it_is_larger_and_the_others_are_not(start, url):
     reader = start(url=url, fetch="driver", maxBytesPerTrigger=str(MOST)).reader
     ends, events = [reader.initialOffset()], 0
     while events < EVENTS:
-        end = within(PATIENCE, reader.latestOffset)
+        end = reader.latestOffset()
         if end != ends[-1]:  # it is the same if nothing came in time
             ends.append(end)
             events += sum(each["events"] for each in end["partitions"].values())
@@ -79,7 +67,7 @@ def test_on_older_sparks_no_partition_waits_for_the_backlog_of_another(start, fe
     offset, rows = run.reader.initialOffset(), []
     while not any(1 in each for each in rows[2:]):
         assert len(rows) < 20
-        end = within(PATIENCE, run.reader.latestOffset)
+        end = run.reader.latestOffset()
         if end == offset:
             continue
         rows.append(run.rows(offset, end))

@@ -89,33 +89,26 @@ def test_after_an_answer_an_outage_is_retried(start_raw_server, caplog):
     assert "trying again" in caplog.text
 
 
-def test_a_query_with_a_checkpoint_waits_for_its_publisher(timed_out_reader):
+@pytest.mark.parametrize(
+    ("has_checkpoint", "match"), [(True, "Nothing is lost: start again"), (False, NOT_RUNNING)]
+)
+def test_a_query_with_a_checkpoint_waits_for_its_publisher(has_checkpoint, match):
     """Its address was right when it made its first batch, so a restart meets an outage."""
-    with pytest.raises(UnavailableError, match="Nothing is lost: start again"):
-        timed_out_reader(offset=True)
-    with pytest.raises(UnavailableError, match=NOT_RUNNING):
-        timed_out_reader(offset=False)
-
-
-@pytest.fixture
-def timed_out_reader():
-    def begin(*, offset: bool) -> None:
-        url = f"http://127.0.0.1:{free_port()}/orders"
-        options = replace(parse(SourceOptions, {"url": url}), retry_timeout=0.3, first_contact=0.1)
-        reader = StreamReader(options, DECODER)
-        known = {
-            "version": 3,
-            "feed": url,
-            "id": "9f86d081884c7d65",
-            "partitionCount": 1,
-            "partitions": {"0": {"cursor": "3.0a1b2c3d", "events": 0, "bytes": 0}},
-        }
-        try:
-            reader.latestOffset(known if offset else reader.initialOffset())
-        finally:
-            reader.stop()
-
-    return begin
+    url = f"http://127.0.0.1:{free_port()}/orders"
+    options = replace(parse(SourceOptions, {"url": url}), retry_timeout=0.3, first_contact=0.1)
+    reader = StreamReader(options, DECODER)
+    known = {
+        "version": 3,
+        "feed": url,
+        "id": "9f86d081884c7d65",
+        "partitionCount": 1,
+        "partitions": {"0": {"cursor": "3.0a1b2c3d", "events": 0, "bytes": 0}},
+    }
+    try:
+        with pytest.raises(UnavailableError, match=match):
+            reader.latestOffset(known if has_checkpoint else reader.initialOffset())
+    finally:
+        reader.stop()
 
 
 def test_a_service_waits_for_its_publisher():

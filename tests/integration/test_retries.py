@@ -12,16 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fix_batch import batch_reader, rows_of
 from tests.fix_client import BODY, ask, checkpoint, client, event, read
-from tests.fix_raw_server import (
-    NO_IDENTITY,
-    Answer,
-    chunked_without_end,
-    head,
-    ok,
-    refused,
-    short,
-)
+from tests.fix_raw_server import NO_IDENTITY, Answer, chunked_without_end, head, ok, refused, short
 from tests.fix_stream import DECODER, Run
 from tests.patience import eventually
 from tests.ports import free_port
@@ -30,27 +23,33 @@ from zeh_spark.client.feed_client import Statistics
 from zeh_spark.client.following import follow
 from zeh_spark.client.pauses import PAUSES, Pauses
 from zeh_spark.client.retry import Retry, backoff
-from zeh_spark.errors import (
-    AccessError,
-    CursorGoneError,
-    PublisherError,
-    UnavailableError,
-)
+from zeh_spark.errors import AccessError, CursorGoneError, PublisherError, UnavailableError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
 from zeh_spark.options.values import origin
 from zeh_spark.protocol import wire
-from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.stream import StreamReader
 
 # What is tried again, and for how long
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
-def test_what_may_pass_is_tried_again(raw_server, status):
-    """A publisher that restarts, or is busy, stops no query."""
-    raw_server.script(refused(status), refused(status), ok(BODY))
+PASSING = {
+    **{str(each): refused(each) for each in (408, 425, 429, 500, 502, 503, 504)},
+    **{
+        f"Retry-After: {each}": refused(503, retry_after=each)
+        for each in ("soon", "-1", "", "1.5", "²", "Mon, 01 Jan 99999 00:00:00 GMT")
+    },
+    **{each.decode(): ok(each) for each in (b"{}", b'{"error":"backend timeout"}')},
+}
+
+
+@pytest.mark.parametrize("answer", PASSING.values(), ids=PASSING)
+def test_what_may_pass_is_tried_again(raw_server, answer):
+    """A publisher that restarts, or is busy, stops no query, nor do odd headers of a proxy. An
+    error in a page's clothes is neither the end of the feed nor news.
+    """
+    raw_server.script(answer, answer, ok(BODY))
     statistics = Statistics()
 
     assert [1, 2] == read(client(raw_server).page(ask(), statistics=statistics))
@@ -79,14 +78,6 @@ def test_retry_after_is_heeded(raw_server, kind):
     assert 3500 < pause <= 3600
 
 
-@pytest.mark.parametrize("value", ["soon", "-1", "", "1.5", "²", "Mon, 01 Jan 99999 00:00:00 GMT"])
-def test_a_retry_after_that_says_nothing_is_ignored(raw_server, value):
-    """Odd headers of a proxy do not stop my query."""
-    raw_server.script(refused(503, retry_after=value), ok(BODY))
-
-    assert [1, 2] == read(client(raw_server).page(ask()))
-
-
 @pytest.mark.parametrize("status", [500, 503])
 def test_trying_again_has_an_end(raw_server, status):
     """A publisher that stays away stops the query after retryTimeout, with its last words (D3)."""
@@ -96,14 +87,6 @@ def test_trying_again_has_an_end(raw_server, status):
         read(client(raw_server, retry=None, retryTimeout="300ms").page(ask()))
 
     assert 2 <= len(raw_server.requests) <= 4
-
-
-def test_a_pause_that_is_longer_than_the_patience_is_not_waited_for(raw_server):
-    """Retry-After: 1 hour, with 20 seconds of patience, is an error at once."""
-    raw_server.script(refused(429, "quota", retry_after=3600))
-
-    with pytest.raises(UnavailableError, match="429: quota"):
-        read(client(raw_server, token="impatient").page(ask()))
 
 
 def test_a_429_pauses_all_requests_to_that_server(raw_server):
@@ -146,9 +129,11 @@ def test_a_429_does_not_pause_other_tokens_and_servers(raw_server, start_raw_ser
 
 
 def test_a_pause_without_time_for_it_names_the_429(raw_server):
-    """The query that did not see the 429 itself says why it ends."""
-    raw_server.script(refused(429, retry_after=60))
-    for match in ("answered 429: ", "answered 429 to another request.*ends in (60|59)"):
+    """Retry-After of a minute, with 20 seconds of patience, is an error at once; and the query that
+    did not see the 429 itself says why it ends.
+    """
+    raw_server.script(refused(429, "quota", retry_after=60))
+    for match in ("answered 429: quota", "answered 429 to another request.*ends in (60|59)"):
         with pytest.raises(UnavailableError, match=match):
             read(client(raw_server, token="named").page(ask()))
 
@@ -224,9 +209,8 @@ def test_a_cursor_that_stands_is_no_progress(raw_server, answers):
 
 
 def batch(url):
-    options = parse(SourceOptions, {"url": url, "partitionCount": "1", "retryTimeout": "300ms"})
-    reader = BatchReader(options, DECODER)
-    return [rows for task in reader.partitions() for rows in reader.read(task)]
+    reader = batch_reader(url, partitionCount="1", retryTimeout="300ms")
+    return list(rows_of(reader, reader.partitions()))
 
 
 def stream(url):
@@ -261,14 +245,6 @@ def test_each_reader_of_a_feed_ends_at_a_cursor_that_stands(raw_server, reader):
 def test_pauses_grow_to_ten_seconds_and_no_further(attempt, jitter):
     """Retries neither hammer a publisher nor sleep for ever."""
     assert 0.1 <= backoff(attempt, jitter) <= 10.0
-
-
-@pytest.mark.parametrize("line", [b"{}", b'{"error":"backend timeout"}'])
-def test_an_answer_of_nothing_but_unknown_lines_is_tried_again(raw_server, line):
-    """An error in a page's clothes is neither the end of the feed nor news."""
-    raw_server.script(ok(line), ok(BODY))
-
-    assert [1, 2] == read(client(raw_server).page(ask()))
 
 
 def test_an_answer_of_nothing_but_unknown_lines_is_shown(raw_server):
@@ -328,20 +304,31 @@ def test_other_refusals_are_final(raw_server, status, kind, remedy):
     assert 1 == len(raw_server.requests)
 
 
-def test_a_problem_documents_detail_is_shown(raw_server):
-    """RFC 9457: the publisher's explanation, not its JSON (D4)."""
-    raw_server.script(refused(400, '{"type":"x","detail":"cursor 17 is unknown"}'))
+FINAL = {
+    "a problem document": (
+        refused(400, '{"type":"x","detail":"cursor 17 is unknown"}'),
+        r"answered 400: cursor 17 is unknown \(request ",
+    ),
+    "a login page": (ok(b"<html>", content_type="text/html; charset=utf-8"), "HTML page"),
+    "a packing that nobody asked for": (ok(BODY, content_encoding="br"), "Content-Encoding 'br'"),
+    "a line of another partition": (ok(BODY + b'{"partition":1,"cursor":"x"}\n'), "not asked for"),
+    "_first (events twice)": (ok(event(1) + checkpoint("_first")), "special cursor '_first'"),
+    "_last (events skipped)": (ok(event(1) + checkpoint("_last")), "special cursor '_last'"),
+    "a checkpoint that leads back": (
+        ok(event(1) + checkpoint("c1") + checkpoint("c0")),
+        "the cursor it was asked for, 'c0'",
+    ),
+}
 
-    with pytest.raises(PublisherError, match=r"answered 400: cursor 17 is unknown \(request "):
+
+@pytest.mark.parametrize(("answer", "match"), FINAL.values(), ids=FINAL)
+def test_what_is_no_page_of_the_feed_is_refused(raw_server, answer, match):
+    """It is called what it is, in the publisher's own words (RFC 9457, D4), and not tried again."""
+    raw_server.script(answer)
+
+    with pytest.raises(PublisherError, match=match):
         read(client(raw_server).page(ask()))
-
-
-def test_a_web_page_is_not_a_feed(raw_server):
-    """A login page in place of the feed is called what it is."""
-    raw_server.script(ok(b"<html>", content_type="text/html; charset=utf-8"))
-
-    with pytest.raises(PublisherError, match="HTML page"):
-        read(client(raw_server).page(ask()))
+    assert 1 == len(raw_server.requests)
 
 
 @pytest.mark.parametrize(
@@ -358,39 +345,6 @@ def test_the_content_type_of_events_does_not_matter(raw_server, kind):
 
     found = wire.parse_event(bytes(interval.lines).rstrip(), 0)
     assert found and "ä€" == json.loads(bytes(found.data))
-
-
-def test_a_packing_nobody_asked_for_is_refused(raw_server):
-    """What cannot be unpacked is named."""
-    raw_server.script(ok(BODY, content_encoding="br"))
-
-    with pytest.raises(PublisherError, match="Content-Encoding 'br'"):
-        read(client(raw_server).page(ask()))
-
-
-def test_a_line_of_another_partition_is_refused(raw_server):
-    """A publisher that mixes partitions up is named."""
-    raw_server.script(ok(BODY + b'{"partition":1,"cursor":"x"}\n'))
-
-    with pytest.raises(PublisherError, match="not asked for"):
-        read(client(raw_server).page(ask()))
-
-
-@pytest.mark.parametrize("special", ["_first", "_last"])
-def test_a_special_cursor_as_a_checkpoint_is_refused(raw_server, special):
-    """Going on from `_last` would skip events, from `_first` double them."""
-    raw_server.script(ok(event(1) + checkpoint(special)))
-
-    with pytest.raises(PublisherError, match=f"special cursor '{special}'"):
-        read(client(raw_server).page(ask()))
-
-
-def test_a_checkpoint_that_leads_back_is_refused(raw_server):
-    """Whoever continues from there gets the same events for ever."""
-    raw_server.script(ok(event(1) + checkpoint("c1") + checkpoint("c0")))
-
-    with pytest.raises(PublisherError, match="the cursor it was asked for, 'c0'"):
-        read(client(raw_server).page(ask()))
 
 
 def test_an_empty_feed_may_stay_at_first(raw_server):

@@ -6,19 +6,15 @@ import json
 import threading
 import time
 from collections import Counter
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
-from tests.fix_raw_server import chunked, gzipped, ok, refused
+from tests.fix_raw_server import chunked, gzipped, refused
 from tests.fix_stream import Log, wait_for
 from tests.patience import PATIENCE
-from tests.scratch_store import ScratchStore
-from zeh_spark.errors import (
-    PublisherError,
-    UnavailableError,
-)
-from zeh_spark.testing import publish, running_publisher
+from zeh_spark.errors import PublisherError, UnavailableError
 
 # Where a batch ends, and how much is held (DESIGN 3.2)
 
@@ -86,30 +82,20 @@ def test_no_more_is_held_than_a_batch(feed, start):
 
 
 def test_the_next_batch_is_packed_while_spark_works(feed, start):
-    """The batch after the current one is ready when Spark asks, and the one after it is fetched."""
+    """The batch after the current one is ready when Spark asks, and the one after it is fetched. If
+    Spark continues elsewhere, what it asks for decides, not what was made ready for it.
+    """
     scripted = feed(Log(1000, each=100, page=100))
     run = start(scripted, maxEventsPerTrigger="100")
     assert {0: list(range(100))} == run.next()
-
     wait_for(lambda: "c200" in scripted.requests())
-
     assert {0: list(range(100, 200))} == run.next()
-    assert list(range(1000)) == run.until(1000)
-
-
-def test_a_batch_packed_ahead_is_dropped_if_spark_continues_elsewhere(feed, start):
-    """What Spark asks for decides, not what was made ready for it."""
-    scripted = feed(Log(1000, each=100, page=100))
-    run = start(scripted, maxEventsPerTrigger="100")
-    run.next()
-    run.next()
-    again = run.start
     wait_for(lambda: "c300" in scripted.requests())
 
-    run.offset = again
+    run.offset = run.start
 
     assert {0: list(range(100, 200))} == run.next()
-    assert {0: list(range(200, 300))} == run.next()
+    assert list(range(200, 1000)) == run.until(1100)[300:]
 
 
 def test_what_is_packed_ahead_ends_with_the_run(feed, start):
@@ -142,26 +128,19 @@ def test_intervals_larger_than_a_batch_come_one_by_one(feed, start):
     assert {1} == {len(rows) for rows in run.batches}
 
 
-def test_an_interval_that_never_ends_is_an_error(feed, start):
-    """More than 4 × maxBytesPerTrigger without a checkpoint stops the query by name."""
-    run = start(feed(Log(10_000, each=100_000)), maxBytesPerTrigger="1000")
+@pytest.mark.parametrize(
+    ("log", "given", "match"),
+    [
+        (Log(10_000), {"maxBytesPerTrigger": "1000"}, r"partition 0.*'maxBytesPerTrigger'"),
+        (Log(3000, page=100), {"pageSizeHint": "50"}, r"partition 0.*'_first'.*no checkpoint"),
+    ],
+    ids=["too much", "too many"],
+)
+def test_events_that_no_checkpoint_closes_stop_the_query(feed, start, log, given, match):
+    """They could not be delivered exactly once, and 4 × maxBytesPerTrigger at most are held."""
+    run = start(feed(replace(log, each=100_000)), **given)
 
-    with pytest.raises(PublisherError, match=r"partition 0.*'maxBytesPerTrigger'"):
-        run.until(1)
-
-
-def test_pages_shorter_than_their_checkpoints_are_made_longer(feed, start):
-    """A checkpoint every 1,000 events and pages of 500 would loop for ever."""
-    run = start(feed(Log(3000, each=1000)), pageSizeHint="500")
-
-    assert list(range(3000)) == run.until(3000)
-
-
-def test_a_publisher_without_checkpoints_is_named(feed, start):
-    """Nothing could be delivered exactly once."""
-    run = start(feed(Log(3000, each=100_000, page=100)), pageSizeHint="50")
-
-    with pytest.raises(PublisherError, match=r"partition 0.*'_first'.*no checkpoint"):
+    with pytest.raises(PublisherError, match=match):
         run.until(1)
 
 
@@ -191,57 +170,32 @@ def test_an_error_of_one_partition_stops_the_query(feed, start):
             run.until(10)
 
 
-def test_a_line_of_another_partition_stops_the_query(feed, start):
-    """Named where a task decodes it."""
-    scripted = feed(Log(3))
-    scripted.before = lambda partition, cursor, query: ok(
-        Log().event(0, 1) + Log().checkpoint(1, 0)
-    )
-    run = start(scripted)
-
-    with pytest.raises(PublisherError, match="partition 1, which was not asked for"):
-        run.next()
-
-
-def test_a_body_that_breaks_off_doubles_nothing(feed, start):
-    """An answer cut after some checkpoints continues from the last one."""
-    scripted = feed(Log(100))
-    whole = scripted.logs[0].body("_first", 100).pieces[0].partition(b"\r\n\r\n")[2]
-    cut = [gzipped(whole, cut=9)]
-    scripted.before = lambda partition, cursor, query: cut.pop() if cut else None
-    run = start(scripted)
-
-    assert list(range(100)) == run.until(100)
-    assert 1 == run.reader.reportLatestOffset()["retries"]
-
-
 def test_stopping_ends_the_tries(feed, start):
     """A query that is stopped while its publisher is away leaves no thread that keeps asking."""
     scripted = feed(Log(3))
     scripted.before = lambda partition, cursor, query: refused(503)
     run = start(scripted, retryTimeout="1h")
-    errors = []
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(run.next)
+        wait_for(lambda: len(scripted.server.requests) >= 2)
 
-    def ask():
-        with pytest.raises(UnavailableError) as caught:
-            run.next()
-        errors.append(caught.value)
+        run.reader.stop()
 
-    asking = threading.Thread(target=ask)
-    asking.start()
-    wait_for(lambda: len(scripted.server.requests) >= 2)
-
-    run.reader.stop()
-
-    asking.join(PATIENCE)
-    assert 1 == len(errors)
+        with pytest.raises(UnavailableError):
+            asking.result(PATIENCE)
 
 
 def test_reading_is_told(feed, start):
-    """Pages, retries, ignored lines, time, what is ready, and lag, for the query's progress."""
-    run = start(feed(Log(3)))
+    """Pages, retries, ignored lines, time, what is ready, and lag, for the query's progress. An
+    answer that breaks off is continued from its last checkpoint, and doubles nothing.
+    """
+    scripted = feed(Log(100))
+    whole = scripted.logs[0].body("_first", 100).pieces[0].partition(b"\r\n\r\n")[2]
+    cut = [gzipped(whole, cut=9)]
+    scripted.before = lambda partition, cursor, query: cut.pop() if cut else None
+    run = start(scripted)
     assert run.reader.reportLatestOffset() is None
-    run.until(3)
+    assert list(range(100)) == run.until(100)
 
     report = run.reader.reportLatestOffset()
 
@@ -249,28 +203,8 @@ def test_reading_is_told(feed, start):
     unknown = {"head", "eventsBehind", "secondsBehind"}  # of a publisher that offers no plans
     assert names | unknown | {"feed"} == report.keys()
     assert [None] * 3 == [report[name] for name in sorted(unknown)]
-    assert (True, 0) == (report["pages"] >= 1, report["readyEvents"])
+    assert (True, 1, 0) == (report["pages"] >= 1, report["retries"], report["readyEvents"])
     assert json.dumps(report)
-
-
-def test_events_are_fetched_while_a_batch_is_in_work(feed, start):
-    """The next batch is there when Spark asks for it."""
-    scripted = feed(Log(10))
-    run = start(scripted)
-    run.until(10)
-
-    scripted.logs[0].count = 20
-    wait_for(lambda: run.reader.reportLatestOffset()["readyEvents"] == 10)
-
-    assert list(range(20)) == run.until(20)
-
-
-def test_small_batches_are_one_spark_partition(feed, start):
-    """A task costs 50 ms by itself."""
-    run = start(feed(*(Log(20) for _ in range(5))))
-    end = run.reader.latestOffset(run.offset, run.limit)
-
-    assert 1 == len(run.reader.partitions(run.offset, end))
 
 
 def test_large_batches_keep_all_cores_busy(feed, start):
@@ -287,17 +221,6 @@ def test_large_batches_keep_all_cores_busy(feed, start):
 # Long polling and idling (DESIGN 3.2, 3.5)
 
 
-def test_the_first_answer_is_asked_for_without_waiting(feed, start):
-    """An idle feed's query starts at once; then it waits at the publisher."""
-    scripted = feed(Log(3))
-    run = start(scripted, wait="2s")
-    run.until(3)
-    wait_for(lambda: len(scripted.server.requests) >= 2)
-
-    waits = [each.query.get("wait") for each in scripted.server.requests]
-    assert [None, "2"] == waits[:2]
-
-
 def test_no_long_polls_with_more_partitions_than_requests(feed, start):
     """A waiting partition would keep another one from being asked."""
     scripted = feed(*(Log(3) for _ in range(3)))
@@ -309,7 +232,9 @@ def test_no_long_polls_with_more_partitions_than_requests(feed, start):
 
 
 def test_a_publisher_that_ignores_wait_is_not_hammered(feed, start):
-    """An empty answer that comes at once is followed by a pause (D18)."""
+    """An idle feed's query starts at once; then it waits at the publisher. An empty answer that
+    comes at once is followed by a pause (D18).
+    """
     scripted = feed(Log(3))
     run = start(scripted, wait="2s", pollInterval="1h")
     run.until(3)
@@ -318,32 +243,26 @@ def test_a_publisher_that_ignores_wait_is_not_hammered(feed, start):
     for _ in range(5):
         run.next()
 
-    assert len(scripted.server.requests) == 2
+    assert [None, "2"] == [each.query.get("wait") for each in scripted.server.requests]
 
 
-def test_an_idle_partition_is_asked_once_for_each_wait(start):
+def test_an_idle_partition_is_asked_once_for_each_wait(publisher, start):
     """Our publisher holds the answer; idle, that is one request each `wait`."""
-    with closing(ScratchStore()) as store:
-        store.create("orders", 2)
-        with running_publisher(store) as base:
-            run = start(url=f"{base}/orders", wait="1s", fetch="driver")
-            assert run.next() is None
-            begun = time.monotonic()
-            wait_for(lambda: run.reader.reportLatestOffset()["pages"] >= 8)
-            assert time.monotonic() - begun >= 1.5
+    run = start(url=publisher.url, wait="1s", fetch="driver")
+    assert run.next() is None
+    begun = time.monotonic()
+    wait_for(lambda: run.reader.reportLatestOffset()["pages"] >= 8)
+    assert time.monotonic() - begun >= 1.5
 
-            publish(store, "orders", [1, 2])
-            assert [1, 2] == sorted(run.until(2))
+    publisher.publish(1, 2)
+    assert [1, 2] == sorted(run.until(2))
 
 
-def test_what_is_published_while_waiting_arrives_at_once(start):
+def test_what_is_published_while_waiting_arrives_at_once(publisher, start):
     """A long poll ends with the event, not with its time."""
-    with closing(ScratchStore()) as store:
-        store.create("orders", 1)
-        with running_publisher(store) as base:
-            run = start(url=f"{base}/orders", wait="20s")
-            assert run.next() is None
-            publish(store, "orders", [1])
-            begun = time.monotonic()
-            assert [1] == run.until(1)
-            assert time.monotonic() - begun < 5
+    run = start(url=publisher.url, wait="20s")
+    assert run.next() is None
+    publisher.publish(1)
+    begun = time.monotonic()
+    assert [1] == run.until(1)
+    assert time.monotonic() - begun < 5

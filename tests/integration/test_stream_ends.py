@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from tests.fix_log_texts import check_documented
 from tests.fix_raw_server import ok, refused
 from tests.fix_stream import Log
-from zeh_spark.errors import (
-    CursorGoneError,
-    PublisherError,
-    ReplayError,
-)
+from zeh_spark.errors import CursorGoneError, PublisherError, ReplayError
 
 
 def test_available_now_reads_what_is_there(feed, start):
-    """In batches, and ends."""
-    run = start(feed(Log(250, page=40), Log(0)), finite=True, maxEventsPerTrigger="100")
+    """In batches, and ends: a quiet partition does not stop a busy one, and each has an end of its
+    own. With nothing new since the last run there is no batch.
+    """
+    scripted = feed(Log(0), Log(250, page=40), Log(1))
+    run = start(scripted, finite=True, maxEventsPerTrigger="100")
 
-    assert list(range(250)) == run.to_the_end()
+    assert [0, *range(250)] == sorted(run.to_the_end())
     assert len(run.batches) >= 3
+    assert start(scripted, run.offset, finite=True).next() is None
 
 
-def test_a_an_answer_without_events_ends_it(feed, start):
+@pytest.mark.parametrize(
+    ("log", "last"),
+    [(Log(250, page=40), ok()), (Log(300, each=100), ok(Log().event(299)))],
+    ids=["nothing", "an event"],
+)
+def test_a_an_answer_without_events_ends_it(feed, start, log, last):
     """(a) Where `_last` gives no checkpoint there is no target; a quiet answer is the end."""
-    scripted = feed(Log(250, page=40))
-    scripted.before = lambda partition, cursor, query: ok() if cursor == "_last" else None
+    scripted = feed(log)
+    scripted.before = lambda partition, cursor, query: last if cursor == "_last" else None
     run = start(scripted, finite=True)
 
-    assert list(range(250)) == run.to_the_end()
+    assert list(range(log.count)) == run.to_the_end()
 
 
-def test_a_cursors_that_move_for_ever_end_it(feed, start):
-    """(a) Many answers in a row without events; the next run continues there."""
+def test_a_cursors_that_move_for_ever_end_it(feed, start, caplog):
+    """(a) Many answers in a row without events; the next run continues there, and my alert finds
+    that this one may have left something.
+    """
     ticks = iter(range(10_000))
     scripted = feed(Log(0))
     scripted.before = lambda partition, cursor, query: ok(Log().checkpoint(next(ticks)))
@@ -42,6 +47,7 @@ def test_a_cursors_that_move_for_ever_end_it(feed, start):
 
     assert [] == run.to_the_end()
     assert 100 <= len(scripted.server.requests) <= 120
+    check_documented(caplog.records, "this run ends here")
 
 
 def test_a_a_target_beyond_the_last_event_ends_it_after_a_while(feed, start, caplog):
@@ -89,17 +95,6 @@ def test_c_the_first_event_after_the_target_ends_it(feed, start):
     assert 95 <= len(rows) <= 110
 
 
-def test_targets_without_a_checkpoint_in_their_page(feed, start):
-    """`_last` and the one event after it may come without a checkpoint; that stops nothing."""
-    scripted = feed(Log(300, each=100, page_ends=False))
-    scripted.before = lambda partition, cursor, query: (
-        ok(Log().event(299)) if cursor == "_last" else None
-    )
-    run = start(scripted, finite=True)
-
-    assert list(range(300)) == run.to_the_end()
-
-
 def test_a_target_that_is_removed_throws_nobody_back(feed, start):
     """A reader that is behind the target already does not begin again from the oldest events."""
     scripted = feed(Log(95, page=10))
@@ -111,47 +106,13 @@ def test_a_target_that_is_removed_throws_nobody_back(feed, start):
     assert list(range(95)) == run.to_the_end()
 
 
-def test_a_quiet_partition_does_not_stop_a_busy_one(feed, start):
-    """Each partition has an end of its own."""
-    run = start(feed(Log(0), Log(250, page=40), Log(1)), finite=True)
-
-    assert [0, *range(250)] == sorted(run.to_the_end())
-
-
-def test_a_run_that_starts_at_the_end_ends(feed, start):
-    """Nothing new since the last run: no batch."""
-    scripted = feed(Log(5))
-    run = start(scripted, finite=True)
-    run.to_the_end()
-
-    assert start(scripted, run.offset, finite=True).next() is None
-
-
 def test_once_makes_one_batch_of_all(feed, start):
-    """Once reads what is there, up to the limits, in one batch."""
-    run = start(feed(Log(250, page=40), Log(30)), once=True)
+    """Once reads what is there in one batch, up to the limits; the rest comes with the next run."""
+    scripted = feed(Log(250, page=40), Log(30))
 
-    assert 280 == sum(map(len, run.next().values()))
-
-
-def test_once_is_capped(feed, start):
-    """The limits hold for Once, too; the rest comes with the next run."""
-    run = start(feed(Log(250, page=40)), once=True, maxEventsPerTrigger="100")
-
-    assert {0: list(range(100))} == run.next()
-
-
-def test_a_run_that_ends_without_a_proof_says_so(feed, start, caplog):
-    """A cursor that moves for ever has no end; my alert finds that the run has left something."""
-    scripted = feed(Log(0))
-    places = {"_first": 0, "_last": 9998}
-    scripted.before = lambda partition, cursor, query: ok(
-        Log().checkpoint(1 + places.get(cursor, int(cursor.strip("_abcfilrst") or 0)))
-    )
-    run = start(scripted, finite=True, partitionCount="1")
-
-    assert [] == run.to_the_end()
-    check_documented(caplog.records, "this run ends here")
+    assert 280 == sum(map(len, start(scripted, once=True).next().values()))
+    capped = start(scripted, once=True, maxEventsPerTrigger="100").next()
+    assert 100 == sum(map(len, capped.values()))
 
 
 # What the publisher removed
@@ -167,17 +128,6 @@ def test_a_cursor_that_is_gone_stops_the_query(feed, start):
 
     assert (0, "c2") == (caught.value.partition, caught.value.cursor)
     assert "failOnDataLoss" in str(caught.value)
-
-
-def test_data_loss_may_be_accepted(feed, start, caplog):
-    """failOnDataLoss=false continues with the oldest events left, and warns."""
-    caplog.set_level(logging.WARNING, "zeh_spark")
-    scripted = feed(Log(20, gone_below=5, first=5))
-    run = start(scripted, startingCursors='{"0": "c2"}', failOnDataLoss="false")
-
-    assert list(range(5, 20)) == run.until(15)
-    assert "EVENTS ARE LOST" in caplog.text
-    assert "partition 0" in caplog.text
 
 
 def test_data_loss_without_an_oldest_event_is_an_error(feed, start):

@@ -9,17 +9,15 @@ import pickle
 
 import pytest
 
+from tests.fix_batch import batch_reader
 from tests.fix_raw_server import NO_IDENTITY, refused
 from tests.fix_stream import Feed, Log, wait_for
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import CheckpointError, OptionError, PublisherError
-from zeh_spark.options.given import parse
 from zeh_spark.protocol.problems import URN as PROBLEM
-from zeh_spark.source.batch import BatchReader
-from zeh_spark.source.options import SourceOptions
-from zeh_spark.source.stream import StreamReader
 
 A, B = "9f86d081884c7d65", "60303ae22b998861"
+URL = "http://localhost:{}/feed/v1"
 HEADERS = Decoder(("headers", "data"), "_corrupt_record", False)
 
 
@@ -56,26 +54,16 @@ def stamped(raw_server):
 
 
 @pytest.fixture
-def follow(stamped):
-    """`follow(feed, offset, …)`: a stream's reader."""
-    readers = []
-
-    def begin(feed, **given):
-        usual = {"url": feed.server.url, "retryTimeout": "5s", "wait": "0", "pollInterval": "10ms"}
-        options = parse(SourceOptions, {**usual, "partitionCount": "1", **given})
-        readers.append(StreamReader(options, HEADERS))
-        return readers[-1]
-
-    yield begin
-    for reader in readers:
-        reader.stop()
+def follow(start):
+    """`follow(feed, …)`: a stream's reader."""
+    return lambda feed, **given: start(feed, decoder=HEADERS, **given).reader
 
 
-def feeds(reader, start, end):
+def feeds(reader, *between):
     """The `zeh-feed` of a batch's events."""
     return [
         dict(row["headers"]).get("zeh-feed")
-        for partition in pickle.loads(pickle.dumps(reader.partitions(start, end)))
+        for partition in pickle.loads(pickle.dumps(reader.partitions(*between)))
         for batch in pickle.loads(pickle.dumps(reader)).read(partition)
         for row in batch.to_pylist()
     ]
@@ -93,19 +81,7 @@ def first_batch(reader):
     return start, json.loads(json.dumps(reader.latestOffset(start)))
 
 
-def test_events_say_which_feed_they_come_from(stamped, follow):
-    """A stream's events have the id of the epoch of their time; the offset has the feed's id."""
-    reader = follow(stamped(4, tells((A, 0), (f"{A}~1", 2))))
-
-    start, end = first_batch(reader)
-
-    assert [A, A, f"{A}~1", f"{A}~1"] == feeds(reader, start, end)
-    assert A == end["id"]
-
-
-@pytest.mark.parametrize(
-    ("given", "name"), [({}, "http://localhost:{}/feed/v1"), ({"feedId": "orders"}, "orders")]
-)
+@pytest.mark.parametrize(("given", "name"), [({}, URL), ({"feedId": "orders"}, "orders")])
 def test_a_feed_without_an_identity_is_named_by_option_or_url(stamped, follow, given, name):
     """Other publishers' feeds work as before."""
     feed = stamped(2)
@@ -141,23 +117,11 @@ def test_epochs_need_the_time_among_the_headers(stamped, follow):
         first_batch(reader)
 
 
-def test_an_epoch_that_begins_while_the_query_runs_is_known(stamped, follow):
-    """Its first events have its id."""
-    feed = stamped(2, tells((A, 0)))
-    reader = follow(feed)
-    _, end = first_batch(reader)
-    feed.server.discovery = tells((A, 0), (f"{A}~1", 2))
-    feed.logs[0].count = 4
-
-    wait_for(lambda: reader.reportLatestOffset()["readyEvents"] == 2)
-    later = reader.latestOffset(end)
-
-    assert [f"{A}~1"] * 2 == feeds(reader, end, later)
-
-
 @pytest.mark.parametrize("staged", [False, True])
 def test_a_repeated_batch_has_the_same_ids(stamped, follow, tmp_path, staged):
-    """After a restart, staged or read again, and with an epoch more."""
+    """A stream's events have the id of the epoch of their time; the offset has the feed's id. So it
+    is after a restart, staged or read again, and with an epoch more.
+    """
     given = {"stagingLocation": str(tmp_path)} if staged else {}
     feed = stamped(4, tells((A, 0), (f"{A}~1", 2)))
     first = follow(feed, **given)
@@ -168,6 +132,7 @@ def test_a_repeated_batch_has_the_same_ids(stamped, follow, tmp_path, staged):
     again = feeds(follow(feed, **given), start, end)
 
     assert [A, A, f"{A}~1", f"{A}~1"] == before == again
+    assert A == end["id"]
 
 
 def test_the_initial_offset_gets_the_id_with_the_first_events(stamped, follow):
@@ -185,22 +150,33 @@ def test_the_initial_offset_gets_the_id_with_the_first_events(stamped, follow):
     assert A == end["id"]
 
 
-@pytest.mark.parametrize("running", [True, False])
-def test_a_checkpoint_keeps_the_name_that_it_knows_the_feed_by(stamped, follow, running):
-    """When the publisher is upgraded, and tells an id: to deduplication it would be another feed,
-    whose events have not been seen.
+@pytest.mark.parametrize(
+    ("before", "after", "running", "expected"),
+    [
+        (tells((A, 0)), tells((A, 0), (f"{A}~1", 2)), True, [f"{A}~1", f"{A}~1", A]),
+        (tells((A, 0)), tells((A, 0), (B, 3)), False, [A, B, B]),
+        (NO_IDENTITY, tells((A, 0)), True, [URL] * 3),
+        (NO_IDENTITY, tells((A, 0)), False, [URL] * 3),
+    ],
+    ids=["an epoch begins", "a copy", "an upgrade while it runs", "an upgrade"],
+)
+def test_a_checkpoint_goes_on_with_its_feed(stamped, follow, before, after, running, expected):
+    """The first events of an epoch that begins while the query runs have its id; the older ones of
+    a copy keep the ids that they had. When a publisher is upgraded, and tells an id, the checkpoint
+    keeps the name that it knows the feed by: to deduplication it would be another feed, whose
+    events have not been seen.
     """
-    feed = stamped(2)
+    feed = stamped(2, before)
     reader = follow(feed)
-    start, end = first_batch(reader)
-    (name,) = {*feeds(reader, start, end)}
-    feed.server.discovery = tells((A, 0))
+    _, end = first_batch(reader)
+    feed.server.discovery = after
     feed.logs[0].count = 4
+    reader = reader if running else follow(feed)
 
-    later = next_batch(reader := reader if running else follow(feed), end)
+    later = next_batch(reader, end)
 
-    assert [name] * 2 == feeds(reader, end, later)
-    assert name == later["id"]
+    names = [each.format(feed.server.port) for each in expected]
+    assert names == [*feeds(reader, end, later), later["id"]]
 
 
 @pytest.mark.parametrize(
@@ -243,67 +219,39 @@ def test_what_was_taken_comes_again_when_the_identity_could_not_be_asked(stamped
     assert 2 == next_batch(reader, end)["partitions"]["0"]["events"]
 
 
-def test_a_copy_of_the_feed_is_read_on(stamped, follow):
-    """Its older events keep the ids that they had."""
-    feed = stamped(2, tells((A, 0)))
-    _, end = first_batch(follow(feed))
-    feed.server.discovery = tells((A, 0), (B, 3))
-    feed.logs[0].count = 4
-    reader = follow(feed)
-
-    later = next_batch(reader, end)
-
-    assert [A, B] == feeds(reader, end, later)
-    assert B == later["id"]
-
-
 # Batch queries
 
 
-def batch(feed, **given):
-    usual = {"url": feed.server.url, "retryTimeout": "1s", "partitionCount": "1"}
-    reader = BatchReader(parse(SourceOptions, {**usual, **given}), HEADERS)
-    return pickle.loads(pickle.dumps((reader, list(reader.partitions()))))
+def batch(feed):
+    return batch_reader(feed.server.url, HEADERS, retryTimeout="1s", partitionCount="1")
 
 
 def test_a_batch_querys_events_say_which_feed_they_come_from(stamped):
     """As a stream's do."""
-    reader, (task,) = batch(stamped(4, tells((A, 0), (f"{A}~1", 2))))
+    reader = batch(stamped(4, tells((A, 0), (f"{A}~1", 2))))
 
-    read = [
-        dict(row["headers"])["zeh-feed"] for each in reader.read(task) for row in each.to_pylist()
-    ]
-
-    assert [A, A, f"{A}~1", f"{A}~1"] == read
+    assert [A, A, f"{A}~1", f"{A}~1"] == feeds(reader)
 
 
 def test_an_epoch_that_begins_under_a_batch_query_stops_it(stamped):
     """Its tasks knew the epochs of the beginning; a task that fails delivers nothing."""
     feed = stamped(4, tells((A, 0)))
-    reader, (task,) = batch(feed)
+    reader = batch(feed)
+    (task,) = reader.partitions()
     feed.server.discovery = tells((A, 0), (f"{A}~1", 2))
 
     with pytest.raises(PublisherError, match=f"{A}~1.*Run the query again"):
         list(reader.read(task))
 
 
-def test_our_publisher_and_its_readers_agree_on_the_feed(publisher):
+def test_our_publisher_and_its_readers_agree_on_the_feed(publisher, start):
     """What it tells is what events have; a stream and a batch query have the same."""
     publisher.publish(1, 2, 3)
-    usual = {"url": publisher.url, "wait": "0"}
-    reader = StreamReader(parse(SourceOptions, usual), HEADERS)
-    tables = BatchReader(parse(SourceOptions, usual), HEADERS)
-    start, end = first_batch(reader)
+    reader = start(url=publisher.url, decoder=HEADERS).reader
+    begin, end = first_batch(reader)
 
-    streamed = feeds(reader, start, end)
-    read = [
-        dict(row["headers"])["zeh-feed"]
-        for task in tables.partitions()
-        for each in tables.read(task)
-        for row in each.to_pylist()
-    ]
+    streamed, read = feeds(reader, begin, end), feeds(batch_reader(publisher.url, HEADERS))
 
-    reader.stop()
     assert [end["id"]] * 3 == streamed == read
 
 

@@ -8,69 +8,48 @@ import pytest
 
 from tests.fix_raw_server import NO_IDENTITY, ok, refused
 from tests.fix_stream import Log, position, wait_for
-from zeh_spark.errors import (
-    CheckpointError,
-    UnavailableError,
-)
-
-
-def test_the_first_offset_touches_no_network(feed, start):
-    """A query can be built, and its plan shown, without the publisher."""
-    scripted = feed(Log(3))
-
-    start(scripted)
-
-    assert [] == scripted.server.requests
+from zeh_spark.errors import CheckpointError, UnavailableError
 
 
 def test_a_feed_is_delivered_in_order(feed, start):
-    """Each partition's events, once, in its order."""
-    run = start(feed(Log(250), Log(100)), pageSizeHint="30")
+    """Each partition's events, once, in its order. A query can be built, and its plan shown,
+    without the publisher; and where there is nothing more to read, Spark gets the same object back.
+    """
+    scripted = feed(Log(250), Log(100))
+    run = start(scripted, pageSizeHint="30")
+    assert [] == scripted.server.requests
 
     run.until(350)
 
     both = [[n for rows in run.batches for n in rows.get(p, [])] for p in (0, 1)]
     assert [list(range(250)), list(range(100))] == both
-
-
-def test_nothing_due_gives_the_start_back(feed, start):
-    """The same object: Spark sees that there is no batch to make."""
-    run = start(feed(Log(3)))
-    run.until(3)
-    end = run.offset
-
     for _ in range(3):
-        assert end is run.reader.latestOffset(end, run.limit)
+        assert run.offset is run.reader.latestOffset(run.offset, run.limit)
 
 
 def test_an_empty_feed_makes_no_batch(feed, start):
-    """Waiting for the first event costs nothing."""
+    """Waiting for the first event costs nothing. Spark plans a batch between equal offsets when
+    another source of the query has news.
+    """
     run = start(feed(Log(0)))
 
     assert [None, None] == [run.next(), run.next()]
+    assert [] == run.reader.partitions(run.offset, run.offset)
 
 
 def test_the_offset_tells_what_lies_in_the_batch(feed, start):
-    """Count, bytes and digest, to know the batch again."""
-    run = start(feed(Log(3)))
-    run.until(3)
-
-    assert (3, 114, "c3", 32) == (
-        position(run.offset)["events"],
-        position(run.offset)["bytes"],
-        position(run.offset)["cursor"],
-        len(position(run.offset)["digest"]),
-    )
-
-
-def test_a_partition_that_did_not_move_has_no_count(feed, start):
-    """Whatever it had in the batch before."""
-    scripted = feed(Log(3), Log(2))
+    """Count, bytes and digest, to know the batch again. A partition that did not move has no count,
+    whatever it had in the batch before.
+    """
+    scripted = feed(Log(3), Log(0))
     run = start(scripted)
-    run.until(5)
-    scripted.logs[1].count = 4
+    run.until(3)
+    moved = position(run.offset)
+    assert ("c3", 3, 114) == (moved["cursor"], moved["events"], moved["bytes"])
+    assert 32 == len(moved["digest"])
+    scripted.logs[1].count = 2
 
-    run.until(7)
+    run.until(5)
 
     assert {"cursor": "c3", "events": 0, "bytes": 0} == position(run.offset, 0)
     assert 2 == position(run.offset, 1)["events"]
@@ -88,22 +67,17 @@ def test_first_stays_where_no_checkpoint_came(feed, start):
 
 
 def test_last_is_resolved_in_an_empty_batch_0(feed, start):
-    """`last` means now, also after a restart: the first batch pins it and has no rows."""
+    """`last` means now, also after a restart: the first batch pins it and has no rows. It does not
+    wait: a long poll at `_last` would skip what comes meanwhile.
+    """
     scripted = feed(Log(5), Log(7))
-    run = start(scripted, startingCursors="last")
+    run = start(scripted, startingCursors="last", wait="10s")
 
     assert {} == run.next()
     assert ["c5", "c7"] == [position(run.offset, each)["cursor"] for each in (0, 1)]
+    assert [None] * 2 == [each.query.get("wait") for each in scripted.server.requests[:2]]
     scripted.logs[0].count = 6
     assert [5] == run.until(1)
-
-
-def test_last_is_asked_for_without_waiting(feed, start):
-    """A long poll at `_last` would skip what comes meanwhile."""
-    scripted = feed(Log(5))
-    start(scripted, startingCursors="last", wait="10s").next()
-
-    assert "wait" not in scripted.server.requests[0].query
 
 
 def test_last_may_serve_events_before_its_checkpoint(feed, start):
@@ -170,29 +144,15 @@ def test_an_available_now_run_keeps_cursors_that_moved_without_events(feed, star
     assert {"cursor": "c9", "events": 0, "bytes": 0} == position(run.offset)
 
 
-def test_equal_offsets_have_no_partitions(feed, start):
-    """Spark plans such a batch when another source of the query has news."""
-    run = start(feed(Log(3)))
-
-    assert [] == run.reader.partitions(run.offset, run.offset)
-
-
 def test_partitions_are_the_same_each_time(feed, start):
-    """A self-join plans its batch twice."""
-    run = start(feed(Log(30)))
-    end = run.reader.latestOffset(run.offset, run.limit)
+    """A self-join plans a batch twice. The driver reads each page once, and tasks read nothing."""
+    scripted = feed(Log(30))
+    run = start(scripted, pollInterval="1h")
+    assert list(range(30)) == run.until(30)
 
-    once, again = (run.reader.partitions(run.offset, end) for _ in range(2))
+    once, again = (run.reader.partitions(run.start, run.offset) for _ in range(2))
 
     assert once and [each.payload for each in once] == [each.payload for each in again]
-
-
-def test_only_one_request_for_each_page(feed, start):
-    """The driver reads each page once; the tasks read nothing."""
-    scripted = feed(Log(10))
-    run = start(scripted, pollInterval="1h")
-    run.until(10)
-
     assert ["_first"] == [each for each in scripted.requests() if each == "_first"]
 
 
@@ -276,27 +236,18 @@ def test_without_arguments_a_run_reads_past_answers_without_events(feed, start):
 
 
 def test_without_arguments_a_restart_is_told_by_partitions(feed, start):
-    """Spark calls partitions(x, x) with the checkpoint's offset before anything else."""
+    """Spark calls partitions(x, x) with the checkpoint's offset before anything else. The wrapper
+    for AvailableNow is refused: it asks for offsets before, and events would come twice.
+    """
     scripted = feed(Log(5))
     done = start(scripted)
     done.until(5)
     scripted.logs[0].count = 9
-    run = start(scripted)
+    run, wrapped = start(scripted), start(scripted)
 
     assert [] == run.reader.partitions(done.offset, done.offset)
-    end = run.reader.latestOffset()
+    assert {0: [5, 6, 7, 8]} == run.rows(done.offset, run.reader.latestOffset())
 
-    assert {0: [5, 6, 7, 8]} == run.rows(done.offset, end)
-
-
-def test_the_available_now_wrapper_is_refused(feed, start):
-    """It asks for offsets before it tells the checkpoint's: events would come twice."""
-    scripted = feed(Log(5))
-    done = start(scripted)
-    done.until(5)
-    scripted.logs[0].count = 9
-    run = start(scripted)
-    run.reader.latestOffset()
-
+    wrapped.reader.latestOffset()
     with pytest.raises(CheckpointError, match="triggerAvailableNowWrapper"):
-        run.reader.partitions(done.offset, done.offset)
+        wrapped.reader.partitions(done.offset, done.offset)

@@ -11,9 +11,18 @@ import pytest
 from tests.fix_log_texts import check_documented
 from tests.fix_stream import wait_for
 from tests.patience import PATIENCE
-from zeh_spark.errors import CursorGoneError
 from zeh_spark.retention.rules import prune
 from zeh_spark.store.interface import Retention, StoreBusyError
+
+
+def ids(run, start, end):
+    """How often each event of a batch came, by partition and id."""
+    return Counter(
+        (row["partition"], json.loads(row["data"])["id"])
+        for partition in run.reader.partitions(start, end)
+        for batch in run.reader.read(partition)
+        for row in batch.to_pylist()
+    )
 
 
 @pytest.mark.parametrize("checkpoints", ["event", "page"])
@@ -26,11 +35,7 @@ def test_the_reference_server_is_read(start_reference_server, start, checkpoints
     deadline = time.monotonic() + PATIENCE
     while got.total() < 600 and time.monotonic() < deadline:
         end = run.reader.latestOffset(run.offset, run.limit)
-        for partition in run.reader.partitions(run.offset, end):
-            for batch in run.reader.read(partition):
-                got.update(
-                    (row["partition"], json.loads(row["data"])["id"]) for row in batch.to_pylist()
-                )
+        got += ids(run, run.offset, end)
         run.offset = end
 
     assert Counter((p, i) for p in (0, 1) for i in range(300)) == got
@@ -42,39 +47,10 @@ def test_the_reference_server_that_breaks_off_is_read(start_reference_server, st
     run = start(url=url, partitionCount="2", pageSizeHint="70", finite=True)
     got = Counter()
     while (end := run.reader.latestOffset(run.offset, run.limit)) is not run.offset:
-        for partition in run.reader.partitions(run.offset, end):
-            for batch in run.reader.read(partition):
-                got.update(
-                    (row["partition"], json.loads(row["data"])["id"]) for row in batch.to_pylist()
-                )
+        got += ids(run, run.offset, end)
         run.offset = end
 
     assert Counter((p, i) for p in (0, 1) for i in range(100)) == got
-
-
-@pytest.mark.parametrize("finite", [True, False])
-def test_our_publisher_is_read(publisher, start, finite):
-    """Both halves of the package together; the partition count is learned."""
-    for begin in range(0, 300, 60):
-        publisher.publish(*range(begin, begin + 60))
-    run = start(url=publisher.url, finite=finite, maxEventsPerTrigger="100")
-
-    rows = run.to_the_end() if finite else run.until(300)
-
-    assert list(range(300)) == sorted(rows)
-
-
-def test_our_publishers_batches_can_be_repeated(publisher, start):
-    """Its checkpoints are the same on every request; so are its stamps."""
-    publisher.publish(*range(50))
-    run = start(url=publisher.url)
-    run.until(50)
-    publisher.publish(*range(50, 80))
-
-    again = start(url=publisher.url, offset=run.offset)
-
-    assert run.batches[-1] == again.rows(run.start, run.offset)
-    assert list(range(50, 80)) == sorted(again.until(30))
 
 
 def test_our_publishers_last_is_where_new_events_come(publisher, start):
@@ -99,13 +75,6 @@ def test_our_publisher_keeps_what_a_query_has_committed(publisher, start):
     committed = run.start["partitions"]["0"]["cursor"]
     wait_for(lambda: store.saved_cursors("orders", "warehouse").get(2, {}).get(0) == committed)
     assert 10 == prune(store, "orders", Retention(bytes=1, readers=("warehouse",))).events
-
-
-def test_finite_run_ends_when_its_last_position_is_kept(publisher, start):
-    """A job that runs once a day holds nothing back that it has read."""
-    publisher.publish(*range(10))
-    start(url=publisher.url, cursorSet="warehouse", finite=True).to_the_end()
-    assert 10 == prune(publisher.store, "orders", Retention(bytes=1, readers=("warehouse",))).events
 
 
 def test_two_queries_with_one_cursor_set_are_told_apart(publisher, start, caplog):
@@ -174,19 +143,3 @@ def test_query_does_not_depend_on_its_cursors_being_kept(publisher, start, caplo
 
 def refuse(*_):
     raise StoreBusyError("not now")
-
-
-def test_events_that_retention_removed_stop_a_query_by_name(publisher, start):
-    """Never fewer in silence; and on with what is left, if I say so."""
-    publisher.publish(*range(10))
-    run = start(url=publisher.url)
-    run.until(10)
-    publisher.publish(*range(10, 20))
-    prune(publisher.store, "orders", Retention(bytes=1))
-    publisher.publish(*range(20, 30))
-
-    with pytest.raises(CursorGoneError, match=r"cursor-gone.*failOnDataLoss=false"):
-        start(url=publisher.url, offset=run.offset).until(10)
-
-    on = start(url=publisher.url, offset=run.offset, failOnDataLoss="false")
-    assert [*range(20, 30)] == sorted(on.until(10))

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 from pyspark.sql.types import StructType
 
+from tests.fix_batch import batch_reader, rows_of
 from tests.fix_raw_server import refused
-from tests.fix_stream import DECODER, Log, Run, wait_for
+from tests.fix_stream import Log, Run, wait_for
 from tests.scratch_store import ScratchStore
 from zeh_spark.datasource import ZeroEventHubDataSource
 from zeh_spark.errors import OptionError
-from zeh_spark.options.given import parse
-from zeh_spark.source.batch import BatchReader
-from zeh_spark.source.options import SourceOptions
 from zeh_spark.testing import publish, running_publisher
 
 WITH_POSITION = StructType().add("data", "string").add("position", "long")
-BOTH = pytest.mark.parametrize("fetch", ["driver", "executors"])
+WAYS = ["driver", "executors"]
 
 
 @dataclass
@@ -48,40 +45,43 @@ def timed() -> Iterator[Timed]:
         yield feed
 
 
-@BOTH
+@pytest.fixture(params=WAYS)
+def query(request, timed, start):
+    """`query(…)`: a run with these options, whoever fetches."""
+    return lambda **given: start(url=timed.url, fetch=request.param, **given)
+
+
 @pytest.mark.parametrize(
     ("time", "rows"), [("0", [10, 20, 30]), ("20", [20, 30]), ("21", [30]), ("30", [30])]
 )
-def test_a_stream_starts_at_the_first_event_of_a_time(timed, start, fetch, time, rows):
+def test_a_stream_starts_at_the_first_event_of_a_time(query, time, rows):
     """I get what was committed at that time or later, whoever fetches, in the first batch."""
-    run = start(url=timed.url, fetch=fetch, startingTimestamp=time, finite=True)
+    run = query(startingTimestamp=time, finite=True)
 
     assert rows == sorted(v for part in run.next().values() for v in part)
     assert run.next() is None
 
 
-@BOTH
-def test_the_first_batch_keeps_where_the_query_started(timed, start, fetch):
+def test_the_first_batch_keeps_where_the_query_started(query):
     """A restart does not choose again, also if the options name another time then."""
-    run = start(url=timed.url, fetch=fetch, startingTimestamp="20")
+    run = query(startingTimestamp="20")
     first = run.next()
 
-    again = start(url=timed.url, fetch=fetch, startingTimestamp="30")
+    again = query(startingTimestamp="30")
 
     assert first == again.rows(again.reader.initialOffset(), run.offset)
     assert run.offset["startingCursors"].keys() == {"0", "1"}
     assert "startingTimestamp" not in run.offset
 
 
-@BOTH
-def test_nothing_since_that_time_is_the_end_of_the_feed(timed, start, fetch):
+def test_nothing_since_that_time_is_the_end_of_the_feed(timed, query):
     """Batch 0 has positions and no events, and what comes later is read."""
     timed.clock[0] = 50
-    run = start(url=timed.url, fetch=fetch, startingTimestamp="40")
+    run = query(startingTimestamp="40")
     assert {} == run.next()
     timed.publish(50, 50, 51)
 
-    later = start(url=timed.url, fetch=fetch, startingTimestamp="40", offset=run.offset)
+    later = query(startingTimestamp="40", offset=run.offset)
 
     assert [50, 51] == later.until(2)
 
@@ -119,22 +119,12 @@ def test_a_schema_with_the_position_is_refused_before_a_query_begins(feed):
         run.next()
 
 
-@BOTH
+@pytest.mark.parametrize("fetch", WAYS)
 def test_a_read_starts_at_a_time(timed, fetch):
     """`spark.read` takes the option, too."""
-    reader = BatchReader(
-        parse(SourceOptions, {"url": timed.url, "fetch": fetch, "startingTimestamp": "20"}),
-        DECODER,
-    )
+    reader = batch_reader(timed.url, fetch=fetch, startingTimestamp="20")
 
-    rows = [
-        int(row["data"])
-        for task in reader.partitions()
-        for batch in reader.read(task)
-        for row in batch.to_pylist()
-    ]
-
-    assert [20, 30] == sorted(rows)
+    assert [20, 30] == sorted(number for _, number in rows_of(reader, reader.partitions()))
 
 
 def test_a_time_ahead_is_refused(timed, start):
@@ -145,31 +135,31 @@ def test_a_time_ahead_is_refused(timed, start):
         run.next()
 
 
-@pytest.mark.parametrize("answer", [refused(404, "?"), refused(405, "?"), refused(501, "?")])
-def test_another_publisher_is_refused_by_name(feed, start, answer):
-    """It has no such call: the error names startingCursors."""
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (refused(404, "?"), "it answers 404"),
+        (refused(405, "?"), "it answers 405"),
+        (refused(501, "?"), "it answers 501"),
+        (Log(5).body("_first", 5), "its answer is none"),
+    ],
+    ids=["404", "405", "501", "a page"],
+)
+def test_another_publisher_is_refused_by_name(feed, start, answer, why):
+    """It has no such call: the error names startingCursors, and I am not sent to a wrong place."""
     other = feed(Log(5))
     other.server.respond = lambda request: answer
     run = start(other, startingTimestamp="2026-11-22T08:00:00Z")
 
-    with pytest.raises(OptionError, match=r"'startingTimestamp' is 1795334400000.*startingCursors"):
+    with pytest.raises(
+        OptionError, match=rf"'startingTimestamp' is 1795334400000.*{why}.*startingCursors"
+    ):
         run.next()
 
 
-def test_an_answer_that_is_none_is_refused(feed, start):
-    """A publisher that answers everything with a page does not send me to a wrong place."""
-    other = feed(Log(5))
-    other.server.respond = lambda request: other.logs[0].body("_first", 5)
-    run = start(other, startingTimestamp="20")
-
-    with pytest.raises(OptionError, match=r"startingTimestamp.*its answer is none.*startingCurs"):
-        run.next()
-
-
-@BOTH
-def test_a_batch_waits_for_enough_events(timed, start, fetch):
+def test_a_batch_waits_for_enough_events(timed, query):
     """The first batch of a run does not wait, the next one does."""
-    run = start(url=timed.url, fetch=fetch, minEventsPerTrigger="3", maxTriggerDelay="1h")
+    run = query(minEventsPerTrigger="3", maxTriggerDelay="1h")
     assert [10, 20, 30] == sorted(run.until(3))
     timed.publish(40, 40, 41)
     assert [None] * 20 == [run.next() for _ in range(20)]
@@ -180,50 +170,26 @@ def test_a_batch_waits_for_enough_events(timed, start, fetch):
     assert [40, 41, 50] == sorted(v for part in run.batches[-1].values() for v in part)
 
 
-@BOTH
-def test_a_batch_waits_no_longer_than_the_delay(timed, start, fetch):
-    """Few events come, too."""
-    run = start(url=timed.url, fetch=fetch, minEventsPerTrigger="3", maxTriggerDelay="200ms")
+def test_a_batch_waits_no_longer_than_the_delay(timed, query):
+    """Few events come, too. With maxBytesPerTrigger a batch may never have as many events as it
+    should wait for.
+    """
+    run = query(minEventsPerTrigger="3", maxTriggerDelay="200ms")
     run.until(3)
     timed.publish(40, 40)
-
     assert [10, 20, 30, 40] == sorted(run.until(4))
 
-
-@BOTH
-def test_a_full_batch_does_not_wait(timed, start, fetch):
-    """With maxBytesPerTrigger a batch may never have as many events as it should wait for."""
-    run = start(
-        url=timed.url,
-        fetch=fetch,
-        minEventsPerTrigger="1000",
-        maxTriggerDelay="1h",
-        maxBytesPerTrigger="30",
-    )
-
-    assert [10, 20, 30] == sorted(run.until(3))
+    full = query(minEventsPerTrigger="1000", maxTriggerDelay="1h", maxBytesPerTrigger="30")
+    assert [10, 20, 30, 40] == sorted(full.until(4))
 
 
-@BOTH
-def test_a_finite_run_does_not_wait(timed, start, fetch):
+def test_a_finite_run_does_not_wait(timed, query):
     """`availableNow` reads what is there."""
-    run = start(
-        url=timed.url,
-        fetch=fetch,
-        finite=True,
-        minEventsPerTrigger="1000",
-        maxTriggerDelay="1h",
-        maxEventsPerTrigger="1000",
-    )
-    first = run.next()
+    waits = {"minEventsPerTrigger": "1000", "maxTriggerDelay": "1h", "maxEventsPerTrigger": "1000"}
+    run = query(finite=True, **waits)
+    assert run.next()
     timed.publish(40, 40)
-    again = start(
-        url=timed.url,
-        fetch=fetch,
-        finite=True,
-        minEventsPerTrigger="1000",
-        offset=json.loads(json.dumps(run.offset)),
-    )
 
-    assert first
+    again = query(finite=True, minEventsPerTrigger="1000", offset=run.offset)
+
     assert [40] == again.to_the_end()
