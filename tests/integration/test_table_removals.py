@@ -3,46 +3,32 @@
 from __future__ import annotations
 
 import pickle
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine
 
 from tests.fix_stream import DECODER, Run
+from tests.fix_table import Database
 from zeh_spark.options.given import parse
 from zeh_spark.polling import finite_read
-from zeh_spark.publisher import SqlTableFeed
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.stream import StreamReader
 from zeh_spark.testing import running_publisher
 
-TABLE = "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, data JSON, tenant TEXT);"
-
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+def url(sqlite_database: Database) -> Iterator[str]:
     """A table whose deletions are noted."""
-    with closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as connection:
-        connection.executescript(TABLE)
-        yield connection
-
-
-@pytest.fixture
-def url(shop: sqlite3.Connection, tmp_path: Path) -> Iterator[str]:
-    engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
-    feed = SqlTableFeed(engine, table="outbox", data="data", headers=["tenant"])
-    shop.executescript("\n".join(feed.ddl(retention=True)))
+    feed = sqlite_database.served("data JSON, tenant TEXT", headers=["tenant"])
+    sqlite_database.run(feed.ddl(retention=True))
     with running_publisher({"orders": feed}) as base:
         yield f"{base}/orders"
-    engine.dispose()
 
 
-def insert(shop: sqlite3.Connection, numbers: range) -> None:
-    shop.executemany("INSERT INTO outbox (data) VALUES (?)", [(str(each),) for each in numbers])
+def insert(database: Database, numbers: range) -> None:
+    values = ", ".join(f"('{each}')" for each in numbers)
+    database.execute(f"INSERT INTO outbox (data) VALUES {values}")
 
 
 def options(url: str, **given: str) -> SourceOptions:
@@ -50,29 +36,29 @@ def options(url: str, **given: str) -> SourceOptions:
 
 
 def test_a_batch_read_holds_all_rows_if_a_newer_one_was_deleted(
-    shop: sqlite3.Connection, url: str, monkeypatch: pytest.MonkeyPatch
+    sqlite_database: Database, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The row was inserted and deleted after the query was planned, before its task began."""
     monkeypatch.setattr(finite_read, "SETTLED", 0)
-    insert(shop, range(500))
+    insert(sqlite_database, range(500))
     reader = BatchReader(options(url, pageSizeHint="10"), DECODER)
     (task,) = pickle.loads(pickle.dumps(reader.partitions()))
-    insert(shop, range(500, 501))
-    shop.execute("DELETE FROM outbox WHERE id = 501")
+    insert(sqlite_database, range(500, 501))
+    sqlite_database.execute("DELETE FROM outbox WHERE id = 501")
 
     rows = [int(row["data"]) for batch in reader.read(task) for row in batch.to_pylist()]
 
     assert list(range(500)) == rows
 
 
-def test_accepting_a_loss_brings_no_row_again(shop: sqlite3.Connection, url: str) -> None:
+def test_accepting_a_loss_brings_no_row_again(sqlite_database: Database, url: str) -> None:
     """failOnDataLoss=false continues after what was read, without the row that was deleted."""
     reading = options(url, failOnDataLoss="false")
-    insert(shop, range(100))
+    insert(sqlite_database, range(100))
     first = Run(finite(reading))
     assert list(range(100)) == first.to_the_end()
-    insert(shop, range(100, 110))
-    shop.execute("DELETE FROM outbox WHERE id = 105")
+    insert(sqlite_database, range(100, 110))
+    sqlite_database.execute("DELETE FROM outbox WHERE id = 105")
 
     second = Run(finite(reading), start=first.offset)
 
@@ -89,10 +75,11 @@ def finite(reading: SourceOptions) -> StreamReader:
 
 
 def test_a_header_that_is_not_utf_8_makes_its_row_a_bad_one(
-    shop: sqlite3.Connection, url: str
+    sqlite_database: Database, url: str
 ) -> None:
     """It is not replaced by a text that another row may have."""
-    shop.execute("INSERT INTO outbox (data, tenant) VALUES ('1', CAST(x'c3' AS TEXT))")
+    tenant = "CAST(x'c3' AS TEXT)"
+    sqlite_database.execute(f"INSERT INTO outbox (data, tenant) VALUES ('1', {tenant})")
     reader = BatchReader(options(url, headers="tenant", retryTimeout="0s"), DECODER)
     (task,) = reader.partitions()
 
