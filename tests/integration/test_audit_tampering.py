@@ -36,157 +36,113 @@ def lines(g: int, old: bytes, new: bytes) -> Change:
 
 
 P = "(SELECT id FROM producers WHERE name = 'p')"
-COPY = (
-    "INSERT INTO chunks SELECT feed, 8, partition, events, size, time, '00000008', blob, producer, "
-    "batch, {sequence} FROM chunks WHERE g = 7"
-)
-TAMPERED = {
-    "byte": (
-        lines(4, b'"data":4', b'"data":8'),
-        "position 4, batch 1 of producer 'p': content: expected 402 events with digest [0-9a-f]{32}"
-        ", found 402 with [0-9a-f]{32}",
-    ),
-    "header": (
-        lines(4, b'"headers":{}', b'"headers":{"h":"1"}'),
-        "position 4, batch 1 of producer 'p': content: .*",
-    ),
+
+
+def added(stamps: str, producer: str) -> Change:
+    """A chunk at position 8 with the lines of the one at 7."""
+    copy = (
+        "INSERT INTO chunks SELECT feed, 8, partition, events, size, time, '00000008', blob, "
+        f"{producer}, batch, {stamps} FROM chunks WHERE g = 7"
+    )
+    head = "UPDATE feeds SET head = 8, events = events + 1"
+    return lambda vandal: [vandal.run(copy), vandal.run(head)]
+
+
+FIRST = "position 1, batch 0 of producer 'p': "
+FOURTH = "position 4, batch 1 of producer 'p': "
+FIFTH = "position 5, batch 1 of producer 'p': "
+CONTENT = "content: expected 402 events with digest [0-9a-f]{32}, found 402 with [0-9a-f]{32}"
+NO_RECEIPT = "receipt: expected one that claims this position, found none"
+BY_NUMBER = "the producer's receipts by number: expected "
+AT_LEAST_7 = "the feed's last position: expected 7 at least, found "
+TAMPERED: dict[str, tuple[Change, str]] = {
+    "byte": (lines(4, b'"data":4', b'"data":8'), FOURTH + CONTENT),
+    "header": (lines(4, b'"headers":{}', b'"headers":{"h":"1"}'), FOURTH + "content: .*"),
     "event-doubled": (
         lambda vandal: vandal.change_lines(4, lambda old: old + old.partition(b"\n")[0] + b"\n"),
-        "position 4, batch 1 of producer 'p': last sequence number in partition 0: expected 401, "
-        "found 402",
-    ),
+        FOURTH + "last sequence number in partition 0: expected 401, found 402"),
     "event-lost": (
         lambda vandal: vandal.change_lines(4, lambda old: old.partition(b"\n")[2]),
-        "position 5, batch 1 of producer 'p': last sequence number in partition 0: expected 401, "
-        "found 400",
-    ),
+        FIFTH + "last sequence number in partition 0: expected 401, found 400"),
     "dropped": (
         sql("DELETE FROM chunks WHERE g = 4"),
-        "position 4, batch 1 of producer 'p': events: expected some, found no such position",
-    ),
+        FOURTH + "events: expected some, found no such position"),
     "dropped-last": (
         sql("DELETE FROM chunks WHERE g = 7"),
-        "position 7, batch 0 of producer 'p#n': the feed's last position: expected 7 at least, "
-        "found 6",
-    ),
+        f"position 7, batch 0 of producer 'p#n': {AT_LEAST_7}6"),
     "restored": (
         sql("UPDATE feeds SET head = 5, events = events + 1"),
-        "position 6, batch 0 of producer 'p#n': the feed's last position: expected 7 at least, "
-        "found 5",
-    ),
-    "swapped": (
-        swapped(1, 4),
-        "position 1, batch 0 of producer 'p': content: expected 402 events .*",
-    ),
+        f"position 6, batch 0 of producer 'p#n': {AT_LEAST_7}5"),
+    "swapped": (swapped(1, 4), FIRST + "content: expected 402 events .*"),
     "sequence": (
         sql("UPDATE chunks SET sequence = sequence + 1 WHERE g = 4"),
-        "position 4, batch 1 of producer 'p': sequence number in partition 0: expected 201, found "
-        "202",
-    ),
+        FOURTH + "sequence number in partition 0: expected 201, found 202"),
     "batch": (
         sql("UPDATE chunks SET batch = 0 WHERE g = 4"),
-        "position 4, batch 1 of producer 'p': whose events stand here: expected its own, found "
-        "batch 0 of producer 'p'",
-    ),
+        FOURTH + "whose events stand here: expected its own, found batch 0 of producer 'p'"),
     "producer": (
         sql("UPDATE chunks SET producer = 'q' WHERE g = 5"),
-        "position 5, batch 1 of producer 'p': whose .* found batch 1 of producer 'q'",
-    ),
+        FIFTH + "whose .* found batch 1 of producer 'q'"),
     "stamps-lost": (
         sql("UPDATE chunks SET producer = NULL, batch = NULL, sequence = NULL WHERE g = 5"),
-        "position 5, batch 1 of producer 'p': whose .* found batch None of producer None",
-    ),
+        FIFTH + "whose .* found batch None of producer None"),
     "stamp-lost": (
         sql("UPDATE chunks SET sequence = NULL WHERE g = 5"),
-        "position 5, batch 1 of producer 'p': the lines: .* a line with some stamps only: .*",
-    ),
+        FIFTH + "the lines: .* a line with some stamps only: .*"),
     "time": (
         sql("UPDATE chunks SET time = time + 1 WHERE g = 4"),
-        r"position 4, batch 1 of producer 'p': zeh-time: expected \d+, found \d+",
-    ),
+        FOURTH + r"zeh-time: expected \d+, found \d+"),
     "time-back": (
         sql("UPDATE chunks SET time = 1 WHERE g = 4"),
-        r"position 4, batch 1 of producer 'p': zeh-time: expected at least \d+, .*, found 1",
-    ),
+        FOURTH + r"zeh-time: expected at least \d+, .*, found 1"),
     "cursor": (
         sql("UPDATE chunks SET tag = '00000000' WHERE g = 4"),
-        "position 4, batch 1 of producer 'p': cursor after partition 0: expected 4[.][0-9a-f]{8}, "
-        "found 4.00000000",
-    ),
+        FOURTH + "cursor after partition 0: expected 4[.][0-9a-f]{8}, found 4.00000000"),
     "added": (
-        lambda vandal: [
-            vandal.run(COPY.format(sequence="sequence + events")),
-            vandal.run("UPDATE feeds SET head = 8, events = events + 1"),
-        ],
-        "position 8, batch 0 of producer 'p#n': receipt: expected one that claims this position, "
-        "found none",
-    ),
+        added("sequence + events", "producer"),
+        f"position 8, batch 0 of producer 'p#n': {NO_RECEIPT}"),
     "unknown-producer": (
-        lambda vandal: [
-            vandal.run(COPY.format(sequence="0").replace("producer, ", "'r', ")),
-            vandal.run("UPDATE feeds SET head = 8, events = events + 1"),
-        ],
+        added("0", "'r'"),
         "position 8, batch 0 of producer 'r': producer: expected one that the publisher's list "
-        "has, found none there",
-    ),
+        "has, found none there"),
     "digest": (
         of_receipt(False, digest="0" * 32),
-        "position 4, batch 1 of producer 'p': the receipt's hash: expected .*, found .*",
-    ),
-    "digest-hashed": (
-        of_receipt(True, digest="0" * 32),
-        "position 4, batch 1 of producer 'p': the producer's chain, .*",
-    ),
+        FOURTH + "the receipt's hash: expected .*, found .*"),
+    "digest-hashed": (of_receipt(True, digest="0" * 32), FOURTH + "the producer's chain, .*"),
     "first-receipt-hashed": (
         lambda vandal: vandal.change_receipt("p", 1, hashed=True, digest="0" * 32),
-        "position 1, batch 0 of producer 'p': the hash that receipt 2 names for this one: .*",
-    ),
+        FIRST + "the hash that receipt 2 names for this one: .*"),
     "number": (
         lambda vandal: vandal.change_receipt("p", 1, hashed=True, number=9),
-        "position 1, producer 'p': the producer's receipts by number: expected 8, found none below "
-        "9",
-    ),
+        f"position 1, producer 'p': {BY_NUMBER}8, found none below 9"),
     "positions": (
         lambda vandal: vandal.change_receipt("p", 1, hashed=False, positions=(1, 3)),
-        "position 1, batch 0 of producer 'p': the receipt's hash: .*",
-    ),
+        FIRST + "the receipt's hash: .*"),
     "receipt-removed": (
-        sql(f"DELETE FROM receipts WHERE producer = {P} AND number = 2"),
-        "position 4, batch 1 of producer 'p': receipt: expected one that claims this position, "
-        "found none",
-    ),
+        sql(f"DELETE FROM receipts WHERE producer = {P} AND number = 2"), FOURTH + NO_RECEIPT),
     "first-receipt-removed": (
         sql(f"DELETE FROM receipts WHERE producer = {P} AND number = 1"),
-        "position 4, producer 'p': the producer's receipts by number: expected 1, found none below "
-        "2",
-    ),
+        f"position 4, producer 'p': {BY_NUMBER}1, found none below 2"),
     "producer-removed": (
         sql("DELETE FROM producers WHERE name = 'q'"),
-        "position 3, batch 0 of producer 'q': producer: .* found none there",
-    ),
+        "position 3, batch 0 of producer 'q': producer: .* found none there"),
     "chain": (
         sql("UPDATE producers SET chain = 'x' WHERE name = 'p'"),
-        "position 4, batch 1 of producer 'p': the producer's chain, .*: expected [0-9a-f]{64}, "
-        "found x",
-    ),
+        FOURTH + "the producer's chain, .*: expected [0-9a-f]{64}, found x"),
     "last": (
         sql("UPDATE producers SET last = 7 WHERE name = 'p'"),
-        "position 4, batch 1 of producer 'p': the producer's lastBatch, .*: expected 1, found 7",
-    ),
+        FOURTH + "the producer's lastBatch, .*: expected 1, found 7"),
     "count": (
         sql("UPDATE producers SET receipts = 3 WHERE name = 'p'"),
-        "position 7, producer 'p': the producer's receipts by number: expected 3, found 2",
-    ),
+        f"position 7, producer 'p': {BY_NUMBER}3, found 2"),
     "next": (
         sql(f"UPDATE sequences SET next = next + 1 WHERE producer = {P} AND partition = 1"),
         "position 5, producer 'p': nextSequences, .*: expected {0: 402, 1: 402}, found "
-        "{0: 402, 1: 403}",
-    ),
+        "{0: 402, 1: 403}"),
     "next-lost": (
         sql(f"DELETE FROM sequences WHERE producer = {P} AND partition = 1"),
-        "position 5, producer 'p': nextSequences, .*, found {0: 402}",
-    ),
-}
+        "position 5, producer 'p': nextSequences, .*, found {0: 402}"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", TAMPERED)
