@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -131,6 +132,18 @@ class SqliteDatabase(Database):
         with closing(self.connect()) as connection:
             connection.executescript("\n".join(statements))
 
+    def copied(self) -> Path:
+        """A copy of the file as it is now."""
+        copy = self.file.with_name("copy.db")
+        self.execute(f"VACUUM INTO '{copy}'")
+        return copy
+
+    def put_back(self, copy: Path) -> None:
+        """As who restores it in the place of the file, while that is served."""
+        for log in self.file.parent.glob(f"{self.file.name}-*"):
+            log.unlink()
+        shutil.move(copy, self.file)
+
 
 @dataclass(frozen=True)
 class Page:
@@ -173,15 +186,18 @@ ROWS = (
 )
 
 
-def broken(database: Database, changes: Sequence[str] = ()) -> None:
-    """A table `outbox` with three rows that has all that it needs, and then what was changed."""
-    kind = "bigint" if database.kind == "postgresql" else "INTEGER"
-    more = "" if database.kind == "postgresql" else " AUTOINCREMENT"
-    database.execute(f"CREATE TABLE outbox (id {kind} PRIMARY KEY{more}, {COLUMNS})")
+def prepared(database: Database, *changes: str, **ddl: Any) -> SqlTableFeed:
+    """The feed of a table `outbox` with three rows that has all that `ddl` prints with these
+    options; then the table is changed.
+    """
+    key = "id bigint PRIMARY KEY" if database.kind == "postgresql" else database.id
+    database.execute(f"CREATE TABLE outbox ({key}, {COLUMNS})")
     database.execute(ROWS)
-    database.apply(database.feed().ddl())
+    feed = database.feed()
+    database.apply(feed.ddl(**ddl))
     for each in changes:
         database.execute(each)
+    return feed
 
 
 def insert(database: Database, key: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from tests.fix_table import (
     ROWS,
     Database,
     PostgresqlDatabase,
-    broken,
     insert,
+    prepared,
     read,
     refusal,
 )
@@ -22,123 +23,83 @@ from zeh_spark.outbox import postgresql_ddl
 from zeh_spark.outbox.table import OutboxTable
 
 KEYED = {"partition_by": "k", "partitions": 4}
+STORED = {"partition": "p", "partitions": 2}
 INDEX = postgresql_ddl.index_name(OutboxTable("outbox", "data"), '"tx", "id"')
 DROP_INDEX = f'DROP INDEX "{INDEX}"'
 DROP_KEY = "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey"
+DROP_HISTORIES = "DROP TABLE zeroeventhub_history"
 NULLABLE = "ALTER TABLE outbox ALTER %s DROP NOT NULL"
 ANOTHER = "CREATE INDEX x ON outbox (%s, tx, id)"
 PARTITION = "mod(('x' || substr(md5(coalesce(%s::text, id::text)), 1, 8))::bit(32)::bigint, %d)"
-
-# Of each: what makes it, what is said, and what mends it.
-Fault = tuple[list[str], dict[str, Any], str, str]
-"""Changes that break a table, the feed's settings, the reason of the refusal, and the repair."""
-POSTGRESQL_FAULTS: dict[str, Fault] = {
-    "id not unique": ([DROP_KEY], {}, "nothing says that id is unique", "UNIQUE"),
-    "id unique in part": (
-        [DROP_KEY, "CREATE UNIQUE INDEX ON outbox (id) WHERE id > 1"], {},
-        "nothing says that id is unique", "UNIQUE",
-    ),
-    "id unique with another": (
-        [DROP_KEY, "CREATE UNIQUE INDEX ON outbox (id, k)"], {},
-        "nothing says that id is unique", "UNIQUE",
-    ),
-    "id may be NULL": (
-        [DROP_KEY, "CREATE UNIQUE INDEX ON outbox (id)", NULLABLE % "id"],
-        {}, "id may be NULL", "SET NOT NULL",
-    ),
-    "tx missing": (
-        ["ALTER TABLE outbox DROP tx"], {},
-        "there is no column tx, for the transaction that writes a row", "ADD COLUMN IF NOT EXISTS",
-    ),
-    "tx without a default": (
-        ["ALTER TABLE outbox ALTER tx DROP DEFAULT"], {},
-        "tx does not get the transaction by its default", "SET DEFAULT",
-    ),
-    "tx of 0": (
-        ["ALTER TABLE outbox ALTER tx SET DEFAULT 0"], {},
-        "tx does not get the transaction by its default", "SET DEFAULT",
-    ),
-    "tx of the transaction alone": (
-        ["ALTER TABLE outbox ALTER tx SET DEFAULT pg_current_xact_id()::text::bigint"], {},
-        "tx does not get the transaction by its default", "SET DEFAULT",
-    ),
-    "tx may be NULL": (
-        [NULLABLE % "tx", "UPDATE outbox SET tx = NULL"], {},
-        "tx may be NULL", "SET NOT NULL",
-    ),
-    "no index": ([DROP_INDEX], {}, r"there is no index on \(tx, id\)", "CREATE INDEX CONCURRENTLY"),
-    "index of id and tx": (
-        [DROP_INDEX, "CREATE INDEX ON outbox (id, tx)"], {},
-        r"there is no index on \(tx, id\)", "CREATE INDEX CONCURRENTLY",
-    ),
-    "index of some rows": (
-        [DROP_INDEX, "CREATE INDEX ON outbox (tx, id) WHERE id > 1"], {},
-        r"there is no index on \(tx, id\)", "CREATE INDEX CONCURRENTLY",
-    ),
-    "index that was not finished": (
-        ["UPDATE pg_index SET indisvalid = false WHERE indexrelid::regclass::text ~ 'zeroevent'"],
-        {}, r"there is no index on \(tx, id\)", "INDEX CONCURRENTLY",
-    ),
-    "index without partitions": (
-        [], KEYED, r"there is no index on \(partition, tx, id\)", "CREATE INDEX CONCURRENTLY",
-    ),
-    "index of fewer partitions": (
-        [ANOTHER % PARTITION % ("k", 2)], KEYED,
-        r"there is no index on \(partition, tx, id\)", "CREATE INDEX CONCURRENTLY",
-    ),
-    "index of more partitions": (
-        [ANOTHER % PARTITION % ("k", 14)], KEYED,
-        r"there is no index on \(partition, tx, id\)", "CREATE INDEX CONCURRENTLY",
-    ),
-    "index by another column": (
-        [ANOTHER % PARTITION % ("p", 4)], KEYED,
-        r"there is no index on \(partition, tx, id\)", "CREATE INDEX CONCURRENTLY",
-    ),
-    "index by a column with a longer name": (
-        ["ALTER TABLE outbox ADD kind text", ANOTHER % PARTITION % ("kind", 4)], KEYED,
-        r"there is no index on \(partition, tx, id\)", "CREATE INDEX CONCURRENTLY",
-    ),
-    "index of ours, by another column": (
-        [DROP_INDEX, f'CREATE INDEX "{INDEX}" ON outbox ({PARTITION % ("p", 4)}, tx, id)'], KEYED,
-        r"there is no index on \(partition, tx, id\)", "INDEX CONCURRENTLY",
-    ),
-    "no index of stored partitions": (
-        [], {"partition": "p", "partitions": 2},
-        r"there is no index on \(partition, tx, id\)", "CREATE INDEX CONCURRENTLY",
-    ),
-    "no history": (
-        ["DELETE FROM zeroeventhub_history"], {}, "outbox has no history of its own", "INSERT INTO",
-    ),
-    "no table of histories": (
-        ["DROP TABLE zeroeventhub_history"], {}, "outbox has no history of its own", "CREATE TABLE",
-    ),
-    "everything": (
-        ["ALTER TABLE outbox DROP tx", DROP_KEY, "DROP TABLE zeroeventhub_history"], KEYED,
-        "unique; there is no index on .* history of its own", "CREATE INDEX CONCURRENTLY",
-    ),
-}  # fmt: skip
-
+UNFINISHED = "UPDATE pg_index SET indisvalid = false WHERE indexrelid::regclass::text ~ 'zeroevent'"
 REBUILT = [
     "ALTER TABLE outbox RENAME TO old",
     f"CREATE TABLE outbox (id INTEGER PRIMARY KEY, {COLUMNS})",
     "INSERT INTO outbox SELECT * FROM old",
 ]
-SQLITE_FAULTS: dict[str, Fault] = {
-    "ids are given again": (
-        REBUILT, {}, "id is not INTEGER PRIMARY KEY AUTOINCREMENT: SQLite would give the ids of",
-        "PRIMARY KEY AUTOINCREMENT",
-    ),
-    "no history": (
-        ["DELETE FROM zeroeventhub_history"], {}, "outbox has no history of its own",
-        "INSERT OR IGNORE",
-    ),
-    "no table of histories": (
-        ["DROP TABLE zeroeventhub_history"], {}, "outbox has no history of its own", "CREATE TABLE",
-    ),
-    "everything": (
-        [*REBUILT, "DROP TABLE zeroeventhub_history"], KEYED,
-        "AUTOINCREMENT.* outbox has no history of its own", "BEGIN IMMEDIATE",
-    ),
+
+Missing = tuple[str, str]
+"""What is said is missing, and the statement that mends it."""
+NOT_UNIQUE = "nothing says that id is unique", "UNIQUE"
+NO_TX = "there is no column tx, for the transaction that writes a row", "ADD COLUMN IF NOT EXISTS"
+NO_DEFAULT = "tx does not get the transaction by its default", "SET DEFAULT"
+NO_INDEX = r"there is no index on \(tx, id\)", "CREATE INDEX CONCURRENTLY"
+NO_PARTITIONS = r"there is no index on \(partition, tx, id\)", "CREATE INDEX CONCURRENTLY"
+NO_HISTORY = "outbox has no history of its own"
+
+Fault = tuple[list[str], dict[str, Any], Missing]
+"""The changes that break a table, the feed's settings, and what is missing then."""
+FAULTS: dict[str, dict[str, Fault]] = {
+    "postgresql": {
+        "id not unique": ([DROP_KEY], {}, NOT_UNIQUE),
+        "id unique in part": (
+            [DROP_KEY, "CREATE UNIQUE INDEX ON outbox (id) WHERE id > 1"], {}, NOT_UNIQUE),
+        "id unique with another": (
+            [DROP_KEY, "CREATE UNIQUE INDEX ON outbox (id, k)"], {}, NOT_UNIQUE),
+        "id may be NULL": (
+            [DROP_KEY, "CREATE UNIQUE INDEX ON outbox (id)", NULLABLE % "id"], {},
+            ("id may be NULL", "SET NOT NULL")),
+        "tx missing": (["ALTER TABLE outbox DROP tx"], {}, NO_TX),
+        "tx without a default": (["ALTER TABLE outbox ALTER tx DROP DEFAULT"], {}, NO_DEFAULT),
+        "tx of 0": (["ALTER TABLE outbox ALTER tx SET DEFAULT 0"], {}, NO_DEFAULT),
+        "tx of the transaction alone": (
+            ["ALTER TABLE outbox ALTER tx SET DEFAULT pg_current_xact_id()::text::bigint"], {},
+            NO_DEFAULT),
+        "tx may be NULL": (
+            [NULLABLE % "tx", "UPDATE outbox SET tx = NULL"], {},
+            ("tx may be NULL", "SET NOT NULL")),
+        "no index": ([DROP_INDEX], {}, NO_INDEX),
+        "index of id and tx": ([DROP_INDEX, "CREATE INDEX ON outbox (id, tx)"], {}, NO_INDEX),
+        "index of some rows": (
+            [DROP_INDEX, "CREATE INDEX ON outbox (tx, id) WHERE id > 1"], {}, NO_INDEX),
+        "index that was not finished": ([UNFINISHED], {}, NO_INDEX),
+        "index without partitions": ([], KEYED, NO_PARTITIONS),
+        "index of fewer partitions": ([ANOTHER % PARTITION % ("k", 2)], KEYED, NO_PARTITIONS),
+        "index of more partitions": ([ANOTHER % PARTITION % ("k", 14)], KEYED, NO_PARTITIONS),
+        "index by another column": ([ANOTHER % PARTITION % ("p", 4)], KEYED, NO_PARTITIONS),
+        "index by a column with a longer name": (
+            ["ALTER TABLE outbox ADD kind text", ANOTHER % PARTITION % ("kind", 4)], KEYED,
+            NO_PARTITIONS),
+        "index of ours, by another column": (
+            [DROP_INDEX, f'CREATE INDEX "{INDEX}" ON outbox ({PARTITION % ("p", 4)}, tx, id)'],
+            KEYED, NO_PARTITIONS),
+        "no index of stored partitions": ([], STORED, NO_PARTITIONS),
+        "no history": (["DELETE FROM zeroeventhub_history"], {}, (NO_HISTORY, "INSERT INTO")),
+        "no table of histories": ([DROP_HISTORIES], {}, (NO_HISTORY, "CREATE TABLE")),
+        "everything": (
+            ["ALTER TABLE outbox DROP tx", DROP_KEY, DROP_HISTORIES], KEYED,
+            ("unique; there is no index on .* history of its own", "CREATE INDEX CONCURRENTLY")),
+    },
+    "sqlite": {
+        "ids are given again": (REBUILT, {}, (
+            "id is not INTEGER PRIMARY KEY AUTOINCREMENT: SQLite would give the ids of",
+            "PRIMARY KEY AUTOINCREMENT")),
+        "no history": (["DELETE FROM zeroeventhub_history"], {}, (NO_HISTORY, "INSERT OR IGNORE")),
+        "no table of histories": ([DROP_HISTORIES], {}, (NO_HISTORY, "CREATE TABLE")),
+        "everything": (
+            [*REBUILT, DROP_HISTORIES], KEYED,
+            (f"AUTOINCREMENT.* {NO_HISTORY}", "BEGIN IMMEDIATE")),
+    },
 }  # fmt: skip
 
 
@@ -169,36 +130,24 @@ def repaired_by_what_is_printed(database: Database, settings: dict[str, Any]) ->
 # What is refused, and repaired
 
 
-def refused_with_the_repair(database: Database, fault: Fault) -> None:
-    changes, settings, reason, statement = fault
-    broken(database, changes)
-    feed = database.feed(**settings)
-    wanted = rf"table outbox cannot be served as a feed: .*{reason}.*zeh-spark ddl prints"
-    with pytest.raises(StoreError, match=wanted):
-        feed.check()
-    assert statement in refusal(feed).partition("zeh-spark ddl prints what is missing:\n")[2]
-
-
-@pytest.mark.parametrize("fault", POSTGRESQL_FAULTS)
-def test_table_in_postgresql_that_misses_something_is_repaired_by_what_is_printed(
-    postgresql_database: Database, fault: str
+@pytest.mark.parametrize(
+    ("database", "fault"),
+    [(kind, fault) for kind in FAULTS for fault in FAULTS[kind]],
+    indirect=["database"],
+)
+def test_table_that_misses_something_is_repaired_by_what_is_printed(
+    database: Database, fault: str
 ) -> None:
     """I read what is wrong, and the statements that repair it. I paste them, also twice: rows are
     kept, and come before all others.
     """
-    refused_with_the_repair(postgresql_database, POSTGRESQL_FAULTS[fault])
-    repaired_by_what_is_printed(postgresql_database, POSTGRESQL_FAULTS[fault][1])
-
-
-@pytest.mark.parametrize("fault", SQLITE_FAULTS)
-def test_table_in_sqlite_that_misses_something_is_repaired_by_what_is_printed(
-    sqlite_database: Database, fault: str
-) -> None:
-    """I read what is wrong, and the statements that repair it. I paste them, also twice: rows are
-    kept.
-    """
-    refused_with_the_repair(sqlite_database, SQLITE_FAULTS[fault])
-    repaired_by_what_is_printed(sqlite_database, SQLITE_FAULTS[fault][1])
+    changes, settings, (reason, statement) = FAULTS[database.kind][fault]
+    prepared(database, *changes)
+    refused = refusal(database.feed(**settings))
+    wanted = rf"table outbox cannot be served as a feed: .*{reason}.*zeh-spark ddl prints"
+    assert re.search(wanted, refused), refused
+    assert statement in refused.partition("zeh-spark ddl prints what is missing:\n")[2]
+    repaired_by_what_is_printed(database, settings)
 
 
 @pytest.mark.parametrize(
@@ -215,19 +164,27 @@ def test_table_in_sqlite_that_misses_something_is_repaired_by_what_is_printed(
 def test_table_that_is_missing_is_made_by_what_is_printed(
     database: Database, settings: dict[str, Any]
 ) -> None:
-    """I begin with an empty database: the table that is printed has all that it needs."""
+    """I begin with an empty database: the table that is printed has all that it needs. Printed
+    again, it gets no other id.
+    """
     name = settings.get("table", "outbox")
     assert f"there is no table {name}" in refusal(database.feed(**settings))
     statements = database.feed(**settings).ddl()
     database.run(statements)
-    database.feed(**settings).check()
-    assert [] == database.feed(**settings).ddl()
+    feed = database.feed(**settings)
+    feed.check()
+    assert [] == feed.ddl()
+    before = feed.identity()
     database.run(statements)
+    assert before == database.feed(**settings).identity()
 
 
-def test_all_that_can_be_had_is_printed_for_a_table_that_is_missing(database: Database) -> None:
-    """With --updates and --retention, too."""
+@pytest.mark.parametrize("there", [False, True])
+def test_all_that_can_be_had_is_printed(database: Database, there: bool) -> None:
+    """With --updates and --retention, too; zeh-spark ddl can be repeated."""
     more = {"updates": database.kind == "postgresql", "retention": True}
+    if there:
+        prepared(database)
     database.run(database.feed().ddl(**more))
     database.feed().check()
     assert [] == database.feed().ddl(**more)
@@ -243,14 +200,6 @@ def test_existing_rows_have_transaction_0(postgresql_database: Database) -> None
     assert ([(1,), (2,), (3,)], [1, 2, 3, 0]) == (found, read(postgresql_database.feed()).data)
 
 
-def test_tables_that_have_all_need_nothing(database: Database) -> None:
-    """zeh-spark ddl can be repeated."""
-    more = {"updates": database.kind == "postgresql", "retention": True}
-    broken(database)
-    database.run(database.feed().ddl(**more))
-    assert [] == database.feed().ddl(**more)
-
-
 # What no statement mends
 
 
@@ -264,23 +213,16 @@ def test_tables_that_have_all_need_nothing(database: Database) -> None:
         ("ALTER id TYPE text", {}, "id is of type text; it must be one of int2, int4, int8, uuid"),
         ("ALTER id TYPE numeric", {}, "id is of type numeric; it must be one of int2"),
         ("ALTER tx DROP DEFAULT, ALTER tx TYPE integer", {}, "tx is of type int4; it must be big"),
-        (
-            "ALTER k TYPE jsonb USING NULL",
-            KEYED,
-            "k is of type jsonb; it must be one of int2, int4, int8, text, varchar, bpchar, uuid",
-        ),
-        (
-            "ADD x text",
-            {"partition": "k", "partitions": 2},
-            "k is of type text; it must be one of int2, int4, int8",
-        ),
+        ("ALTER k TYPE jsonb USING NULL", KEYED,
+         "k is of type jsonb; it must be one of int2, int4, int8, text, varchar, bpchar, uuid"),
+        ("ALTER p TYPE text", STORED, "p is of type text; it must be one of int2, int4, int8"),
     ],
-)
+)  # fmt: skip
 def test_table_that_cannot_be_repaired_is_refused(
     postgresql_database: Database, change: str, settings: dict[str, Any], reason: str
 ) -> None:
     """I am told why, by the command as well."""
-    broken(postgresql_database, [f"ALTER TABLE outbox {change}"])
+    prepared(postgresql_database, f"ALTER TABLE outbox {change}")
     feed = postgresql_database.feed(**settings)
     assert reason in refusal(feed)
     with pytest.raises(StoreError, match=reason):
@@ -295,7 +237,7 @@ def test_table_of_a_subscription_is_refused() -> None:
     source, target = PostgresqlDatabase(server), PostgresqlDatabase(server)
     try:
         for each in (source, target):
-            broken(each)
+            prepared(each)
         source.execute("CREATE PUBLICATION p FOR TABLE outbox")
         source.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
         target.execute(

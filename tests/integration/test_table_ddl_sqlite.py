@@ -2,85 +2,66 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.fix_table import Database, SqliteDatabase, broken, read, refusal
-from zeh_spark.errors import StoreError, ZeroEventHubError
+from tests.fix_table import Database, SqliteDatabase, prepared, read, refusal
+from zeh_spark.errors import StoreError
+
+NO_ID = "id is not INTEGER PRIMARY KEY AUTOINCREMENT"
 
 
 @pytest.mark.parametrize(
-    ("table", "settings", "reason"),
+    ("table", "reason"),
     [
-        ("id INTEGER PRIMARY KEY AUTOINCREMENT, x", {}, "there is no column data; there are id, x"),
-        ("nr INTEGER PRIMARY KEY AUTOINCREMENT, data", {}, "there is no column id"),
-        ("id TEXT PRIMARY KEY, data", {}, "id is not INTEGER PRIMARY KEY AUTOINCREMENT"),
-        ("id INTEGER, data, PRIMARY KEY (id)", {}, "id is not INTEGER PRIMARY KEY AUTOINCREMENT"),
-        (
-            "order_id INTEGER PRIMARY KEY AUTOINCREMENT, id INTEGER, data",
-            {},
-            "id is not INTEGER PRIMARY KEY AUTOINCREMENT",
-        ),
-        (
-            "/* id INTEGER PRIMARY KEY AUTOINCREMENT */ id INTEGER, data",
-            {},
-            "id is not INTEGER PRIMARY KEY AUTOINCREMENT",
-        ),
-        (
-            "id INTEGER, data DEFAULT 'id INTEGER PRIMARY KEY AUTOINCREMENT'",
-            {},
-            "id is not INTEGER PRIMARY KEY AUTOINCREMENT",
-        ),
+        ("id INTEGER PRIMARY KEY AUTOINCREMENT, x", "there is no column data; there are id, x"),
+        ("nr INTEGER PRIMARY KEY AUTOINCREMENT, data", "there is no column id"),
+        ("id TEXT PRIMARY KEY, data", NO_ID),
+        ("id INTEGER, data, PRIMARY KEY (id)", NO_ID),
+        ("order_id INTEGER PRIMARY KEY AUTOINCREMENT, id INTEGER, data", NO_ID),
+        ("/* id INTEGER PRIMARY KEY AUTOINCREMENT */ id INTEGER, data", NO_ID),
+        ("id INTEGER, data DEFAULT 'id INTEGER PRIMARY KEY AUTOINCREMENT'", NO_ID),
     ],
 )
 def test_table_of_sqlite_that_cannot_be_repaired_is_refused(
-    sqlite_database: Database, table: str, settings: dict[str, Any], reason: str
+    sqlite_database: Database, table: str, reason: str
 ) -> None:
     """Of the id, too, if another column has what it needs."""
     sqlite_database.execute(f"CREATE TABLE outbox ({table})")
-    feed = sqlite_database.feed(**settings)
+    feed = sqlite_database.feed()
     assert reason in refusal(feed)
     with pytest.raises(StoreError, match=reason):
         feed.ddl()
 
 
 @pytest.mark.parametrize(
-    "declared",
-    [
-        "id integer primary key autoincrement",
-        '"id" INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT',
-        "[id]\tINTEGER\nPRIMARY KEY ASC AUTOINCREMENT",
-        "`id` INTEGER CONSTRAINT pk PRIMARY KEY ON CONFLICT ABORT AUTOINCREMENT",
-        "id INTEGER CHECK (id NOT IN (0, 1)) PRIMARY KEY AUTOINCREMENT",
-        "id INTEGER /* a, b */ PRIMARY KEY AUTOINCREMENT",
-    ],
-)
-def test_ids_of_sqlite_may_be_declared_in_many_ways(
-    sqlite_database: Database, declared: str
-) -> None:
-    """My table need not look like your example."""
-    sqlite_database.execute(f"CREATE TABLE outbox ({declared}, data JSON)")
-    sqlite_database.run(sqlite_database.feed().ddl())
-    assert [] == read(sqlite_database.feed()).data
-
-
-@pytest.mark.parametrize(
     "table",
     [
+        # ids may be declared in many ways
+        "CREATE TABLE outbox (id integer primary key autoincrement, data JSON)",
+        'CREATE TABLE outbox ("id" INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, data JSON)',
+        "CREATE TABLE outbox ([id]\tINTEGER\nPRIMARY KEY ASC AUTOINCREMENT, data JSON)",
+        "CREATE TABLE outbox (`id` INTEGER CONSTRAINT pk PRIMARY KEY ON CONFLICT ABORT"
+        " AUTOINCREMENT, data JSON)",
+        "CREATE TABLE outbox (id INTEGER CHECK (id NOT IN (8, 9)) PRIMARY KEY AUTOINCREMENT, data)",
+        "CREATE TABLE outbox (id INTEGER /* a, b */ PRIMARY KEY AUTOINCREMENT, data JSON)",
+        # and are declared anew
         'CREATE TABLE "outbox" (id INTEGER PRIMARY KEY, data JSON)',
         "CREATE TABLE IF NOT EXISTS main.outbox (id INTEGER NOT NULL PRIMARY KEY, data JSON)",
         "CREATE TABLE outbox(id INTEGER PRIMARY KEY, data JSON, n INTEGER AS (data + 1) STORED)",
         "CREATE TABLE outbox (order_id INTEGER, id INTEGER PRIMARY KEY, data JSON)",
-        "CREATE TABLE outbox (id INTEGER PRIMARY KEY, data JSON) STRICT".replace("JSON", "TEXT"),
+        "CREATE TABLE outbox (id INTEGER PRIMARY KEY, data TEXT) STRICT",
         "CREATE TABLE outbox (id INTEGER PRIMARY KEY, data JSON) -- mine",
     ],
 )
-def test_table_of_sqlite_is_built_anew(sqlite_database: Database, table: str) -> None:
-    """With the columns and rows that it has."""
+def test_table_of_sqlite_is_built_anew_if_its_ids_need_it(
+    sqlite_database: Database, table: str
+) -> None:
+    """My table need not look like your example. It keeps the columns and rows that it has."""
     sqlite_database.execute(table)
     sqlite_database.execute("INSERT INTO outbox (id, data) VALUES (2, '2'), (1, '1')")
-    sqlite_database.run(sqlite_database.feed().ddl())
+    statements = sqlite_database.feed().ddl()
+    assert ("AUTOINCREMENT" not in table.upper()) == ("AUTOINCREMENT" in "".join(statements))
+    sqlite_database.run(statements)
     assert [1, 2] == read(sqlite_database.feed()).data
 
 
@@ -107,11 +88,11 @@ def test_indexes_and_triggers_are_named_when_the_table_is_built_anew(
     assert "CREATE UNIQUE INDEX once ON outbox (k)" in "\n".join(sqlite_database.feed().ddl())
 
 
-@pytest.mark.parametrize("option", [{"updates": True}, {"grant_to": "clerk"}], ids=str)
-def test_sqlite_says_what_it_cannot_do(
-    sqlite_database: SqliteDatabase, option: dict[str, Any]
-) -> None:
-    """It has no transactions' numbers to move rows by, and no roles: I do not believe I had it."""
-    broken(sqlite_database)
-    with pytest.raises(ZeroEventHubError, match="SQLite"):
-        sqlite_database.feed().ddl(**option)
+def test_sqlite_says_what_it_cannot_do(sqlite_database: SqliteDatabase) -> None:
+    """It wakes no readers, and has no transactions' numbers to move rows by, and no roles: nothing
+    that I ask for is left out without a word.
+    """
+    feed = prepared(sqlite_database)
+    for asked in ({"notify": True}, {"grant_to": "clerk"}, {"updates": True}):
+        with pytest.raises(StoreError, match="SQLite"):
+            feed.ddl(**asked)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import psycopg
@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from tests.fix_shop import Shop
-from tests.fix_table import COLUMNS, Database, SqliteDatabase, broken, insert, read, refusal
+from tests.fix_table import COLUMNS, Database, SqliteDatabase, insert, prepared, read, refusal
 from tests.integration.test_table_restores import events
 from zeh_spark.outbox import feed as outbox_feed
 from zeh_spark.outbox.queries import READ_BYTES
@@ -20,6 +20,7 @@ from zeh_spark.publisher import Problem, SqlTableFeed
 from zeh_spark.testing import running_publisher
 
 KEYED = {"partition_by": "k", "partitions": 4}
+LARGE = f"""'"{"x" * 60_000}"'"""
 
 
 def test_statement_that_waits_and_writes_has_the_later_place(shop: Shop) -> None:
@@ -40,12 +41,7 @@ def test_statement_that_waits_and_writes_has_the_later_place(shop: Shop) -> None
         late.commit()
         waiting.join()
         early.commit()
-    lines = [
-        line
-        for block in shop.feed().page({0: "_first"}, 1, None)
-        for line in block.lines.splitlines()
-    ]
-    assert [1, 2] == [json.loads(line)["data"]["version"] for line in lines]
+    assert [1, 2] == [each["version"] for each in read(shop.feed(), n=1).data]
 
 
 def test_page_ends_where_the_server_was_started_anew(
@@ -65,49 +61,45 @@ def test_page_ends_where_the_server_was_started_anew(
 
 def test_other_partitions_are_another_history(database: Database) -> None:
     """A key's rows are elsewhere then, where a reader may be further on."""
-    broken(database)
-    for partitions in (4, 8):
-        database.run(database.feed(partition_by="k", partitions=partitions).ddl())
-    cursors = read(database.feed(**KEYED)).cursors
+    prepared(database)
+    four, eight = (database.feed(partition_by="k", partitions=number) for number in (4, 8))
+    database.run(four.ddl())
+    database.run(eight.ddl())
     with pytest.raises(Problem, match="it belongs to another feed"):
-        read(database.feed(partition_by="k", partitions=8), {0: cursors[0]})
+        read(eight, {0: read(four).cursors[0]})
 
 
 @pytest.mark.parametrize("partition", ["NULL", "-1", "2"])
 def test_row_of_no_partition_stops_the_feed(database: Database, partition: str) -> None:
     """No reader would ever get it."""
-    broken(database)
-    settings = {"partition": "p", "partitions": 2}
-    database.run(database.feed(**settings).ddl())
+    prepared(database)
+    feed = database.feed(partition="p", partitions=2)
+    database.run(feed.ddl())
     database.execute(f"INSERT INTO outbox (id, p, data) VALUES (7, {partition}, '7')")
     with pytest.raises(Problem, match="with id 7 is in no partition of the feed"):
-        read(database.feed(**settings))
+        read(feed)
 
 
 def test_materialized_view_is_refused(postgresql_database: Database) -> None:
     """It gets rows when it is refreshed, which may be before others that were committed earlier."""
-    broken(postgresql_database)
-    postgresql_database.execute("CREATE MATERIALIZED VIEW orders AS SELECT * FROM outbox")
-    assert "orders is neither a table nor a view" in refusal(
-        postgresql_database.feed(table="orders")
-    )
+    prepared(postgresql_database, "CREATE MATERIALIZED VIEW orders AS SELECT * FROM outbox")
+    said = refusal(postgresql_database.feed(table="orders"))
+    assert "orders is neither a table nor a view" in said
 
 
 def test_rows_that_a_policy_hides_are_not_left_out(
     postgresql_database: Database, clerk: str
 ) -> None:
     """Row level security would give me fewer rows, and no word."""
-    broken(postgresql_database)
-    postgresql_database.run(postgresql_database.feed().ddl(grant_to=clerk))
-    postgresql_database.execute("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY")
-    postgresql_database.execute("CREATE POLICY mine ON outbox USING (id > 1)")
+    hidden = "ALTER TABLE outbox ENABLE ROW LEVEL SECURITY"
+    policy = "CREATE POLICY mine ON outbox USING (id > 1)"
+    prepared(postgresql_database, hidden, policy, grant_to=clerk)
     assert "row level security hides rows" in refusal(postgresql_database.feed(role=clerk))
 
 
 def test_truncate_that_cannot_be_noted_is_refused(postgresql_database: Database) -> None:
     """A transaction with an old snapshot does not see all that it removes."""
-    broken(postgresql_database)
-    postgresql_database.run(postgresql_database.feed().ddl(retention=True))
+    prepared(postgresql_database, retention=True)
     with closing(postgresql_database.connect()) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         with pytest.raises(psycopg.errors.RaiseException, match="READ COMMITTED transactions only"):
@@ -118,18 +110,13 @@ def test_removals_of_another_history_do_not_excuse_a_cursor(
     sqlite_database: SqliteDatabase,
 ) -> None:
     """Each history had one deletion; the rows are others."""
-    broken(sqlite_database)
-    sqlite_database.run(sqlite_database.feed().ddl(retention=True))
-    copy = sqlite_database.file.with_name("copy.db")
-    with closing(sqlite_database.connect()) as connection:
-        connection.execute("VACUUM INTO ?", [str(copy)])
+    feed = prepared(sqlite_database, retention=True)
+    copy = sqlite_database.copied()
     for key in (4, 5, 6):
         insert(sqlite_database, key)
     sqlite_database.execute("DELETE FROM outbox WHERE id = 1")
-    cursor = read(sqlite_database.feed()).cursors[0]
-    for each in sqlite_database.file.parent.glob("shop.db-*"):
-        each.unlink()
-    shutil.move(copy, sqlite_database.file)
+    cursor = read(feed).cursors[0]
+    sqlite_database.put_back(copy)
     sqlite_database.execute(
         "INSERT INTO outbox (id, data) VALUES (4, '40'), (5, '50'), (6, '60'), (7, '70')"
     )
@@ -141,23 +128,17 @@ def test_removals_of_another_history_do_not_excuse_a_cursor(
 
 def test_file_that_was_replaced_is_noticed(sqlite_database: SqliteDatabase) -> None:
     """A copy was put in its place while it was served; connections had the old one open."""
-    broken(sqlite_database)
-    copy = sqlite_database.file.with_name("copy.db")
-    with closing(sqlite_database.connect()) as connection:
-        connection.execute("VACUUM INTO ?", [str(copy)])
-    feed = sqlite_database.feed()
+    feed = prepared(sqlite_database)
+    copy = sqlite_database.copied()
     cursor = read(feed).cursors[0]
-    for each in sqlite_database.file.parent.glob("shop.db-*"):
-        each.unlink()
-    shutil.move(copy, sqlite_database.file)
+    sqlite_database.put_back(copy)
     insert(sqlite_database, 4)
     assert [4] == read(feed, cursor).data
 
 
 def test_trigger_that_is_made_while_readers_read_counts_at_once(database: Database) -> None:
     """I run ddl --retention, and then delete; the publisher runs on."""
-    broken(database)
-    feed = database.feed()
+    feed = prepared(database)
     cursor = read(feed, hint=1).cursors[0]
     database.run(database.feed().ddl(retention=True))
     assert [2, 3] == read(feed, cursor).data
@@ -171,11 +152,8 @@ def test_deletions_of_what_was_read_disturb_nobody(
 ) -> None:
     """A reader further on gets its whole page while old rows go."""
     monkeypatch.setattr(outbox_feed, "READ_ROWS", 1)
-    broken(database)
-    database.run(database.feed().ddl(retention=True))
-    feed = database.feed()
-    cursor = read(feed, hint=1).cursors[0]
-    page = feed.page({0: cursor}, 1, None)
+    feed = prepared(database, retention=True)
+    page = feed.page({0: read(feed, hint=1).cursors[0]}, 1, None)
     before = next(page).lines
     database.execute("DELETE FROM outbox WHERE id = 1")
     assert [2, 3] == [json.loads(each)["data"] for each in [before, *(b.lines for b in page)]]
@@ -184,9 +162,8 @@ def test_deletions_of_what_was_read_disturb_nobody(
 def test_large_rows_come_a_few_at_a_time(database: Database) -> None:
     """Whatever the sizes, a publisher holds about a MiB for each reader."""
     feed = database.served("data json")
-    row = "x" * 60_000
     for _ in range(60):
-        database.execute(f"INSERT INTO outbox (data) VALUES ('\"{row}\"')")
+        database.execute(f"INSERT INTO outbox (data) VALUES ({LARGE})")
     blocks = [len(block.lines) for block in feed.page({0: "_first"}, 1, None)]
     assert sum(blocks) > 60 * 60_000
     assert max(blocks) < READ_BYTES + 2 * 65_536
@@ -195,10 +172,8 @@ def test_large_rows_come_a_few_at_a_time(database: Database) -> None:
 def test_cursors_behind_large_rows_are_all_known(database: Database) -> None:
     """One request for 64 partitions, each behind a row of 60 KB."""
     feed = database.served("data json, p integer", partition="p", partitions=64)
-    row = "x" * 60_000
-    for partition in range(64):
-        database.execute(f"INSERT INTO outbox (data, p) VALUES ('\"{row}\"', {partition})")
-        database.execute(f"INSERT INTO outbox (data, p) VALUES ('1', {partition})")
+    for each in range(64):
+        database.execute(f"INSERT INTO outbox (data, p) VALUES ({LARGE}, {each}), ('1', {each})")
     cursors = {each: read(feed, {each: "_first"}, hint=1).cursors[each] for each in range(64)}
     assert [1] * 64 == read(feed, cursors).data
 
@@ -213,9 +188,9 @@ def test_header_that_is_too_long_makes_a_bad_row(database: Database) -> None:
 
 def test_reader_of_more_partitions_than_there_are(database: Database) -> None:
     """The others are empty, with any cursor, and cost nothing."""
-    broken(database)
-    database.run(database.feed(**KEYED).ddl())
+    prepared(database)
     feed = database.feed(**KEYED)
+    database.run(feed.ddl())
     first = read(feed, n=2000)
     again = read(feed, first.cursors, n=2000)
     assert ([1, 2, 3], []) == (sorted(first.data), again.data)
@@ -229,20 +204,13 @@ def test_slow_table_keeps_no_reader_of_another_one(shop: Shop) -> None:
     other = SqlTableFeed(shop.engine, table="other", data="data")
     for statement in other.ddl():
         shop.execute(statement)
-    with running_publisher({"orders": shop.feed(), "other": other}) as base:
+    with (
+        running_publisher({"orders": shop.feed(), "other": other}) as base,
+        ThreadPoolExecutor(10) as pool,
+    ):
         assert requests.get(f"{base}/other?n=1&cursor0=_first", timeout=30).ok
         with shop.connect() as owner:
             owner.execute("LOCK TABLE outbox")
-            slow = [
-                threading.Thread(
-                    target=requests.get,
-                    args=[f"{base}/orders?n=1&cursor0=_first"],
-                    kwargs={"timeout": 60},
-                )
-                for _ in range(10)
-            ]
-            for each in slow:
-                each.start()
+            for _ in range(10):
+                pool.submit(requests.get, f"{base}/orders?n=1&cursor0=_first", timeout=60)
             assert requests.get(f"{base}/other?n=1&cursor0=_first", timeout=10).ok
-        for each in slow:
-            each.join()

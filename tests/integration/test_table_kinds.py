@@ -11,8 +11,8 @@ from tests.fix_table import (
     ROWS,
     Database,
     PostgresqlDatabase,
-    broken,
     insert,
+    prepared,
     read,
     refusal,
 )
@@ -20,7 +20,8 @@ from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Problem, SqlTableFeed
 from zeh_spark.store.interface import StoreBusyError
 
-KEYED = {"partition_by": "k", "partitions": 4}
+EVERYTHING = {"updates": True, "retention": True}
+VIEW = "CREATE VIEW orders AS SELECT id, {}data FROM outbox WHERE id > 1"
 
 
 # Roles
@@ -31,7 +32,7 @@ KEYED = {"partition_by": "k", "partitions": 4}
 def test_role_serves_the_table_with_what_it_was_granted(
     postgresql_database: PostgresqlDatabase, clerk: str, table: str, retention: bool
 ) -> None:
-    """--grant-to prints all that it needs, and no more than to read."""
+    """--grant-to prints all that it needs, and no more than to read, the feed's id too."""
     database = postgresql_database
     quoted = ".".join('"' + each.replace('"', '""') + '"' for each in table.split("."))
     if "." in table:
@@ -45,13 +46,14 @@ def test_role_serves_the_table_with_what_it_was_granted(
     first = read(feed, hint=1)
     assert ([1], [2]) == (first.data, read(feed, first.cursors).data)
     assert (False, 0) == (feed.version() is None, feed.state().skipped)
+    assert feed.identity() == database.feed(table=table).identity()
 
 
 def test_role_without_grants_is_told_so(
     postgresql_database: PostgresqlDatabase, clerk: str
 ) -> None:
     """And not that something is missing."""
-    broken(postgresql_database)
+    prepared(postgresql_database)
     with pytest.raises(StoreError, match="permission denied for table"):
         read(postgresql_database.feed(role=clerk))
 
@@ -61,37 +63,37 @@ def test_role_without_grants_is_told_so(
 
 def test_table_of_a_schema_is_served(postgresql_database: Database) -> None:
     """What it needs stands in its schema, and another one of its name is another one."""
+    feeds = []
     for schema in ("shop", "depot"):
+        table = f"{schema}.outbox"
         postgresql_database.execute(f"CREATE SCHEMA {schema}")
-        postgresql_database.execute(
-            f"CREATE TABLE {schema}.outbox ({postgresql_database.id}, data json)"
-        )
-        feed = postgresql_database.feed(table=f"{schema}.outbox")
-        postgresql_database.run(feed.ddl(updates=True, retention=True))
-        postgresql_database.execute(f"INSERT INTO {schema}.outbox (data) VALUES ('\"{schema}\"')")
-    feeds = [postgresql_database.feed(table=f"{each}.outbox") for each in ("shop", "depot")]
+        postgresql_database.execute(f"CREATE TABLE {table} ({postgresql_database.id}, data json)")
+        feeds.append(postgresql_database.feed(table=table))
+        postgresql_database.run(feeds[-1].ddl(**EVERYTHING))
+        postgresql_database.execute(f"INSERT INTO {table} (data) VALUES ('\"{schema}\"')")
     assert [["shop"], ["depot"]] == [read(feed).data for feed in feeds]
-    assert [] == feeds[0].ddl(updates=True, retention=True)
+    assert [] == feeds[0].ddl(**EVERYTHING)
     assert feeds[0].state().history != feeds[1].state().history
 
 
 def test_view_is_served(database: Database) -> None:
-    """It shows some columns and rows of a table, which has the index."""
-    broken(database)
-    tx = "tx, " if database.kind == "postgresql" else ""
-    database.execute(f"CREATE VIEW orders AS SELECT id, {tx}data FROM outbox WHERE id > 1")
-    assert "orders has no history of its own" in refusal(database.feed(table="orders"))
-    statements = database.feed(table="orders").ddl()
-    database.run([*statements, *statements])
+    """It shows some columns and rows of a table, which has the index. It has a history, and so an
+    id, of its own.
+    """
+    table = prepared(database, VIEW.format("tx, " if database.kind == "postgresql" else ""))
     feed = database.feed(table="orders")
+    assert "orders has no history of its own" in refusal(feed)
+    statements = feed.ddl()
+    database.run([*statements, *statements])
     insert(database, 4)
     first = read(feed, hint=1)
     assert ([2], [3, 4], []) == (first.data, read(feed, first.cursors).data, feed.ddl())
+    assert feed.identity().id != table.identity().id
 
 
 def test_view_without_transactions_is_refused(postgresql_database: Database) -> None:
     """Only I can say which table's they are."""
-    broken(postgresql_database, ["CREATE VIEW orders AS SELECT id, data FROM outbox"])
+    prepared(postgresql_database, VIEW.format(""))
     feed = postgresql_database.feed(table="orders")
     assert "the view has no column tx: let it show its table's" in refusal(feed)
     with pytest.raises(StoreError, match="the view has no column tx"):
@@ -101,23 +103,20 @@ def test_view_without_transactions_is_refused(postgresql_database: Database) -> 
 def test_slow_view_is_given_up_in_time(postgresql_database: Database) -> None:
     """A reader is told to ask again; no connection is kept for ever."""
     database = postgresql_database
-    broken(database)
-    database.execute(
-        "CREATE VIEW slow AS SELECT id, tx, data FROM outbox WHERE pg_sleep(5) IS NOT NULL"
+    prepared(
+        database,
+        "CREATE VIEW slow AS SELECT id, tx, data FROM outbox WHERE pg_sleep(5) IS NOT NULL",
     )
     database.run(database.feed(table="slow").ddl())
     engine = database.engine(statement_timeout="100ms")
-    feed = SqlTableFeed(engine, table="slow", data="data")
     with pytest.raises(StoreBusyError, match="statement timeout"):
-        read(feed)
+        read(SqlTableFeed(engine, table="slow", data="data"))
 
 
-@pytest.mark.parametrize("option", ["retention", "updates"])
+@pytest.mark.parametrize("option", EVERYTHING)
 def test_views_need_what_their_tables_have(database: Database, option: str) -> None:
     """Triggers belong to the table: nothing is printed that would not work."""
-    broken(database)
-    tx = "tx, " if database.kind == "postgresql" else ""
-    database.execute(f"CREATE VIEW orders AS SELECT id, {tx}data FROM outbox")
+    prepared(database, VIEW.format("tx, " if database.kind == "postgresql" else ""))
     feed = database.feed(table="orders")
     try:
         statements = feed.ddl(**{option: True})
@@ -127,7 +126,9 @@ def test_views_need_what_their_tables_have(database: Database, option: str) -> N
     database.run(statements)
 
 
-@pytest.mark.parametrize("settings", [{}, KEYED], ids=["one", "four"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"partition_by": "k", "partitions": 4}], ids=["one", "four"]
+)
 def test_partitioned_table_is_served(
     postgresql_database: Database, settings: dict[str, Any]
 ) -> None:
@@ -139,10 +140,10 @@ def test_partitioned_table_is_served(
     database.execute("CREATE TABLE low PARTITION OF outbox FOR VALUES FROM (0) TO (3)")
     database.execute("CREATE TABLE high PARTITION OF outbox FOR VALUES FROM (3) TO (6)")
     database.execute(ROWS)
-    statements = database.feed(**settings).ddl(updates=True, retention=True)
-    database.run([*statements, *statements])
     feed = database.feed(**settings)
-    assert [] == feed.ddl(updates=True, retention=True)
+    statements = feed.ddl(**EVERYTHING)
+    database.run([*statements, *statements])
+    assert [] == feed.ddl(**EVERYTHING)
     before = read(feed, n=1)
     database.execute("CREATE TABLE higher PARTITION OF outbox FOR VALUES FROM (6) TO (9)")
     insert(database, 7)
@@ -152,10 +153,3 @@ def test_partitioned_table_is_served(
     database.execute("DELETE FROM outbox WHERE id IN (1, 7)")
     with pytest.raises(Problem, match="events after it were removed"):
         read(feed, before.cursors, n=1)
-
-
-def test_sqlite_refuses_what_it_cannot_do(sqlite_database):
-    """Nothing that I ask for is left out without a word."""
-    for asked in ({"notify": True}, {"grant_to": "clerk"}, {"updates": True}):
-        with pytest.raises(StoreError, match="SQLite"):
-            sqlite_database.feed().ddl(**asked)

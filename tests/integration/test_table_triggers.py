@@ -11,8 +11,8 @@ from tests.fix_table import (
     COLUMNS,
     Database,
     PostgresqlDatabase,
-    broken,
     insert,
+    prepared,
     read,
     refusal,
 )
@@ -26,43 +26,27 @@ KEYED = {"partition_by": "k", "partitions": 4}
 
 
 def test_rows_may_be_updated(postgresql_database: Database) -> None:
-    """With --updates, a row that is updated is a new event, behind all others."""
-    broken(postgresql_database)
-    postgresql_database.run(postgresql_database.feed().ddl(updates=True))
-    feed = postgresql_database.feed()
+    """With --updates, a row that is updated is a new event, behind all others; readers whose row
+    has moved on go on. What my service writes into `tx` does not count.
+    """
+    feed = prepared(postgresql_database, updates=True)
     before = read(feed)
-    postgresql_database.execute("UPDATE outbox SET data = '11' WHERE id = 1")
-    assert ([1, 2, 3], [11], [2, 3, 11]) == (
-        before.data,
-        read(feed, before.cursors).data,
-        read(feed).data,
-    )
-
-
-def test_transactions_of_rows_are_not_for_writers_to_say(postgresql_database: Database) -> None:
-    """With --updates, what my service writes into `tx` does not count."""
-    broken(postgresql_database)
-    postgresql_database.run(postgresql_database.feed().ddl(updates=True))
+    for key in (1, 3):
+        update = f"UPDATE outbox SET data = '{key}{key}' WHERE id = {key}"
+        postgresql_database.execute(update)
+    pages = before, read(feed, before.cursors), read(feed)
+    assert [[1, 2, 3], [11, 33], [2, 11, 33]] == [each.data for each in pages]
     postgresql_database.execute("INSERT INTO outbox (id, tx, data) VALUES (0, 0, '4')")
-    postgresql_database.execute("UPDATE outbox SET tx = 999999999 WHERE id = 1")
-    assert [2, 3, 4, 1] == read(postgresql_database.feed()).data
+    postgresql_database.execute("UPDATE outbox SET tx = 999999999 WHERE id = 2")
+    assert [11, 33, 4, 2] == read(feed).data
 
 
 def test_default_is_not_needed_where_a_trigger_gives_transactions(
     postgresql_database: Database,
 ) -> None:
-    """One of both is enough."""
-    broken(postgresql_database)
-    postgresql_database.run(postgresql_database.feed().ddl(updates=True))
-    postgresql_database.execute("ALTER TABLE outbox ALTER tx DROP DEFAULT")
+    """One of both is enough, but not a trigger that I disabled for a load, and forgot."""
+    prepared(postgresql_database, "ALTER TABLE outbox ALTER tx DROP DEFAULT", updates=True)
     assert [] == postgresql_database.feed().ddl()
-
-
-def test_trigger_that_is_off_gives_no_transactions(postgresql_database: Database) -> None:
-    """I had disabled it for a load, and forgot it."""
-    broken(postgresql_database)
-    postgresql_database.run(postgresql_database.feed().ddl(updates=True))
-    postgresql_database.execute("ALTER TABLE outbox ALTER tx DROP DEFAULT")
     postgresql_database.execute("ALTER TABLE outbox DISABLE TRIGGER zeroeventhub_tx")
     assert "tx does not get the transaction by its default" in refusal(postgresql_database.feed())
 
@@ -72,7 +56,7 @@ def test_trigger_that_is_off_gives_no_transactions(postgresql_database: Database
 
 def kept(database: Database, **settings: Any) -> SqlTableFeed:
     """A table of five rows, where what is deleted is noted."""
-    broken(database)
+    prepared(database)
     insert(database, 4)
     insert(database, 5)
     database.run(database.feed(**settings).ddl(retention=True))
@@ -94,58 +78,37 @@ def gone(feed: SqlTableFeed, cursor: str, partition: int = 0) -> str:
     return str(document["oldest"])
 
 
-def test_late_reader_is_told_what_was_deleted(database: Database) -> None:
-    """I read up to row 2, and row 3 was deleted before I came again: 410, and where to go on."""
+@pytest.mark.parametrize(
+    ("deleted", "last", "left"),
+    [
+        (["id <= 3"], 3, [4, 5]),
+        (["id = 3", "id = 1", "id = 2"], 3, [4, 5]),
+        (["id = 1"], 1, [2, 3, 4, 5]),
+        (["id = 4"], 4, [1, 2, 3, 5]),
+        (["id > 100"], 0, [1, 2, 3, 4, 5]),
+        (["true"], 5, []),
+    ],
+    ids=str,
+)
+def test_late_reader_is_told_what_was_deleted(
+    database: Database, deleted: list[str], last: int, left: list[int]
+) -> None:
+    """I have not read the last row that was deleted: 410, and where to go on. Who has read it goes
+    on, though the row of his cursor is gone; _first begins with what is left.
+    """
     feed = kept(database)
-    cursor = cursor_behind(feed, 2)
-    database.execute("DELETE FROM outbox WHERE id <= 3")
-    assert [4, 5] == read(feed, gone(feed, cursor)).data
-
-
-def test_reader_that_read_all_that_was_deleted_goes_on(database: Database) -> None:
-    """Though the row of my cursor is gone."""
-    feed = kept(database)
-    cursors = [cursor_behind(feed, rows) for rows in (3, 4, 5)]
-    database.execute("DELETE FROM outbox WHERE id <= 3")
-    assert [[4, 5], [5], []] == [read(feed, cursor).data for cursor in cursors]
-
-
-def test_reader_that_read_nothing_is_told_what_was_deleted(database: Database) -> None:
-    """I have the cursor before the first row."""
-    feed = kept(database)
-    cursor = read(feed, hint=0).cursors[0]
-    database.execute("DELETE FROM outbox WHERE id = 1")
-    assert [2, 3, 4, 5] == read(feed, gone(feed, cursor)).data
-
-
-def test_new_reader_begins_with_what_is_left(database: Database) -> None:
-    """_first is no error."""
-    feed = kept(database)
-    database.execute("DELETE FROM outbox WHERE id <= 3")
-    first = read(feed, hint=1)
-    assert ([4], [5]) == (first.data, read(feed, first.cursors).data)
-
-
-def test_new_reader_gets_all_that_is_left(database: Database) -> None:
-    """Row 4 alone was deleted: the older ones are still there."""
-    feed = kept(database)
-    database.execute("DELETE FROM outbox WHERE id = 4")
-    assert [1, 2, 3, 5] == read(feed).data
-
-
-@pytest.mark.parametrize("rows", [0, 1, 4])
-def test_late_reader_is_told_that_all_was_deleted(database: Database, rows: int) -> None:
-    """By TRUNCATE as well; then come new rows."""
-    feed = kept(database)
-    cursor = cursor_behind(feed, rows)
-    end = cursor_behind(feed, 5)
-    database.execute("TRUNCATE outbox" if database.kind == "postgresql" else "DELETE FROM outbox")
+    cursors = [read(feed, hint=rows).cursors[0] for rows in range(6)]
+    for each in deleted:
+        truncated = each == "true" and database.kind == "postgresql"
+        database.execute("TRUNCATE outbox" if truncated else f"DELETE FROM outbox WHERE {each}")
     insert(database, 6)
-    assert ([6], [6], [6]) == (
-        read(feed, gone(feed, cursor)).data,
-        read(feed, end).data,
-        read(feed).data,
-    )
+    first = read(feed, hint=1)
+    assert [*left, 6] == [*first.data, *read(feed, first.cursors).data]
+    later = [[key for key in (*left, 6) if key > rows] for rows in range(6)]
+    assert later == [
+        read(feed, gone(feed, cursor) if rows < last else cursor).data
+        for rows, cursor in enumerate(cursors)
+    ]
 
 
 def test_rows_that_are_deleted_while_a_page_is_read_are_missed_by_nobody(
@@ -161,44 +124,29 @@ def test_rows_that_are_deleted_while_a_page_is_read_are_missed_by_nobody(
     assert [5] == read(feed, gone(feed, before.cursor)).data
 
 
-def test_deleting_nothing_is_no_news(database: Database) -> None:
-    """A cron job that had nothing to do."""
-    feed = kept(database)
-    cursor = cursor_behind(feed, 1)
-    database.execute("DELETE FROM outbox WHERE id > 100")
-    assert [2, 3, 4, 5] == read(feed, cursor).data
-
-
-def test_what_was_deleted_first_does_not_count_again(database: Database) -> None:
-    """Rows are deleted in any order."""
-    feed = kept(database)
-    cursor = cursor_behind(feed, 3)
-    for key in (3, 1, 2):
-        database.execute(f"DELETE FROM outbox WHERE id = {key}")
-    assert [4, 5] == read(feed, cursor).data
-
-
 @pytest.mark.parametrize(
-    ("kind", "by"),
-    [("postgresql", "partition"), ("postgresql", "partition_by"), ("sqlite", "partition")],
+    ("database", "by"),
+    [
+        ("postgresql", {"partition": "p"}),
+        ("postgresql", {"partition_by": "k"}),
+        ("sqlite", {"partition": "p"}),
+    ],
+    indirect=["database"],
 )
-def test_rows_are_noted_by_partition(request: pytest.FixtureRequest, kind: str, by: str) -> None:
+def test_rows_are_noted_by_partition(database: Database, by: dict[str, str]) -> None:
     """What was deleted in another partition does not concern me. (SQLite cannot compute partitions,
     and notes those together.)
     """
-    database: Database = request.getfixturevalue(f"{kind}_database")
-    column = {"partition": "p", "partition_by": "k"}[by]
-    feed = kept(database, **{by: column}, partitions=2)
+    feed = kept(database, **by, partitions=2)
     mine = {each: read(feed, {each: "_first"}).data for each in (0, 1)}
     with_three = next(each for each, data in mine.items() if 3 in data)
     other = 1 - with_three
     assert mine[other] and mine[with_three], "keys spread over partitions"
-    cursors = {each: read(feed, {each: "_first"}, hint=0).cursors[each] for each in (0, 1)}
+    cursors = {each: cursor_behind(feed, 0, each) for each in (0, 1)}
     database.execute("DELETE FROM outbox WHERE id = 3")
-    left = [each for each in mine[with_three] if each != 3]
     assert mine[other] == read(feed, {other: cursors[other]}).data
     oldest = gone(feed, cursors[with_three], with_three)
-    assert left == read(feed, {with_three: oldest}).data
+    assert [each for each in mine[with_three] if each != 3] == read(feed, {with_three: oldest}).data
 
 
 def test_reader_of_fewer_partitions_is_told_of_each(database: Database) -> None:
@@ -246,10 +194,9 @@ def test_tables_are_noted_apart(database: Database) -> None:
 
 def test_retention_can_be_pasted_twice(database: Database) -> None:
     """What was noted stays noted."""
-    broken(database)
-    statements = database.feed().ddl(retention=True)
+    feed = prepared(database)
+    statements = feed.ddl(retention=True)
     database.run(statements)
-    feed = database.feed()
     cursor = cursor_behind(feed, 0)
     database.execute("DELETE FROM outbox WHERE id <= 2")
     database.run(statements)
@@ -259,52 +206,32 @@ def test_retention_can_be_pasted_twice(database: Database) -> None:
 # Who writes
 
 
-def as_role(database: PostgresqlDatabase, role: str, statement: str) -> None:
-    with closing(database.connect()) as connection:
-        connection.execute(f"SET ROLE {role}")
-        connection.execute(statement)
-        connection.commit()
-
-
-@pytest.mark.parametrize("statement", ["DELETE FROM outbox WHERE id = 1", "TRUNCATE outbox"])
-def test_who_may_delete_still_may_where_it_is_noted(
-    postgresql_database: PostgresqlDatabase, clerk: str, statement: str
-) -> None:
-    """My service's role owns nothing; --retention does not break it."""
-    feed = kept(postgresql_database)
-    cursor = cursor_behind(feed, 0)
-    postgresql_database.execute(f"GRANT SELECT, DELETE, TRUNCATE ON outbox TO {clerk}")
-    as_role(postgresql_database, clerk, statement)
-    gone(feed, cursor)
-
-
-def test_who_may_write_still_may(postgresql_database: PostgresqlDatabase, clerk: str) -> None:
-    """With --updates and all."""
-    kept(postgresql_database)
-    postgresql_database.run(postgresql_database.feed().ddl(updates=True))
-    postgresql_database.execute(f"GRANT SELECT, INSERT, UPDATE ON outbox TO {clerk}")
-    as_role(postgresql_database, clerk, "INSERT INTO outbox (id, data) VALUES (6, '6')")
-    as_role(postgresql_database, clerk, "UPDATE outbox SET data = '66' WHERE id = 6")
-    assert 66 == read(postgresql_database.feed()).data[-1]
-
-
 @pytest.mark.parametrize(
-    "statement",
+    ("statement", "last"),
     [
-        "DELETE FROM public.outbox WHERE id = 1",
-        "TRUNCATE public.outbox",
-        "UPDATE public.outbox SET data = '7' WHERE id = 1",
-        "INSERT INTO public.outbox (id, data) VALUES (6, '6')",
+        ("DELETE FROM public.outbox WHERE id = 1", None),
+        ("TRUNCATE public.outbox", None),
+        ("UPDATE public.outbox SET data = '7' WHERE id = 1", 7),
+        ("INSERT INTO public.outbox (id, data) VALUES (6, '6')", 6),
     ],
 )
-def test_writers_may_have_any_search_path(
-    postgresql_database: PostgresqlDatabase, statement: str
+def test_who_may_write_still_may(
+    postgresql_database: PostgresqlDatabase, clerk: str, statement: str, last: int | None
 ) -> None:
-    """My service writes `public.outbox`, and looks for other tables elsewhere."""
-    kept(postgresql_database)
-    postgresql_database.run(postgresql_database.feed().ddl(updates=True))
+    """My service's role owns nothing, and looks for other tables elsewhere: neither --retention nor
+    --updates breaks it, and what it deletes is noted.
+    """
+    feed = kept(postgresql_database)
+    postgresql_database.run(feed.ddl(updates=True))
+    cursor = cursor_behind(feed, 0)
+    rights = "SELECT, INSERT, UPDATE, DELETE, TRUNCATE"
+    postgresql_database.execute(f"GRANT {rights} ON outbox TO {clerk}")
     with closing(postgresql_database.connect()) as connection:
+        connection.execute(f"SET ROLE {clerk}")
         connection.execute("SET search_path = ''")
         connection.execute(statement)
         connection.commit()
-    read(postgresql_database.feed())
+    if last is None:
+        gone(feed, cursor)
+    else:
+        assert last == read(feed).data[-1]
