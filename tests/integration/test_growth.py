@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import shutil
-import sqlite3
 from contextlib import closing, contextmanager
 from types import SimpleNamespace
 
@@ -21,7 +20,6 @@ from zeh_spark.access.disk import Disk
 from zeh_spark.access.gate import Gate
 from zeh_spark.console import retention_form
 from zeh_spark.errors import StoreError, UnavailableError
-from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import Problem, create_app, open_store
 from zeh_spark.publisher.config import FeedConfig, engine_of
@@ -63,17 +61,18 @@ def served(store, file, least_free=EVERYTHING):
         yield caller
 
 
-def kept(caller, cursor_set, cursors, query=""):
+def kept(caller, cursor_set, cursors):
     """Ask for a page that keeps these cursors."""
     given = "&".join(f"cursor{each}={cursor}" for each, cursor in cursors.items())
-    url = f"{caller.url}?n=2&{given}&cursorset={cursor_set}{query}"
-    answer = requests.get(url, timeout=60)
+    answer = requests.get(f"{caller.url}?n=2&{given}&cursorset={cursor_set}", timeout=60)
     problem = "" if answer.ok else answer.json()["type"].rpartition(":")[2]
     return answer.status_code, problem
 
 
 def test_nothing_grows_into_the_reserve(store, file):
-    """Whatever a token may do, the disk does not fill up."""
+    """Whatever a token may do, the disk does not fill up. Answers that were lost are told.
+    Retention may wait for a reader, and frees room once that has moved on.
+    """
     with served(store, file, 0) as caller:
         assert (200, "committed") == caller.publish(Who(), 1).short
         assert (200, "") == kept(caller, "known", {0: "_first"})
@@ -84,30 +83,16 @@ def test_nothing_grows_into_the_reserve(store, file):
         assert full == caller.commit(Who(producer="another")).short
         assert full == kept(caller, "new", {0: "_first"})
         assert full == kept(caller, "known", {1: "_first"})
-    assert ["known"] == [each.name for each in store.cursor_sets("orders")]
-    assert ["p"] == [each.name for each in store.producers("orders")]
-
-
-def test_a_program_is_told_where_a_full_store_is_described(store, file):
-    """And not only that the publisher gave no usable answer."""
-    with served(store, file) as caller:
-        producer = Producer(caller.url, "p", retryTimeout="0s")
+        producer = Producer(caller.url, "program", retryTimeout="0s")
         with pytest.raises(UnavailableError, match="need at least") as refused:
             with producer.batch() as batch:
                 batch.add({"i": 1})
         assert "store-full" == refused.value.anchor
-
-
-def test_answers_that_were_lost_are_told_and_readers_move_on(store, file):
-    """Retention may wait for a reader, and frees room once that has moved on."""
-    with served(store, file, 0) as caller:
-        caller.publish(Who(), 1)
-        kept(caller, "known", {0: "_first", 1: "_first"})
-    with served(store, file) as caller:
         assert (200, "already-committed") == caller.commit(Who(), rows(1)).short
         assert (200, "") == kept(caller, "known", {0: "_last"})
-    (now,) = store.cursor_sets("orders")
-    assert store.feed("orders").head == int(now.cursors[2][0].partition(".")[0])
+    (known,) = store.cursor_sets("orders")
+    assert ("known", ["p"]) == (known.name, [each.name for each in store.producers("orders")])
+    assert store.feed("orders").head == int(known.cursors[2][0].partition(".")[0])
 
 
 def test_what_frees_room_or_takes_rights_away_works_in_the_reserve(store, file):
@@ -173,39 +158,31 @@ def test_room_that_retention_frees_in_the_file_counts(store, file, free):
 
 
 @contextmanager
-def served_table(tmp_path, **limits):
-    """A table in a SQLite file as the feed `orders`, with a table of cursors beside it."""
-    file = tmp_path / "shop.db"
-    with closing(sqlite3.connect(file)) as made:
-        made.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY AUTOINCREMENT, data TEXT)")
-        made.execute("INSERT INTO orders (data) VALUES ('1')")
-        made.commit()
-    settings = FeedConfig(url=f"sqlite:///{file}", table="orders")
-    feed = SqlTableFeed(engine_of(settings), table="orders")
-    with closing(sqlite3.connect(file)) as made:
-        made.executescript("\n".join(feed.ddl(cursorsets=True)))
-    with closing(feed):
-        app = create_app({"orders": feed}, **limits)
-        with running_publisher(None, app) as base, closing(Caller(f"{base}/orders")) as caller:
-            yield caller
+def served_table(database, **limits):
+    """A table as the feed `orders`, with a table of cursors beside it."""
+    feed = database.served("data TEXT")
+    database.run(feed.ddl(cursorsets=True))
+    app = create_app({"orders": feed}, **limits)
+    with running_publisher(None, app) as base, closing(Caller(f"{base}/orders")) as caller:
+        yield caller
 
 
-def test_cursors_beside_a_table_leave_its_disk_the_reserve(tmp_path):
-    with served_table(tmp_path, telemetry=Telemetry(least_free=EVERYTHING)) as caller:
+def test_cursors_beside_a_table_leave_its_disk_the_reserve(sqlite_database):
+    with served_table(sqlite_database, telemetry=Telemetry(least_free=EVERYTHING)) as caller:
         assert (507, "store-full") == kept(caller, "new", {0: "_first"})
 
 
-def test_a_table_keeps_only_so_many_cursor_sets(tmp_path):
-    with served_table(tmp_path, most_cursor_sets=2) as caller:
+def test_a_table_keeps_only_so_many_cursor_sets(sqlite_database):
+    with served_table(sqlite_database, most_cursor_sets=2) as caller:
         assert [(200, "")] * 2 == [kept(caller, each, {0: "_first"}) for each in ("a", "b")]
         assert (507, "too-many-cursor-sets") == kept(caller, "c", {0: "_first"})
         assert (200, "") == kept(caller, "a", {0: "_last", 1: "_first"})
 
 
-def test_a_table_whose_database_has_two_names_is_refused(tmp_path):
+def test_a_table_whose_database_has_two_names_is_refused(sqlite_database, tmp_path):
     """Through the other name, the rows in SQLite's log would be missing."""
-    with served_table(tmp_path):
-        os.link(tmp_path / "shop.db", tmp_path / "other.db")
+    with served_table(sqlite_database):
+        os.link(sqlite_database.file, tmp_path / "other.db")
         with pytest.raises(StoreError, match="has 2 names"):
             engine_of(FeedConfig(url=f"sqlite:///{tmp_path / 'other.db'}", table="orders"))
 
