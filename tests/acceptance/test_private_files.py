@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -101,58 +102,54 @@ def test_a_restore_brings_what_the_copy_has_and_keeps_the_old_store(
         assert begun == len(store.identity("orders").epochs) + 1
 
 
-def test_a_restore_may_make_the_store(run: Run, tmp_path: Path) -> None:
+def with_sql(statement: str) -> Callable[[Path], None]:
+    def change(copy: Path) -> None:
+        with closing(sqlite3.connect(copy)) as database:
+            database.execute(statement)
+
+    return change
+
+
+def make_another_database(copy: Path) -> None:
+    copy.unlink()
+    with_sql("CREATE TABLE t (i)")(copy)
+
+
+NO_COPIES: list[tuple[Callable[[Path], object], str]] = [
+    (lambda copy: copy.write_text("no database"), ""),
+    (lambda copy: os.truncate(copy, copy.stat().st_size // 2), ""),
+    (lambda copy: copy.with_name(f"{copy.name}-wal").write_bytes(b"x"), ""),
+    (make_another_database, ""),
+    (with_sql("PRAGMA user_version = 99"), "Upgrade zeh-spark"),
+    (with_sql("PRAGMA user_version = 9"), "no release of zeh-spark has written"),
+]
+"""What makes a copy no copy, and what is said then, beside its name."""
+
+
+def test_what_is_refused_changes_nothing(run: Run, tmp_path: Path) -> None:
+    """A wrong file, a broken one, one of an unknown version, the store itself, and without a yes or
+    while the store is served: each is refused before the store is touched.
+    """
     run("create", "orders")
-    run("backup", "copy.db")
-    for each in tmp_path.glob("feeds.db*"):
-        each.unlink()
-    run("restore", "copy.db", "--yes")
-
-    assert events(tmp_path / "feeds.db") == 0
-
-
-def test_a_store_that_is_served_is_not_replaced(run: Run, tmp_path: Path) -> None:
-    run("create", "orders")
-    run("backup", "copy.db")
-    with served(tmp_path / "feeds.db"):
-        done = run("restore", "copy.db", "--yes")
-
-    assert (done.returncode, "served by another process" in done.stderr) == (1, True)
-    assert not list(tmp_path.glob("feeds.db.before-*"))
-
-
-@pytest.mark.parametrize("what", ["text", "other database", "cut", "log beside it"])
-def test_what_is_no_copy_changes_nothing(run: Run, tmp_path: Path, what: str) -> None:
-    """A wrong file, or a broken one, is refused before the store is touched."""
-    run("create", "orders")
-    copy, file = tmp_path / "copy.db", tmp_path / "feeds.db"
+    file = tmp_path / "feeds.db"
     with closing(open_store(f"sqlite:///{file}")) as store:
         publish(store, "orders", ["x" * 5000] * 100)
+    for number, (spoil, said) in enumerate(NO_COPIES):
+        copy = tmp_path / f"copy-{number}.db"
+        run("backup", copy.name)
+        spoil(copy)
+        done = run("restore", copy.name, "--yes")
+        assert (1, True) == (done.returncode, (said or copy.name) in done.stderr), (number, done)
     run("backup", "copy.db")
-    if what == "text":
-        copy.write_text("no database")
-    elif what == "cut":
-        os.truncate(copy, copy.stat().st_size // 2)
-    elif what == "log beside it":
-        (tmp_path / "copy.db-wal").write_bytes(b"x")
-    else:
-        copy.unlink()
-        with closing(sqlite3.connect(copy)) as other:
-            other.execute("CREATE TABLE t (i)")
-    done = run("restore", "copy.db", "--yes")
+    assert run("restore", "copy.db", stdin="n\n").returncode == 1
+    itself = run("restore", "feeds.db", "--yes")
+    with served(file):
+        meanwhile = run("restore", "copy.db", "--yes")
 
-    assert done.returncode == 1, done.stdout
-    assert "copy.db" in done.stderr
+    assert "is the store itself" in itself.stderr
+    assert (1, True) == (meanwhile.returncode, "served by another process" in meanwhile.stderr)
     assert events(file) == 100
     assert not list(tmp_path.glob("*.part")) + list(tmp_path.glob("feeds.db.before-*"))
-
-
-def test_a_question_is_asked_first(run: Run, tmp_path: Path) -> None:
-    run("create", "orders")
-    run("backup", "copy.db")
-
-    assert run("restore", "copy.db", stdin="n\n").returncode == 1
-    assert not list(tmp_path.glob("feeds.db.before-*"))
 
 
 def test_tokens_stay_as_they_are(run: Run) -> None:
@@ -178,27 +175,17 @@ def test_tokens_of_a_damaged_store_are_told_of(run: Run, tmp_path: Path) -> None
     assert events(tmp_path / "feeds.db") == 0
 
 
-@pytest.mark.parametrize(
-    ("version", "says"), [(99, "Upgrade zeh-spark"), (9, "no release of zeh-spark has written")]
-)
-def test_a_copy_of_an_unknown_version_changes_nothing(
-    run: Run, tmp_path: Path, version: int, says: str
-) -> None:
-    run("create", "orders")
-    run("backup", "copy.db")
-    with closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
-        copy.execute(f"PRAGMA user_version = {version}")
-    assert says in run("restore", "copy.db", "--yes").stderr
-    assert not list(tmp_path.glob("feeds.db.before-*"))
-
-
 def test_a_plain_copy_of_a_store_that_nobody_uses_is_taken(run: Run, tmp_path: Path) -> None:
-    """And no files are left beside it."""
+    """No files are left beside it. It may make a store where there is none."""
     run("create", "orders")
     shutil.copy(tmp_path / "feeds.db", tmp_path / "copy.db")
 
     assert run("restore", "copy.db", "--yes").returncode == 0
     assert [each.name for each in tmp_path.glob("copy*")] == ["copy.db"]
+    for each in tmp_path.glob("feeds.db*"):
+        each.unlink()
+    run("restore", "copy.db", "--yes")
+    assert events(tmp_path / "feeds.db") == 0
 
 
 def test_a_store_behind_a_link_is_replaced_where_it_is(run: Run, tmp_path: Path) -> None:
@@ -210,12 +197,6 @@ def test_a_store_behind_a_link_is_replaced_where_it_is(run: Run, tmp_path: Path)
 
     assert (tmp_path / "feeds.db").is_symlink()
     assert len(list((tmp_path / "data").glob("real.db.before-*"))) == 1
-
-
-def test_the_store_itself_is_no_copy(run: Run) -> None:
-    run("create", "orders")
-
-    assert "is the store itself" in run("restore", "feeds.db", "--yes").stderr
 
 
 def test_there_is_a_store_at_every_moment(run: Run, tmp_path: Path, monkeypatch) -> None:
