@@ -9,7 +9,6 @@ import requests
 
 import zeh_spark
 from tests.fix_cli import call, published
-from tests.fix_publisher import served
 from tests.fix_raw_server import refused
 from tests.patience import PATIENCE, eventually
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
@@ -76,57 +75,31 @@ def total(done):
     return json.loads(done.stdout)["eventsBehind"]["total"] if done.returncode == 0 else None
 
 
-def test_the_command_sends_a_token(run, tmp_path, monkeypatch):
-    """With a token it may read the lag of a cursor set; without one it is refused by name."""
-    run("create", "orders", "--partitions", "1")
-    run("load", "orders", "-", stdin="1\n2\n")
-    file = tmp_path / "token"
-    file.write_text(run("token", "create", "all", "--admin").stdout.strip())
-    monkeypatch.delenv("ZEH_TOKEN", raising=False)
-    with served(tmp_path / "feeds.db") as (base, _):
-        words = "lag", f"{base}/orders", "--cursorset", "warehouse"
-        assert "unauthorized" in run(*words).stderr
-        with_token = (*words, "--token-file", str(file))
-        assert "tells no lag of the cursor set 'warehouse'" in run(*with_token).stderr
+MISTAKES = [
+    ("", 2, "Give either --checkpoint or --cursorset."),
+    ("--checkpoint a --cursorset b", 2, "Give either --checkpoint or --cursorset."),
+    ("--checkpoint nowhere", 1, "nowhere is no checkpoint that can be read here"),
+    ("--checkpoint other", 1, "it has 'http://other/feed'. Give the URL as in the query"),
+    ("--checkpoint torn", 1, "torn is no checkpoint that can be read here"),
+    ("--checkpoint new", 1, "new has committed no batch yet"),
+    ("--checkpoint mine", 1, "a table of a service's own tells none"),
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        ((), 2, "Give either --checkpoint or --cursorset."),
-        (("--checkpoint", "a", "--cursorset", "b"), 2, "Give either --checkpoint or --cursorset."),
-        (("--checkpoint", "nowhere"), 1, "nowhere is no checkpoint that can be read here"),
-        (("--checkpoint", "other"), 1, "it has 'http://other/feed'. Give the URL as in the query"),
-        (("--checkpoint", "torn"), 1, "torn is no checkpoint that can be read here"),
-        (("--checkpoint", "new"), 1, "new has committed no batch yet"),
-    ],
-)
-def test_mistakes_are_explained(words, code, said, tmp_path):
-    """I see what to give, and scripts see the exit code."""
-    offset = {"version": 3, "feed": "http://other/feed", "partitionCount": 1, "partitions": {}}
-    for name, text in (("other", f"v1\n{{}}\n{json.dumps(offset)}"), ("torn", "v9\n")):
-        for folder in ("commits", "offsets"):
-            (tmp_path / name / folder).mkdir(parents=True)
-        (tmp_path / name / "commits" / "0").touch()
-        (tmp_path / name / "offsets" / "0").write_text(text)
-    (tmp_path / "new" / "commits").mkdir(parents=True)
-    done = call("lag", "http://127.0.0.1:1/orders", *words, folder=tmp_path)
-
-    assert (code, True) == (done.returncode, said in done.stderr)
-
-
-def test_another_publisher_tells_no_lag(raw_server, tmp_path):
-    """An unknown lag is an error, and never 0."""
+def test_mistakes_are_explained(raw_server, tmp_path):
+    """I see what to give, and scripts see the exit code. What another publisher does not tell is an
+    error, and never 0.
+    """
     raw_server.respond = lambda request: refused(404, "no such thing")
-    offset = {
-        "version": 3,
-        "feed": raw_server.url,
-        "partitionCount": 1,
-        "partitions": {"0": {"cursor": "7", "events": 1, "bytes": 1}},
-    }
-    for folder, text in (("commits", ""), ("offsets", f"v1\n{{}}\n{json.dumps(offset)}")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "4").write_text(text)
-    done = call("lag", raw_server.url, "--checkpoint", str(tmp_path))
+    partitions = {"0": {"cursor": "7", "events": 1, "bytes": 1}}
+    for name, feed in (("mine", raw_server.url), ("other", "http://other/feed"), ("torn", "")):
+        offset = {"version": 3, "feed": feed, "partitionCount": 1, "partitions": partitions}
+        text = f"v1\n{{}}\n{json.dumps(offset)}" if feed else "v9\n"
+        for log, content in (("commits", ""), ("offsets", text)):
+            (tmp_path / name / log).mkdir(parents=True)
+            (tmp_path / name / log / "4").write_text(content)
+    (tmp_path / "new" / "commits").mkdir(parents=True)
 
-    assert (1, True) == (done.returncode, "a table of a service's own tells none" in done.stderr)
+    for words, code, said in MISTAKES:
+        done = call("lag", raw_server.url, *words.split(), folder=tmp_path)
+        assert (code, True) == (done.returncode, said in done.stderr), words
