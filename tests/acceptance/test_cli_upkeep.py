@@ -122,12 +122,16 @@ def test_a_clock_that_is_far_ahead_removes_nothing(
 
 
 @pytest.mark.usefixtures("invented")
-def test_only_migrate_upgrades_a_store(run: Run, tmp_path: Path) -> None:
-    """A look leaves an older store alone; the upgrade waits until nobody serves it."""
+def test_only_migrate_and_restore_upgrade_a_store(run: Run, tmp_path: Path) -> None:
+    """A look leaves an older store alone; the upgrade waits until nobody serves it. A backup of an
+    older store is upgraded when it is restored; the copy itself stays as it was.
+    """
     run("create", "orders", "--partitions", "1")
     run("load", "orders", "-", stdin="1\n2")
-    with closing(sqlite3.connect(tmp_path / "feeds.db")) as database:
-        database.execute(f"PRAGMA user_version = {BEFORE}")
+    run("backup", "copy.db")
+    for name in ("feeds.db", "copy.db"):
+        with closing(sqlite3.connect(tmp_path / name)) as database:
+            database.execute(f"PRAGMA user_version = {BEFORE}")
     looked = run("feeds")
     assert (1, True) == (looked.returncode, "upgrade it with zeh-spark migrate" in looked.stderr)
     would = run("migrate", "--dry-run").stdout
@@ -140,17 +144,7 @@ def test_only_migrate_upgrades_a_store(run: Run, tmp_path: Path) -> None:
     assert f"is of version {VERSION} already: nothing to do.\n" in run("migrate").stdout
     assert re.search(r"orders +1 +2 ", run("feeds").stdout)
 
-
-@pytest.mark.usefixtures("invented")
-def test_a_backup_of_an_older_store_is_upgraded_when_it_is_restored(
-    run: Run, tmp_path: Path
-) -> None:
-    """The copy itself stays as it was."""
-    run("create", "orders", "--partitions", "1")
-    run("load", "orders", "-", stdin="1\n2")
-    run("backup", "copy.db")
-    with closing(sqlite3.connect(tmp_path / "copy.db")) as database:
-        database.execute(f"PRAGMA user_version = {BEFORE}")
+    run("load", "orders", "-", "--producer", "more", stdin="3")
     assert 0 == run("restore", "copy.db", "--yes").returncode
     assert re.search(r"orders +1 +2 ", run("feeds").stdout)
     with closing(sqlite3.connect(tmp_path / "copy.db")) as database:

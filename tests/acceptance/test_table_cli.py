@@ -36,20 +36,21 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def sqlite_outbox(tmp_path: Path) -> Path:
-    """A database with a table that is ready to be a feed, and has an event."""
-    found = tmp_path / "shop.db"
+def sqlite_outbox(file: Path) -> Path:
+    """A database with a table that is ready to be a feed, and has an event; with settings."""
+    found = file.with_name("shop.db")
     with closing(sqlite3.connect(found)) as database:
         database.execute("CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, data JSON)")
         database.executescript(call("ddl", "outbox", "--url", f"sqlite:///{found}").stdout)
         database.execute("INSERT INTO outbox (data) VALUES ('{\"order\":1}')")
         database.commit()
+    file.write_text(f'[feeds.orders]\nurl = "sqlite:///{found}"\ntable = "outbox"\n')
     return found
 
 
-def settings(file: Path, url: str, more: str = "") -> None:
+def settings(file: Path, url: str) -> None:
     file.write_text(
-        f'{more}\n[feeds.orders]\nurl = "{url}"\ntable = "outbox"\ndata = "body"\n'
+        f'[feeds.orders]\nurl = "{url}"\ntable = "outbox"\ndata = "body"\n'
         f'headers = ["type"]\npartition_by = "order_id"\npartitions = 4\n'
     )
 
@@ -114,15 +115,6 @@ def test_options_that_the_configuration_has_are_refused(run: Run, file: Path) ->
     assert (2, True) == (done.returncode, "leave --id, --data out" in done.stderr), done.stderr
 
 
-def test_printing_what_is_there_prints_a_comment(run: Run, shop: Shop, file: Path) -> None:
-    """I can pipe it into psql at each deployment."""
-    shop.execute("ALTER TABLE outbox ADD COLUMN order_id int")
-    url = shop.server.url(shop.database)
-    done = run("ddl", "outbox", "--url", url, "--data", "version", "--partition-by", "key",
-               "--partitions", "4")  # fmt: skip
-    assert (0, "-- outbox has all that it needs\n") == (done.returncode, done.stdout)
-
-
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -168,7 +160,6 @@ def test_data_is_in_the_column_data_unless_i_say_otherwise(
     run: Run, file: Path, sqlite_outbox: Path
 ) -> None:
     """In the file of settings, for `ddl`, and in Python."""
-    file.write_text(f'[feeds.orders]\nurl = "sqlite:///{sqlite_outbox}"\ntable = "outbox"\n')
     with served_tables(file) as (base, _):
         answer = requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
     ddl = run("ddl", "outbox", "--url", f"sqlite:///{sqlite_outbox}").stdout
@@ -184,7 +175,6 @@ def test_commands_say_that_a_table_takes_no_batches(
     run: Run, file: Path, sqlite_outbox: Path
 ) -> None:
     """They do not advise to make the feed, which is there."""
-    file.write_text(f'[feeds.orders]\nurl = "sqlite:///{sqlite_outbox}"\ntable = "outbox"\n')
     with served_tables(file) as (base, _):
         url = f"{base}/orders"
         said = [
@@ -207,7 +197,6 @@ def test_a_bad_row_ends_a_reader_at_once(run: Run, file: Path, sqlite_outbox: Pa
     with closing(sqlite3.connect(sqlite_outbox)) as database:
         database.execute("INSERT INTO outbox (data) VALUES ('{')")
         database.commit()
-    file.write_text(f'[feeds.orders]\nurl = "sqlite:///{sqlite_outbox}"\ntable = "outbox"\n')
     with served_tables(file) as (base, _):
         found = run("tail", f"{base}/orders", "--from", "first", "--no-follow")
     assert (1, '{"order":1}\n') == (found.returncode, found.stdout)
