@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 from pathlib import Path
 
-import pytest
-
+from tests.cases import each_case
 from tests.fix_cli import Run
 
 
@@ -24,51 +24,43 @@ def test_port_that_is_taken_is_named(run: Run) -> None:
 
 MISTAKES = [
     (
-        ["serve", "--store", "sqlite:///nowhere.db"],
+        "serve --store sqlite:///nowhere.db",
         1,
         "there is no store nowhere.db. Make it, with its first feed, with zeh-spark create",
     ),
-    (["serve", "--store", "postgresql://x:y@127.0.0.1:1/z"], 1, "x:***@127.0.0.1:1/z cannot"),
-    (["serve", "--store", "memory:"], 1, "unknown store 'memory': use sqlite:///feeds.db"),
-    (["serve", "--store", "sqlite:///text.csv"], 1, "not a database"),
-    (["serve", "--port", "http"], 2, "'http' is not a valid integer"),
-    (["create", "a/b"], 1, "a feed cannot be called 'a/b'"),
-    (["create", "orders"], 1, "feed 'orders' exists already"),
-    (["create", "x", "--partitions", "0"], 1, "allowed are 1 to 1024"),
+    ("serve --store postgresql://x:y@127.0.0.1:1/z", 1, "x:***@127.0.0.1:1/z cannot"),
+    ("serve --store memory:", 1, "unknown store 'memory': use sqlite:///feeds.db"),
+    ("serve --store sqlite:///text.csv", 1, "not a database"),
+    ("serve --port http", 2, "'http' is not a valid integer"),
+    ("create a/b", 1, "a feed cannot be called 'a/b'"),
+    ("create orders", 1, "feed 'orders' exists already"),
+    ("create x --partitions 0", 1, "allowed are 1 to 1024"),
     (
-        ["load", "order", "text.csv"],
+        "load order text.csv",
         1,
         "there is no feed 'order' in this store; create it with zeh-spark create order",
     ),
-    (["load", "orders"], 2, "Missing argument 'FILE...'"),
-    (
-        ["load", "orders", "none.csv"],
-        1,
-        "none.csv: No such file or directory; nothing was published",
-    ),
-    (
-        ["load", "orders", "text.csv", "--key", "x"],
-        1,
-        "there is no column 'x' for the key; there are a, b",
-    ),
-    (["load", "orders", "-", "--key", "x", "--envelope"], 2, "exclude each other"),
-    (["load", "orders", "-", "-"], 2, "Standard input can be loaded once"),
-    (["tail", "flights"], 2, "must be the feed's whole address"),
-    (["tail", "http://127.0.0.1:1/x", "--form", "last"], 2, "No such option"),
-    (["audit", "orders"], 2, "must be the feed's whole address"),
-    (["audit"], 2, "Missing argument 'URL'"),
-    (["audit", "http://127.0.0.1:1/x", "--producer", ""], 2, "NAME is empty"),
-    (["unknown"], 2, "No such command 'unknown'"),
+    ("load orders", 2, "Missing argument 'FILE...'"),
+    ("load orders none.csv", 1, "none.csv: No such file or directory; nothing was published"),
+    ("load orders text.csv --key x", 1, "there is no column 'x' for the key; there are a, b"),
+    ("load orders - --key x --envelope", 2, "exclude each other"),
+    ("load orders - -", 2, "Standard input can be loaded once"),
+    ("tail flights", 2, "must be the feed's whole address"),
+    ("tail http://127.0.0.1:1/x --form last", 2, "No such option"),
+    ("audit orders", 2, "must be the feed's whole address"),
+    ("audit", 2, "Missing argument 'URL'"),
+    ("audit http://127.0.0.1:1/x --producer ''", 2, "NAME is empty"),
+    ("unknown", 2, "No such command 'unknown'"),
 ]
 
 
-@pytest.mark.parametrize(("words", "code", "reason"), MISTAKES, ids=lambda each: str(each)[:60])
+@each_case("words, code, reason", MISTAKES)
 def test_mistake_gets_a_sentence_and_an_exit_code(
-    run: Run, tmp_path: Path, words: list[str], code: int, reason: str
+    run: Run, tmp_path: Path, words: str, code: int, reason: str
 ) -> None:
     """I am told what to change, and never see a traceback."""
     run("create", "orders")
     (tmp_path / "text.csv").write_text("a,b\n" + "some,text\n" * 500)
-    said = run(*words)
+    said = run(*shlex.split(words))
     assert (code, True, "") == (said.returncode, reason in said.stderr, said.stdout)
     assert "Traceback" not in said.stderr
