@@ -85,17 +85,15 @@ def test_a_table_is_selected_from(sql, table):
         f"SELECT count(*) AS n FROM {name} WHERE get_json_object(data, '$.i') < 3"
     ).collect()
 
-
-def test_a_table_has_the_columns_of_its_options(sql, table):
-    name = table(stamps="columns")
-
-    row = sql.sql(f"SELECT timestamp, feed, sequence FROM {name} LIMIT 1").collect()[0]
-
+    stamped = table(name="stamped", stamps="columns")
+    row = sql.sql(f"SELECT timestamp, feed, sequence FROM {stamped} LIMIT 1").collect()[0]
     assert row.timestamp is not None
 
 
 def test_a_query_has_the_last_word(sql, table, base):
-    """Options of a query replace those of the table; another feed replaces them all."""
+    """Options of a query replace those of the table; another feed replaces them all, also with the
+    table's schema.
+    """
     name = table(startingCursors="last")
 
     assert [] == sql.table(name).collect()
@@ -103,35 +101,14 @@ def test_a_query_has_the_last_word(sql, table, base):
     assert list(range(6)) == numbers(first.collect())
     with_options = sql.sql(f"SELECT * FROM {name} WITH (`startingCursors` = 'first')")
     assert list(range(6)) == numbers(with_options.collect())
-
-
-def test_a_schema_of_a_table_brings_no_options_to_another_feed(sql, table, base):
-    """`startingCursors` of one table does not hide events of another feed."""
-    schema = sql.table(table(startingCursors="last")).schema
-
-    other = sql.read.format("zeroeventhub").schema(schema).load(f"{base}/orders")
-
+    other = sql.read.format("zeroeventhub").schema(sql.table(name).schema).load(f"{base}/orders")
     assert list(range(6)) == numbers(other.collect())
 
 
 def test_a_table_is_read_as_a_stream(sql, table, tmp_path):
-    """Cursors are in the checkpoint, as with `load`."""
-    name = table()
-    found = []
-
-    def keep(frame, _):
-        found.extend(numbers(frame.collect()))
-
-    for _ in range(2):
-        sql.readStream.table(name).writeStream.foreachBatch(keep).option(
-            "checkpointLocation", str(tmp_path / "checkpoint")
-        ).trigger(availableNow=True).start().awaitTermination()
-
-    assert list(range(6)) == sorted(found)
-
-
-def test_a_table_serves_streams_and_reads(sql, table, tmp_path):
-    """Each query passes over the table's options for the other kind, but not over its own."""
+    """Cursors are in the checkpoint, as with `load`. Each query passes over the table's options for
+    the other kind, but not over its own.
+    """
     name = table(maxEventsPerTrigger="2", endingCursors="quiet")
     found = []
 
@@ -144,7 +121,8 @@ def test_a_table_serves_streams_and_reads(sql, table, tmp_path):
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
         return writer.trigger(availableNow=True).start()
 
-    zeh_spark.drain(start)
+    for _ in range(2):
+        zeh_spark.drain(start)
     with pytest.raises(Exception) as error:
         sql.sql(f"SELECT * FROM {name} WITH (`maxEventsPerTrigger` = '2')").collect()
 
@@ -152,13 +130,18 @@ def test_a_table_serves_streams_and_reads(sql, table, tmp_path):
     assert "option 'maxEventsPerTrigger' is for spark.readStream only" in last_line(error)
 
 
-def test_a_location_may_be_the_feed(sql, base):
-    """As `.load(url)` does."""
-    sql.sql(f"CREATE TABLE located USING zeroeventhub LOCATION '{base}/orders'")
-    try:
-        assert list(range(6)) == numbers(sql.table("located").collect())
-    finally:
-        sql.sql("DROP TABLE located")
+def test_a_location_may_be_the_feed_and_facts_of_the_catalog_are_no_options(sql, base):
+    """As `.load(url)` does. A comment and properties of the table are the user's own."""
+    for clauses in (
+        f"LOCATION '{base}/orders'",
+        f"OPTIONS (url '{base}/orders') "
+        f"COMMENT 'all orders' TBLPROPERTIES ('team' = 'shop', 'headers' = 'none')",
+    ):
+        sql.sql(f"CREATE TABLE made USING zeroeventhub {clauses}")
+        try:
+            assert list(range(6)) == numbers(sql.table("made").collect())
+        finally:
+            sql.sql("DROP TABLE made")
 
 
 def test_a_view_is_read_and_inserted_into(sql, base):
@@ -175,23 +158,17 @@ def test_a_view_is_read_and_inserted_into(sql, base):
 
 
 def test_rows_are_inserted_where_the_statement_says(sql, table, base):
-    """Also if all columns come from another feed's table."""
+    """Also if all columns come from another feed's table. A frame is appended, too."""
     orders, copies = table(), table("copies")
     to = f"WITH (url = '{base}/copies', `producerId` = 'sql', `batchId` = 'one')"
 
     sql.sql(f"INSERT INTO {copies} {to} SELECT * FROM {orders}")
-
     assert list(range(6)) == published(base, "copies")
+
+    writer = sql.table(orders).writeTo(copies)
+    writer.options(url=f"{base}/copies", producerId="sql", batchId="two").append()
+    assert sorted([*range(6)] * 2) == sorted(published(base, "copies"))
     assert list(range(6)) == published(base, "orders")
-
-
-def test_a_frame_is_appended_to_a_table(sql, table, base):
-    copies = table("copies")
-    frame = sql.table(table())
-
-    frame.writeTo(copies).options(url=f"{base}/copies", producerId="sql", batchId="one").append()
-
-    assert list(range(6)) == published(base, "copies")
 
 
 def test_a_stream_is_published_through_a_table(sql, table, base, tmp_path):
@@ -224,6 +201,7 @@ def test_an_insert_without_a_feed_is_refused(sql, table, base):
 
 
 def test_published_events_are_not_overwritten(sql, table, base):
+    """Spark drops a table before it asks the format, which says so; the feed keeps its events."""
     name = table()
 
     for overwrite in ("INSERT OVERWRITE TABLE", "INSERT OVERWRITE"):
@@ -232,13 +210,7 @@ def test_published_events_are_not_overwritten(sql, table, base):
 
         assert "mode('overwrite') is refused" in str(error.value)
     assert sql.catalog.tableExists(name)
-
-
-def test_a_refused_replacement_says_that_the_table_is_dropped(sql, table, base):
-    """Spark drops it before it asks the format; the feed keeps its events."""
-    name = table()
     writer = sql.sql("SELECT '{}' AS data").write.format("zeroeventhub").mode("overwrite")
-
     with pytest.raises(Exception, match="Spark has already dropped the table of that name"):
         writer.option("url", f"{base}/orders").saveAsTable(name)
 
@@ -246,58 +218,37 @@ def test_a_refused_replacement_says_that_the_table_is_dropped(sql, table, base):
     assert list(range(6)) == published(base, "orders")
 
 
-def test_typing_errors_are_refused_when_the_table_is_created(sql, table):
-    with pytest.raises(AnalysisException) as error:
-        table(startingCursor="last")
-
-    assert "unknown option 'startingcursor'; did you mean 'startingCursors'" in last_line(error)
-    assert not sql.catalog.tableExists("orders_table")
-
-
-def test_secrets_do_not_get_into_the_catalog(sql, table):
-    """Spark's catalog would show them to whoever may describe the table."""
-    for name in ("token", "deadLetterToken", "http.secret.header.Authorization"):
+def test_typing_errors_and_secrets_are_refused_when_the_table_is_created(sql, table):
+    """Spark's catalog would show secrets to whoever may describe the table."""
+    kept = "because Spark's catalog keeps a table's options as they are"
+    for name, said in (
+        ("startingCursor", "unknown option 'startingcursor'; did you mean 'startingCursors'"),
+        ("token", kept),
+        ("deadLetterToken", kept),
+        ("http.secret.header.Authorization", kept),
+    ):
         with pytest.raises(AnalysisException) as error:
             table(**{name: "hush-hush"})
 
-        assert "because Spark's catalog keeps a table's options as they are" in last_line(error)
+        assert said in last_line(error)
         assert "hush-hush" not in last_line(error)
     assert not sql.catalog.tableExists("orders_table")
 
 
-def test_facts_of_the_catalog_are_no_options(sql, base):
-    """A comment and properties of the table are the user's own."""
-    sql.sql(
-        f"CREATE TABLE described USING zeroeventhub OPTIONS (url '{base}/orders') "
-        f"COMMENT 'all orders' TBLPROPERTIES ('team' = 'shop', 'headers' = 'none')"
-    )
-    try:
-        assert list(range(6)) == numbers(sql.table("described").collect())
-    finally:
-        sql.sql("DROP TABLE described")
-
-
-def test_columns_of_a_table_are_left_to_the_source(sql, table):
-    """With a list of columns Spark asks for no schema, and the options are nowhere."""
-    name = table(columns="(data STRING)")
-
-    with pytest.raises(Exception) as error:
-        sql.table(name).collect()
-
-    assert "option 'url' is missing" in last_line(error)
-
-
-def test_a_table_is_not_made_from_a_query(sql, table, base):
-    """Its columns would lead to the feed of the query, not to its own."""
+def test_columns_of_a_table_are_left_to_the_source(sql, table, base):
+    """With a list of columns, or if the table is made from a query, Spark asks for no schema, and
+    the options are nowhere; columns of a query would lead to the feed of the query.
+    """
+    name = table(name="typed", columns="(data STRING)")
     table()
-
-    with pytest.raises(Exception) as error:
-        sql.sql(
-            f"CREATE TABLE made USING zeroeventhub "
-            f"OPTIONS (url '{base}/copies', producerId 'p', batchId 'b') AS TABLE orders_table"
-        )
-
-    assert "option 'url' is missing" in last_line(error)
+    statement = (
+        f"CREATE TABLE made USING zeroeventhub "
+        f"OPTIONS (url '{base}/copies', producerId 'p', batchId 'b') AS TABLE orders_table"
+    )
+    for refused in (lambda: sql.table(name).collect(), lambda: sql.sql(statement)):
+        with pytest.raises(Exception) as error:
+            refused()
+        assert "option 'url' is missing" in last_line(error)
     assert not sql.catalog.tableExists("made")
     assert [] == published(base, "copies")
 
