@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 
 from tests import class_archive, standalone
 from tests.fix_publisher import store_url
-from tests.fix_sink import Inbox, Target, Watched, new_store
+from tests.fix_sink import Inbox, Target, Watched, lost, new_store
 from tests.fix_spark import ENVIRONMENT
 from tests.patience import PATIENCE
 from tests.ports import free_port
@@ -82,6 +83,20 @@ class Publishing:
         assert self.process
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
+
+    def run_until_killed(self, gateway: Watched, places: Sequence[tuple[str, str]]) -> None:
+        """Kill it when each of its queries is at its place, before or after a call."""
+        all_are_there = threading.Barrier(len(places))
+
+        def die() -> None:
+            all_are_there.wait(PATIENCE)
+            self.kill()
+            lost()
+
+        for call, moment in places:
+            gateway.once(call, **{moment: die})
+        self.start()
+        self.wait(-signal.SIGKILL)
 
     def wait(self, code: int = 0) -> str:
         """What it said. Fails if it ended otherwise."""

@@ -13,7 +13,7 @@ from tests.fix_killed import run_to_the_end
 from tests.fix_lake import why_absent
 from tests.fix_raw_server import NO_IDENTITY, ok
 from tests.fix_relay import TYPE, parts_of, without_last_chunk
-from tests.fix_sink import CALLS, UPLOADING, lost
+from tests.fix_sink import CALLS, UPLOADING
 from tests.fix_spark import Queries, Table, check_killed, run_program
 from tests.standalone import why_not_apart
 from zeh_spark.protocol import direct_reads, wire
@@ -70,10 +70,8 @@ def test_a_cluster_publishes_each_row_once_through_a_crash(
         sink.target.url, master=cluster, tasks=4, conf=conf, clumsy=str(uploaded),
         options=UPLOADING,
     )  # fmt: skip
-    gateway.once(CALLS["commit"], after=lambda: (driver.kill(), lost()))
 
-    driver.start()
-    driver.wait(-9)
+    driver.run_until_killed(gateway, [(CALLS["commit"], "after")])
     sink.run(inbox.rows(spark))
 
     sink.target.check_once(range(22_000))

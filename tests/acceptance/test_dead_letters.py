@@ -4,7 +4,6 @@ The letters and numbers are those of the failure modes, see tests/README.md.
 """
 
 import base64
-import threading
 from collections import Counter
 
 import pytest
@@ -137,19 +136,12 @@ def test_rows_and_dead_letters_are_there_once_when_the_driver_is_killed(
     producers = {f"{feed}-{moment}": (feed, moment) for feed, moment in COMMITS}
     checkpoints = {name: tmp_path / name for name in producers}
     driver = program(sink.target.url, checkpoints=checkpoints, options=dead)
-    all_are_there = threading.Barrier(len(COMMITS))
+    places = [
+        (f"POST /{feed}/.*/{name}/batches/1/commit", moment)
+        for name, (feed, moment) in producers.items()
+    ]
 
-    def die():
-        all_are_there.wait(PATIENCE)
-        driver.kill()
-        lost()
-
-    for name, (feed, moment) in producers.items():
-        commit = f"POST /{feed}/.*/{name}/batches/1/commit"
-        sink.target.gateway.once(commit, **{moment: die})
-
-    driver.start()
-    driver.wait(-9)
+    driver.run_until_killed(sink.target.gateway, places)
     for name, checkpoint in checkpoints.items():
         frame = inbox.rows(spark).repartition(3)
         sink.run(frame, checkpoint, producerId=name, **dead)

@@ -97,19 +97,11 @@ def test_each_row_is_published_once_when_the_driver_is_killed(
     producers = {f"{moment}-{call}".replace(" ", "-"): call for call, moment in DEATHS}
     checkpoints = {name: tmp_path / name for name in producers}
     driver = program(sink.target.url, checkpoints=checkpoints, options=UPLOADING, restarts=50)
-    all_are_there = threading.Barrier(len(DEATHS))
+    places = [
+        (call_of(call, producer=name), name.partition("-")[0]) for name, call in producers.items()
+    ]
 
-    def die():
-        all_are_there.wait(PATIENCE)
-        driver.kill()
-        lost()
-
-    for name, call in producers.items():
-        moment = name.partition("-")[0]
-        sink.target.gateway.once(call_of(call, producer=name), **{moment: die})
-
-    driver.start()
-    driver.wait(-9)
+    driver.run_until_killed(sink.target.gateway, places)
     for name, checkpoint in checkpoints.items():
         sink.run(inbox.rows(spark), checkpoint, producerId=name)
 
