@@ -10,7 +10,6 @@ import pytest
 
 from tests.fix_dead_letters import letters_of
 from tests.fix_sink import lost
-from tests.patience import PATIENCE
 
 ODD = base64.b64encode(b'"\xe9"').decode()
 
@@ -189,24 +188,3 @@ def test_dead_letters_of_a_write_within_foreachbatch_are_there_once(
 
     sink.target.check_once(set(range(600)) - set(range(0, 600, 7)))
     assert list(range(0, 600, 7)) == numbers(sink.target)
-
-
-def test_the_token_of_dead_letters_is_not_shown(sink, inbox, spark, spark_log, raw_server, capfd):
-    """Neither plan nor error, log or checkpoint has it."""
-    from tests.fix_raw_server import refused
-
-    inbox.add(range(10))
-    raw_server.script(refused(401, "what is letters-secret?"))
-    dead = {"deadLetterUrl": raw_server.url, "deadLetterToken": "letters-secret"}
-    query = sink.start(inbox.rows(spark), token="rows-secret", **dead)
-
-    with pytest.raises(Exception) as raised:
-        query.awaitTermination(PATIENCE)
-    query.explain(True)
-
-    assert "Bearer letters-secret" == raw_server.requests[0].headers["authorization"]
-    files = (each.read_text("latin-1") for each in sink.checkpoint.rglob("*") if each.is_file())
-    log = spark_log()
-    assert "MicroBatchExecution" in log
-    shown = [str(raised.value), log, *capfd.readouterr(), *files]
-    assert not [each for each in shown if "letters-secret" in each or "rows-secret" in each]

@@ -159,19 +159,30 @@ def test_a_server_that_takes_no_batches_is_named(answer, raw_server):
 # Secrets
 
 
-def test_a_token_is_sent_and_never_shown(sink, inbox, raw_server, spark, spark_log, capfd):
-    """Neither plan nor error, log or checkpoint has it, though the publisher repeats it."""
+@pytest.mark.parametrize(
+    ("where", "secrets", "sent"),
+    [
+        ("url", {"token": HUSH, "http.secret.header.X-Key": HUSH}, {"x-key": HUSH}),
+        ("deadLetterUrl", {"token": f"{HUSH}-of-rows", "deadLetterToken": HUSH}, {}),
+    ],
+)
+def test_a_token_is_sent_and_never_shown(
+    where, secrets, sent, sink, inbox, raw_server, spark, spark_log, capfd
+):
+    """Neither plan nor error, log or checkpoint has it, though the publisher repeats it; nor that
+    of dead letters.
+    """
     inbox.add(range(10))
     raw_server.script(refused(401, f"what is {HUSH}?"))
-    secrets = {"token": HUSH, "http.secret.header.X-Key": HUSH}
-    query = sink.start(inbox.rows(spark), url=f"{raw_server.url}?key={HUSH}", **secrets)
+    at = {where: f"{raw_server.url}?key={HUSH}" if where == "url" else raw_server.url}
+    query = sink.start(inbox.rows(spark), **at, **secrets)
 
     with pytest.raises(Exception) as raised:
         query.awaitTermination(PATIENCE)
     query.explain(True)
 
-    sent = raw_server.requests[0].headers
-    assert (f"Bearer {HUSH}", HUSH) == (sent["authorization"], sent["x-key"])
+    sent = {"authorization": f"Bearer {HUSH}", **sent}
+    assert sent.items() <= raw_server.requests[0].headers.items()
     assert "AccessError: " in ours(raised.value)
     files = (each.read_text("latin-1") for each in sink.checkpoint.rglob("*") if each.is_file())
     log = spark_log()
