@@ -159,6 +159,12 @@ class Collected:
             query.stop()
 
 
+def in_batches(frame: DataFrame, write: Callable[..., Any], checkpoint: object) -> StreamingQuery:
+    """Start a query that gives a function all that is there, batch by batch."""
+    writer = frame.writeStream.foreachBatch(write).trigger(availableNow=True)
+    return writer.option("checkpointLocation", str(checkpoint)).start()
+
+
 @dataclass
 class Table:
     """What a streaming job has written: rows as (feed partition, data)."""

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from tests.fix_lake import said, why_absent
-from tests.fix_spark import ENVIRONMENT
+from tests.fix_spark import ENVIRONMENT, in_batches
 from tests.patience import PATIENCE
 
 pytest.importorskip("delta", reason=why_absent())
@@ -34,43 +34,21 @@ def test_a_relative_path_is_one_from_the_working_directory(lake):
     assert f"delta.`file:{lake.at('orders')}`" == LakeTable(lake.spark, table).identifier
 
 
-def test_a_checkpoint_of_another_query_is_refused(lake):
-    """Its batches are not this query's."""
+def test_another_checkpoint_than_that_of_the_query_is_refused(lake):
+    """Its batches are not this query's. A folder that is none is named."""
     lake.add(range(10))
     lake.run()
-    writer = lakehouse.DeltaFeedWriter(
-        lake.at("other"), name="other", checkpointLocation=lake.at("checkpoint")
-    )
     lake.add(range(10, 20))
-
-    told = foreach_batch(lake, writer, "its own")
-
-    assert "is not that of the calling query" in told
-
-
-def test_a_checkpoint_that_is_none_is_refused(lake):
-    """The error names the folder."""
-    lake.add(range(10))
-    writer = lakehouse.DeltaFeedWriter(
-        lake.at("orders"), name="orders", checkpointLocation=lake.at("nowhere")
-    )
-
-    told = foreach_batch(lake, writer, "its own")
-
-    assert "nowhere' is no checkpoint of a query" in told
-
-
-def foreach_batch(lake, writer, checkpoint):
-    query = (
-        lake.read()
-        .writeStream.foreachBatch(writer)
-        .option("checkpointLocation", lake.at(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    with pytest.raises(Exception) as raised:
-        query.awaitTermination(PATIENCE)
-    return said(raised.value)
+    for name, told in (
+        ("checkpoint", "is not that of the calling query"),
+        ("nowhere", "nowhere' is no checkpoint of a query"),
+    ):
+        writer = lakehouse.DeltaFeedWriter(
+            lake.at("other"), name="other", checkpointLocation=lake.at(name)
+        )
+        with pytest.raises(Exception) as raised:
+            in_batches(lake.read(), writer, lake.at("its own")).awaitTermination(PATIENCE)
+        assert told in said(raised.value)
 
 
 def test_a_writer_is_called_by_a_query(lake):

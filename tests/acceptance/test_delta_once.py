@@ -10,6 +10,7 @@ import pytest
 from chispa import assert_df_equality
 
 from tests.fix_lake import DATA, said, why_absent
+from tests.fix_spark import in_batches
 from tests.fix_stream import wait_for
 from tests.patience import PATIENCE
 
@@ -101,15 +102,8 @@ def test_a_second_call_for_a_batch_is_refused(lake):
         one(batch.where("i < 5"), number)
         two(batch.where("i >= 5"), number)
 
-    query = (
-        lake.read()
-        .writeStream.foreachBatch(write)
-        .option("checkpointLocation", lake.at("checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
     with pytest.raises(Exception) as raised:
-        query.awaitTermination(PATIENCE)
+        in_batches(lake.read(), write, lake.at("checkpoint")).awaitTermination(PATIENCE)
 
     assert "Call it once for each table and batch" in said(raised.value)
 
@@ -151,15 +145,8 @@ def test_two_feeds_go_into_two_tables_in_one_query(lake):
 
     def run(**sources):
         frames = [lake.read(feed, **sources.get(feed, {})) for feed in ("orders", "returns")]
-        query = (
-            frames[0]
-            .union(frames[1])
-            .writeStream.foreachBatch(write)
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination(PATIENCE)
+        united = frames[0].union(frames[1])
+        in_batches(united, write, checkpoint).awaitTermination(PATIENCE)
 
     with pytest.raises(Exception, match="between the two"):
         run()
@@ -167,16 +154,12 @@ def test_two_feeds_go_into_two_tables_in_one_query(lake):
     run()
     lake.add(range(80, 90))
     lake.drop("checkpoint")
-    run(
-        **{
-            feed: {
-                "startingCursors": lakehouse.cursors(
-                    lake.spark, lake.at("orders"), name="both", feed=lake.url(feed)
-                )
-            }
-            for feed in ("orders", "returns")
-        }
-    )
+    at = lake.at("orders")
+    starts = {
+        feed: lakehouse.cursors(lake.spark, at, name="both", feed=lake.url(feed))
+        for feed in ("orders", "returns")
+    }
+    run(**{feed: {"startingCursors": start} for feed, start in starts.items()})
 
     assert lake.numbers("orders") == Counter([*range(50), *range(80, 90)])
     assert lake.numbers("returns") == Counter(range(50, 80))

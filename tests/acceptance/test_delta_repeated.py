@@ -9,6 +9,7 @@ import pytest
 
 from tests.fix_lake import said, why_absent
 from tests.fix_sessions import needs_batches
+from tests.fix_spark import in_batches
 
 pytest.importorskip("delta", reason=why_absent())
 
@@ -42,14 +43,8 @@ class Tables:
             dead(frame, number)
 
         route = sessions.route(ordered=ordered, dead=crashing if crash else dead)
-        query = (
-            self.orders.frame(limit="1", **options)
-            .writeStream.foreachBatch(route)
-            .option("checkpointLocation", str(self.orders.checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        frame = self.orders.frame(limit="1", **options)
+        in_batches(frame, route, self.orders.checkpoint).awaitTermination()
 
     def fail(self, **options):
         with pytest.raises(Exception) as raised:
@@ -145,9 +140,7 @@ def test_sessions_in_order_go_into_a_merged_table(orders, lake):
         given = {"merge_keys": ["order"], "transform": steps, "order": "arrival"}
         ordered = tables.writer("ordered", **given)
         route = sessions.route(ordered=ordered, dead=tables.writer("dead"))
-        query = orders.frame().writeStream.foreachBatch(route)
-        query = query.option("checkpointLocation", str(orders.checkpoint))
-        query.trigger(availableNow=True).start().awaitTermination()
+        in_batches(orders.frame(), route, orders.checkpoint).awaitTermination()
 
     def steps(batch, number):
         return batch.selectExpr("headers.order", "int(headers.step) AS step", "headers")

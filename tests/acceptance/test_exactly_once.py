@@ -14,7 +14,7 @@ import pytest
 
 from tests import fix_reference
 from tests.fix_object_stores import used
-from tests.fix_spark import Queries
+from tests.fix_spark import Queries, in_batches
 from tests.fix_stream import Feed, Log
 from tests.programs.dying import STAGES
 from zeh_spark.publisher import open_store
@@ -114,10 +114,8 @@ def test_a_batch_that_the_feed_no_longer_gives_is_refused(stream, tmp_path):
 
         with running_publisher(store) as base:
             feed = stream(url=f"{base}/orders", feedId="orders").load()
-            query = feed.writeStream.foreachBatch(keep).trigger(availableNow=True)
-            query = query.option("checkpointLocation", f"{tmp_path}/checkpoint").start()
             with pytest.raises(Exception) as raised:
-                query.awaitTermination()
+                in_batches(feed, keep, tmp_path / "checkpoint").awaitTermination()
         return str(raised.value)
 
     with closing(open_store(f"sqlite:///{tmp_path}/orders.db")) as store:

@@ -9,6 +9,7 @@ import pytest
 from chispa import assert_df_equality
 
 import zeh_spark
+from tests.fix_spark import in_batches
 from tests.patience import PATIENCE
 from tests.scratch_store import ScratchStore
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
@@ -165,13 +166,7 @@ def test_several_actions_on_a_batch_see_the_same_events(stream, collected, url):
         counts.append((frame.count(), frame.select("data").distinct().count(), frame.count()))
 
     frame = stream(url=url).load()
-    query = (
-        frame.writeStream.foreachBatch(thrice)
-        .option("checkpointLocation", str(collected.folder / "thrice"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination(PATIENCE)
+    in_batches(frame, thrice, collected.folder / "thrice").awaitTermination(PATIENCE)
 
     assert {len(set(each)) for each in counts} == {1}
     assert sum(each[0] for each in counts) == 400

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from tests.fix_sessions import needs_batches
+from tests.fix_spark import in_batches
 from tests.patience import PATIENCE
 from zeh_spark import sessions
 
@@ -23,14 +24,8 @@ def run(orders, **options):
         ordered.extend((each.order, each.step) for each in rows if each.status == "ordered")
         dead.extend(each.dead for each in rows if each.status == "dead")
 
-    query = (
-        orders.frame(**options)
-        .writeStream.foreachBatch(keep)
-        .option("checkpointLocation", str(orders.checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(PATIENCE)
+    frame = orders.frame(**options)
+    assert in_batches(frame, keep, orders.checkpoint).awaitTermination(PATIENCE)
     return ordered, dead
 
 
