@@ -26,7 +26,7 @@ import requests
 from tests.fix_middlemen import NOTHING, Gateway, passed
 from tests.fix_publisher import store_url
 from tests.fix_raw_server import Answer, Request
-from tests.fix_spark import without_code
+from tests.fix_spark import in_batches, without_code
 from tests.patience import PATIENCE
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import running_publisher
@@ -330,10 +330,8 @@ class Sink:
                 raise RuntimeError("after the write")
 
         def run() -> None:
-            writer = frame.writeStream.foreachBatch(publish).trigger(availableNow=True)
-            query = writer.option("checkpointLocation", str(self.checkpoint)).start()
-            self.queries.append(query)
-            assert query.awaitTermination(PATIENCE)
+            self.queries.append(in_batches(frame, publish, self.checkpoint))
+            assert self.queries[-1].awaitTermination(PATIENCE)
 
         with pytest.raises(Exception, match="after the write"):
             run()

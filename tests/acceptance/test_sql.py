@@ -11,7 +11,7 @@ from pyspark.sql import Row
 
 import zeh_spark
 from tests.fix_datasource import read_plainly
-from tests.fix_spark import without_code
+from tests.fix_spark import in_batches, without_code
 from tests.scratch_store import ScratchStore
 from zeh_spark.testing import publish, running_publisher
 
@@ -114,19 +114,17 @@ def test_a_table_is_read_as_a_stream(sql, table, tmp_path):
 
     assert list(range(6)) == numbers(sql.table(name).collect())
 
-    def start():
-        writer = sql.readStream.table(name).writeStream.foreachBatch(
-            lambda frame, _: found.append(numbers(frame.collect()))
-        )
-        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        return writer.trigger(availableNow=True).start()
+    def keep(frame, _):
+        found.extend(numbers(frame.collect()))
 
     for _ in range(2):
-        zeh_spark.drain(start)
+        zeh_spark.drain(
+            lambda: in_batches(sql.readStream.table(name), keep, tmp_path / "checkpoint")
+        )
     with pytest.raises(Exception) as error:
         sql.sql(f"SELECT * FROM {name} WITH (`maxEventsPerTrigger` = '2')").collect()
 
-    assert list(range(6)) == sorted(number for batch in found for number in batch)
+    assert list(range(6)) == sorted(found)
     assert "option 'maxEventsPerTrigger' is for spark.readStream only" in last_line(error)
 
 
