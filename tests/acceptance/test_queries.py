@@ -183,14 +183,19 @@ def test_a_query_may_start_at_the_end_of_the_feed(stream, collected, store, url)
 
 
 def test_events_are_typed_by_spark(spark, url):
-    """parsed() puts the fields of the event in the place of `data`."""
+    """parsed() puts the fields of the event in the place of `data`. VARIANT is for events without a
+    fixed schema; with a corrupt-record column the text of what does not fit is kept.
+    """
     frame = spark.read.format("zeroeventhub").load(url)
 
     numbers = zeh_spark.parsed(frame, "i INT").select("i")
+    whole = zeh_spark.parsed(frame, "VARIANT").selectExpr("variant_get(data, '$.i', 'int') AS i")
+    bad = zeh_spark.parsed(frame, "i DATE", corrupt="bad")
 
-    assert_df_equality(
-        numbers.orderBy("i"), spark.range(400).selectExpr("INT(id) AS i"), ignore_nullable=True
-    )
+    expected = spark.range(400).selectExpr("INT(id) AS i")
+    assert_df_equality(numbers.orderBy("i"), expected, ignore_nullable=True)
+    assert 79800 == whole.agg({"i": "sum"}).first()[0]
+    assert 400 == bad.where("bad IS NOT NULL AND i IS NULL").count()
 
 
 def test_an_event_that_does_not_fit_its_type_stops_the_query(spark, url):
@@ -234,37 +239,16 @@ def test_what_does_not_fit_is_named(spark, schema, data, said):
 
 
 def test_values_that_are_no_objects_are_parsed(spark):
-    """Arrays, and numbers alone; without data they are NULL."""
+    """Arrays, and numbers alone. Without data they are NULL, as are the fields of tombstones, which
+    stop no query.
+    """
     frame = spark.createDataFrame([("[1,2]",), (None,), ("null",)], "data STRING")
+    parsed = zeh_spark.parsed(frame, "ARRAY<INT>")
+    fields = spark.createDataFrame([("null",), (None,), ('{"i":1}',)], "data STRING")
 
-    rows = zeh_spark.parsed(frame, "ARRAY<INT>").collect()
-
-    assert [[1, 2], None, None] == [row.data for row in rows]
-    assert frame.columns == zeh_spark.parsed(frame, "ARRAY<INT>").columns
-
-
-def test_an_event_that_does_not_fit_goes_to_the_corrupt_column(spark, url):
-    """With a corrupt-record column its text is kept and the query continues."""
-    frame = zeh_spark.parsed(spark.read.format("zeroeventhub").load(url), "i DATE", corrupt="bad")
-
-    assert frame.where("bad IS NOT NULL AND i IS NULL").count() == 400
-
-
-def test_an_event_without_data_has_no_fields(spark):
-    """Tombstones stop no query."""
-    frame = spark.createDataFrame([("null",), (None,), ('{"i":1}',)], "data STRING")
-
-    assert [None, None, 1] == [row.i for row in zeh_spark.parsed(frame, "i INT").collect()]
-
-
-def test_variant_keeps_the_whole_event(spark, url):
-    """parsed(df, "VARIANT") is for events without a fixed schema."""
-    frame = zeh_spark.parsed(spark.read.format("zeroeventhub").load(url), "VARIANT")
-
-    assert (
-        frame.selectExpr("variant_get(data, '$.i', 'int') AS i").agg({"i": "sum"}).first()[0]
-        == 79800
-    )
+    assert [[1, 2], None, None] == [row.data for row in parsed.collect()]
+    assert frame.columns == parsed.columns
+    assert [None, None, 1] == [row.i for row in zeh_spark.parsed(fields, "i INT").collect()]
 
 
 def test_progress_is_seen_by_a_listener(spark, stream, collected, url):
