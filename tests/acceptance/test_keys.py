@@ -116,13 +116,6 @@ def test_stamped_adds_the_key_on_request(spark, publisher, write):
         stamped(frame.withColumnRenamed("partition", "KEY"), key=True)
 
 
-def test_a_whole_row_as_the_event_keeps_its_key(publisher):
-    options = {"producerId": "p", "batchId": "1", "keepKey": "true"}
-    write_plainly(publisher.url, [{"key": "c-4", "amount": 5}], **options)
-    (row,) = read_plainly(publisher.url, "key, data")
-    assert {"key": "c-4", "data": '{"key":"c-4","amount":5}'} == row
-
-
 def test_a_relay_keeps_the_keys_that_it_reads(publisher, write):
     """With the column key and the option; without it the copy has no keys."""
     write(["a", "b", None])
@@ -164,9 +157,3 @@ def test_a_key_that_is_too_long_is_its_rows_error(publisher, write):
     (letter,) = read_plainly(f"{publisher.base}/dead")
     assert f'"key":"{"x" * 1025}"' in letter["data"]
     assert "at most 1,024 are kept in zeh-key" in letter["data"]
-
-
-def test_a_frame_without_keys_is_refused(publisher):
-    options = {"producerId": "p", "batchId": "1", "keepKey": "true"}
-    with pytest.raises(Exception, match=r"keepKey=true needs the column key.* leave out keepKey"):
-        write_plainly(publisher.url, [{"data": "1"}], **options)

@@ -67,19 +67,16 @@ def test_options_are_checked_when_a_query_is_made(spark, base):
         assert f"OptionError: {said}" in ours(raised.value)
 
 
-def test_a_stream_has_no_ending_cursors(fail_stream, base):
-    """An option that a stream cannot follow is not passed over."""
+def test_options_of_the_other_kind_of_query_are_refused(fail_stream, base):
+    """An option that a stream cannot follow is not passed over; maxEventsPerTrigger would let me
+    believe that a read has micro-batches.
+    """
     ends = '{"0": "a", "1": "b", "2": "c", "3": "d"}'
 
     said = fail_stream(url=f"{base}/orders", endingCursors=ends)
 
     assert said.startswith("OptionError: option 'endingCursors' is for spark.read only")
-
-
-def test_a_read_has_no_micro_batches(base):
-    """maxEventsPerTrigger would let me believe that it reads so many."""
     said = "'maxEventsPerTrigger' is for spark.readStream only.*'endingCursors' says where a read"
-
     with pytest.raises(OptionError, match=said):
         read_plainly(f"{base}/orders", maxEventsPerTrigger="10")
 

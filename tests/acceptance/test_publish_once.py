@@ -283,16 +283,6 @@ def in_order(events):
     }
 
 
-def test_a_row_becomes_an_event(target, spark, write):
-    """What is not text is rendered; `tests/unit/sink/test_rows.py` has all forms."""
-    write(
-        spark.sql("SELECT struct(1 AS b, NULL AS a) AS data, map('b', '2') AS headers"), batchId="1"
-    )
-
-    (event,) = target.events()
-    assert ({"b": 1, "a": None}, "2") == (event.data, event.headers["b"])
-
-
 def test_rows_of_one_key_stay_together_and_in_order(target, spark, write):
     """Repartitioned by key and sorted within, as the documentation says."""
     frame = spark.range(2000).selectExpr("id AS i", "string(id % 50) AS key")
