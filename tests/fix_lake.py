@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import zeh_spark
-from tests.fix_spark import without_code
-from tests.patience import PATIENCE
+from tests.fix_spark import to_the_end, without_code
 from tests.scratch_store import ScratchStore
-from zeh_spark._compat import HAS_ADMISSION_CONTROL
 from zeh_spark.errors import LakehouseError
 from zeh_spark.testing import publish, running_publisher
 
@@ -100,15 +98,8 @@ class Lake:
         return query
 
     def run(self, *arguments: Any, **options: Any) -> None:
-        """Such a query to its end: on Spark 4.0 and 4.1 as often as it takes."""
-
-        def start() -> StreamingQuery:
-            return self.start(*arguments, **options)
-
-        if HAS_ADMISSION_CONTROL:
-            assert start().awaitTermination(PATIENCE)
-        else:
-            zeh_spark.drain(start, timeout=PATIENCE)
+        """Such a query to its end."""
+        to_the_end(lambda: self.start(*arguments, **options))
 
     def grow(self, *batches: Iterable[int], **options: Any) -> None:
         """Each of them a batch that is published, and one of the query: a run for each, as one that

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset
 import pytest
 
-import zeh_spark
-from tests.patience import PATIENCE
+from tests.fix_spark import to_the_end
 from tests.scratch_store import ScratchStore
 from zeh_spark import sessions
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
@@ -83,10 +82,7 @@ class Orders:
             queries.append(self.start(**options))
             return queries[-1]
 
-        if HAS_ADMISSION_CONTROL:
-            assert start().awaitTermination(PATIENCE)
-        else:
-            zeh_spark.drain(start, timeout=PATIENCE)
+        to_the_end(start)
         for progress in (each for query in queries for each in query.recentProgress):
             if metrics := progress.observedMetrics.get("sessions"):
                 self.progress.append(metrics.asDict())

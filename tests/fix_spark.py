@@ -136,19 +136,9 @@ class Collected:
         self.queries.append(query)
         return query
 
-    def run(self, frame: DataFrame, **trigger: Any) -> list[int]:
-        """Run to the end of a finite trigger, AvailableNow by default; gives each batch's rows.
-
-        On Spark 4.0 and 4.1 such a run makes one batch, and is repeated as the README says.
-        """
-
-        def start() -> StreamingQuery:
-            return self(frame, **(trigger or {"availableNow": True}))
-
-        if trigger or HAS_ADMISSION_CONTROL:
-            assert start().awaitTermination(PATIENCE)
-        else:
-            zeh_spark.drain(start, timeout=PATIENCE)
+    def run(self, frame: DataFrame) -> list[int]:
+        """Run to the end of what is there; gives each batch's rows."""
+        to_the_end(lambda: self(frame, availableNow=True))
         return [each.numInputRows for query in self.queries for each in query.recentProgress]
 
     def numbers(self) -> Counter[int]:
@@ -157,6 +147,16 @@ class Collected:
     def stop(self) -> None:
         for query in self.queries:
             query.stop()
+
+
+def to_the_end(start: Callable[[], StreamingQuery]) -> None:
+    """Run a query to its feeds' ends. On Spark 4.0 and 4.1 a run makes one batch, and is repeated
+    as the README says.
+    """
+    if HAS_ADMISSION_CONTROL:
+        assert start().awaitTermination(PATIENCE)
+    else:
+        zeh_spark.drain(start, timeout=PATIENCE)
 
 
 def in_batches(frame: DataFrame, write: Callable[..., Any], checkpoint: object) -> StreamingQuery:

@@ -14,8 +14,8 @@ import requests
 
 import zeh_spark
 from tests.fix_sink import CALLS, PARTITIONS, UPLOADING, call_of, lost
+from tests.fix_spark import to_the_end
 from tests.patience import PATIENCE
-from zeh_spark._compat import HAS_ADMISSION_CONTROL
 
 # Tasks
 
@@ -258,14 +258,8 @@ def test_a_relay_keeps_order_and_stamps_anew(sink, spark, write, stream):
     came = sink.target.events()
     options = {"url": f"{sink.target.publisher}/orders", "maxEventsPerTrigger": "700"}
 
-    def start():
-        frame = stream(**options).load()
-        return sink.start(frame, url=sink.target.feed("copy"), producerId="relay")
-
-    if HAS_ADMISSION_CONTROL:
-        assert start().awaitTermination(PATIENCE)
-    else:
-        zeh_spark.drain(start, timeout=PATIENCE)
+    frame = stream(**options).load()
+    to_the_end(lambda: sink.start(frame, url=sink.target.feed("copy"), producerId="relay"))
 
     sink.target.check_once(range(3000), "copy")
     copied = sink.target.events("copy")
