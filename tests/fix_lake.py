@@ -9,6 +9,8 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +20,7 @@ import pytest
 
 import zeh_spark
 from tests.fix_spark import to_the_end, without_code
+from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.errors import LakehouseError
 from zeh_spark.testing import publish, running_publisher
@@ -282,6 +285,18 @@ class Gate:
                     yield batch
 
         return frame.coalesce(1).mapInArrow(wait, frame.schema)  # others need a core, too
+
+    @contextmanager
+    def during(self, write: Callable[..., Any], *arguments: Any, **options: Any) -> Iterator[Any]:
+        """While such a write waits, half way; gives the future of what it returns."""
+        with ThreadPoolExecutor() as pool:
+            writing = pool.submit(write, *arguments, change=self, **options)
+            try:
+                eventually(self.come.exists)
+                yield writing
+            finally:
+                self.open()
+            writing.result()
 
     def open(self) -> None:
         """From now on, also for tasks that come later."""

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.fix_lake import why_absent
-from tests.fix_stream import wait_for
 
 pytest.importorskip("delta", reason=why_absent())
 
@@ -73,11 +71,8 @@ def test_a_restore_while_a_batch_is_written_is_noticed(lake, gate):
     continues from there.
     """
     lake.batches(range(50), range(50, 80))
-    with ThreadPoolExecutor() as pool:
-        writing = pool.submit(lake.refused, 2, range(80, 90), change=gate)
-        wait_for(gate.come.exists)
+    with gate.during(lake.refused, 2, range(80, 90)) as writing:
         lake.restore(0)
-        gate.open()
 
     noticed = "was taken back while the latter was written|holds all up to batch 0 "
     assert re.search(noticed, writing.result())
@@ -108,13 +103,9 @@ def test_another_writer_and_optimize_change_nothing(lake):
 def test_optimize_while_a_batch_is_written_changes_nothing(lake, gate, mode):
     """The batch is tried again where Delta cannot bring the two together."""
     lake.batches(range(25), range(25, 50), **mode)
-    with ThreadPoolExecutor() as pool:
-        writing = pool.submit(lake.batch, 2, range(50, 60), change=gate, **mode)
-        wait_for(gate.come.exists)
+    with gate.during(lake.batch, 2, range(50, 60), **mode):
         # in a session of its own: that of a batch has the batch's transaction as a setting
         lake.spark.newSession().sql(f"OPTIMIZE delta.`{lake.at('orders')}`")
-        gate.open()
-    writing.result()
 
     assert lake.numbers() == Counter(range(60))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -29,12 +28,8 @@ def test_a_feed_is_kept_under_one_name_even_if_two_begin_at_once(lake, gate):
     """The second one would double every event: neither finds the other's rows when it begins. A
     feed is known by the id that its publisher tells, at each of its addresses.
     """
-    with ThreadPoolExecutor() as pool:
-        slow = pool.submit(lake.batch, 0, range(50), change=gate)
-        wait_for(gate.come.exists)
+    with gate.during(lake.batch, 0, range(50)):
         told = lake.refused(0, range(50), query="other", name="copies")
-        gate.open()
-    slow.result()
 
     assert "is kept in it under name='orders', and this query has name='copies'" in told
     assert lake.numbers() == Counter(range(50))
@@ -66,15 +61,12 @@ def test_a_claim_is_given_up_as_the_error_says(lake):
 @pytest.mark.slow
 def test_a_claim_that_is_taken_while_a_batch_is_written_is_noticed(lake, gate):
     """Both have written then: the query stops at once, and not some batches later."""
-    with ThreadPoolExecutor() as pool:
-        writing = pool.submit(lake.refused, 0, range(50), change=gate)
-        wait_for(gate.come.exists)
+    with gate.during(lake.refused, 0, range(50)) as writing:
         table = LakeTable(lake.spark, lake.at("orders"))
         properties = table.state().properties
         ((key, claim),) = ((k, v) for k, v in properties.items() if k.startswith("zeh_spark."))
         assert key == property_of(json.loads(claim)["feed"])
         table.set_properties({key: claim.replace('"orders"', '"thief"')})
-        gate.open()
 
     assert "is kept in it under name='thief'" in writing.result()
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from chispa import assert_df_equality
 
 from tests.fix_lake import DATA, said, why_absent
 from tests.fix_spark import in_batches
-from tests.fix_stream import wait_for
 from tests.patience import PATIENCE
 
 pytest.importorskip("delta", reason=why_absent())
@@ -78,11 +76,8 @@ def test_a_query_may_begin_anywhere_in_a_new_table(lake):
 def test_two_queries_under_one_name_write_once(lake, gate):
     """The second of two that continue from one place at the same time is refused."""
     lake.batch(0, range(50))
-    with ThreadPoolExecutor() as pool:
-        slow = pool.submit(lake.refused, 1, range(50, 80), change=gate)
-        wait_for(gate.come.exists)
+    with gate.during(lake.refused, 1, range(50, 80)) as slow:
         lake.batch(0, range(50, 90), query="another")
-        gate.open()
 
     assert "if the other query still runs, stop one of them" in slow.result()
     assert lake.numbers() == Counter(range(90))
