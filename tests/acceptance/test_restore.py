@@ -3,6 +3,7 @@ that what they are advised works: once.
 """
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -10,7 +11,7 @@ import zeh_spark
 from tests.fix_datasource import PlainQuery, read_plainly
 from tests.fix_publisher import served
 from tests.fix_sink import ours, remedy
-from tests.patience import PATIENCE
+from tests.fix_spark import Collected
 from tests.ports import free_port
 from zeh_spark.errors import PublishError
 
@@ -20,34 +21,10 @@ def port():
     return free_port()
 
 
-class Reader:
-    """A query that appends what it reads to a folder."""
-
-    def __init__(self, spark, url, folder):
-        self.spark, self.url, self.folder = spark, url, folder
-
-    def run(self, checkpoint="reader", **options):
-        frame = self.spark.readStream.format("zeroeventhub").options(**options).load(self.url)
-        query = (
-            frame.writeStream.format("parquet")
-            .option("path", str(self.folder / f"{checkpoint}-read"))
-            .option("checkpointLocation", self.checkpoint(checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(PATIENCE)
-
-    def fail(self, **options):
-        with pytest.raises(Exception) as raised:
-            self.run(**options)
-        return ours(raised.value)
-
-    def checkpoint(self, name="reader"):
-        return str(self.folder / name)
-
-    def numbers(self, checkpoint="reader"):
-        rows = self.spark.read.parquet(str(self.folder / f"{checkpoint}-read")).collect()
-        return sorted(json.loads(row.data)["i"] for row in rows)
+def refused(reader, frame):
+    with pytest.raises(Exception) as raised:
+        reader.run(frame)
+    return ours(raised.value)
 
 
 class Writer(PlainQuery):
@@ -66,31 +43,34 @@ class Writer(PlainQuery):
 
 @pytest.mark.slow
 def test_a_restore_is_noticed_by_readers_and_writers_and_both_continue(
-    place, port, spark, tmp_path
+    place, port, stream, tmp_path
 ):
     """F15, F16: nobody loses or doubles an event in silence, also where the feed has grown past a
     reader's cursor; and each continues as the error says.
     """
     url = f"http://127.0.0.1:{port}/orders"
-    writer, reader = Writer(url), Reader(spark, url, tmp_path)
+    writer, reader, second = Writer(url), Collected(tmp_path / "1"), Collected(tmp_path / "2")
+
+    def feed(**options):
+        return stream(**options).load(url)
 
     with served(place.url, port=port):
         writer.add(0, 1)
-        reader.run()
+        reader.run(feed())
         backup = place.back_up()
         writer.add(2)
-        reader.run()
-    assert reader.numbers() == [*range(30)]
+        reader.run(feed())
+    assert reader.numbers() == Counter(range(30))
     place.restore(backup)
 
     with served(place.url, port=port):
-        shorter = reader.fail(retryTimeout="1s")
+        shorter = refused(reader, feed(retryTimeout="1s"))
         gap = writer.fail(3)
         option = remedy(gap)
         writer.add(3, **option)
-        grown = reader.fail()
-        seam = zeh_spark.shared_cursors(reader.checkpoint(), url)
-        reader.run("reader-2", startingCursors=seam)
+        grown = refused(reader, feed())
+        seam = zeh_spark.shared_cursors(str(reader.folder / "checkpoint"), url)
+        second.run(feed(startingCursors=seam))
         again = place.back_up()
         writer.add(4, **option)
     assert "its store was restored" in shorter  # or it is a copy that lags
@@ -99,13 +79,13 @@ def test_a_restore_is_noticed_by_readers_and_writers_and_both_continue(
         assert "zeh_spark.shared_cursors(checkpointLocation, url)" in said
     assert "has published up to batch 1, this is 3" in gap
     assert option.keys() == {"acceptGap"}
-    assert reader.numbers("reader-2") == [*range(30, 40)]
+    assert second.numbers() == Counter(range(30, 40))
 
     place.restore(again)
     with served(place.url, port=port):
-        second = remedy(writer.fail(5, **option))
-        assert second.keys() == {"acceptGap"}
-        assert second != option
+        other = remedy(writer.fail(5, **option))
+        assert other.keys() == {"acceptGap"}
+        assert other != option
 
 
 def test_a_checkpoint_that_repeats_what_is_missing_brings_it_back(place, port):
