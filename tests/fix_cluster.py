@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import subprocess
 import sys
+<<<<<<< HEAD
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
+=======
+from collections.abc import Callable, Iterator
+from contextlib import closing
+>>>>>>> b89bbfb (Make one harness of the two that kill drivers in tests)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +20,15 @@ import pytest
 
 from tests import class_archive, standalone
 from tests.fix_publisher import store_url
+<<<<<<< HEAD
 from tests.fix_sink import Inbox, Target, Watched, lost, new_store
 from tests.fix_spark import ENVIRONMENT
+=======
+from tests.fix_sink import Inbox, Target, Watched, new_store
+from tests.fix_spark import kill_program, start_program
+>>>>>>> b89bbfb (Make one harness of the two that kill drivers in tests)
 from tests.patience import PATIENCE
 from tests.ports import free_port
-
-_PROGRAM = Path(__file__).parent / "programs" / "stream_to_feed.py"
 
 
 @dataclass
@@ -69,20 +74,11 @@ class Publishing:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        with self.log.open("w") as log:  # not a pipe, which Spark's workers hold open after a kill
-            self.process = subprocess.Popen(
-                [sys.executable, "-W", "ignore", str(_PROGRAM), json.dumps(self.job)],
-                env={**os.environ, **ENVIRONMENT},
-                start_new_session=True,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        self.process = start_program("stream_to_feed.py", self.job, self.log)
 
     def kill(self) -> None:
-        """With SIGKILL, the JVM too."""
         assert self.process
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        kill_program(self.process)
 
     def run_until_killed(self, gateway: Watched, places: Sequence[tuple[str, str]]) -> None:
         """Kill it when each of its queries is at its place, before or after a call."""

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.fix_sink import Watched, lost
-from tests.fix_spark import ENVIRONMENT
+from tests.fix_spark import kill_program, start_program
 from tests.patience import PATIENCE, eventually
 
-PROGRAM = Path(__file__).parent / "programs" / "several_queries.py"
+PROGRAM = "several_queries.py"
 Job = Mapping[str, Any]
+
+
+def into_files(folder: Path, url: str, **options: str) -> dict[str, Any]:
+    """A query with these options of the source, whose rows are in `Table(folder / "table")`."""
+    given = {"url": url, "options": options, "folder": str(folder)}
+    return {"kind": "into_files", "checkpoint": str(folder / "checkpoint"), **given}
 
 
 def reached(folder: Path, number: int) -> Path:
@@ -27,12 +30,14 @@ def reached(folder: Path, number: int) -> Path:
 
 
 def run_until_killed(folder: Path, jobs: Iterable[Job]) -> None:
-    """Start each query when the one before is at its `place`, and then kill their driver."""
+    """Start each query when the one before is at its `place`, and then kill their driver. What it
+    says is added to `driver.log`.
+    """
     given = [{**job, "reached": str(reached(folder, number))} for number, job in enumerate(jobs)]
     for job in given:
         Path(job["reached"]).unlink(missing_ok=True)
     log = folder / "driver.log"
-    driver = _started(given, log)
+    driver = start_program(PROGRAM, given, log)
 
     def there() -> bool:
         assert driver.poll() is None, log.read_text()[-4000:]
@@ -41,36 +46,21 @@ def run_until_killed(folder: Path, jobs: Iterable[Job]) -> None:
     try:
         eventually(there, PATIENCE * len(given))
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(driver.pid, signal.SIGKILL)  # the JVM, too
+        kill_program(driver)
     assert driver.wait(PATIENCE) == -signal.SIGKILL
 
 
-def run_to_the_end(folder: Path, jobs: Iterable[Job], python: str = sys.executable) -> None:
-    """In a driver of their own, by any Python."""
+def run_to_the_end(folder: Path, jobs: Collection[Job], python: str = sys.executable) -> None:
+    """One after the other, in a driver of their own, by any Python."""
     log = folder / "driver.log"
-    done = _started(list(jobs), log, python).wait(PATIENCE)
+    done = start_program(PROGRAM, list(jobs), log, python).wait(PATIENCE * len(jobs))
     assert done == 0, log.read_text()[-4000:]
 
 
-def _started(
-    jobs: Sequence[Job], log: Path, python: str = sys.executable
-) -> subprocess.Popen[bytes]:
-    pythons = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
-    with log.open("w") as out:
-        return subprocess.Popen(
-            [python, "-W", "ignore", str(PROGRAM), json.dumps(jobs)],
-            env={**os.environ, **ENVIRONMENT, **pythons},
-            start_new_session=True,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-
-
 @contextmanager
-def stopped(gateway: Watched, pattern: str, there: Path, moment: str = "before") -> Iterator[None]:
-    """Keep the first request that fits from the publisher, or its answer from the sink, and lose it
-    at the end. The file is made when it has come.
+def stopped(gateway: Watched, pattern: str, there: Path) -> Iterator[None]:
+    """Keep the first request that fits from the publisher, and lose it at the end. The file is made
+    when it has come.
     """
     go = threading.Event()
 
@@ -79,7 +69,7 @@ def stopped(gateway: Watched, pattern: str, there: Path, moment: str = "before")
         go.wait(PATIENCE)
         lost()
 
-    gateway.once(pattern, **{moment: stop})
+    gateway.once(pattern, before=stop)
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,58 +184,12 @@ class Table:
         return Counter(json.loads(data)["i"] for _, data in self.rows())
 
 
-@dataclass
-class Queries:
-    """`stream_to_table.py`: streaming queries of one driver, each with a table of its own, and
-    their options of the source by their names.
-    """
-
-    folder: Path
-    options: dict[str, dict[str, str]]
-    master: str = "local[*]"
-    environment: dict[str, str] = field(default_factory=dict)
-    said: str = ""
-    """All that they have printed."""
-
-    def table(self, name: str) -> Table:
-        return Table(self.folder / name / "table")
-
-    def planned(self, name: str, batch: int) -> dict[str, Any]:
-        """The offset at which a batch ends."""
-        log = self.folder / name / "checkpoint" / "offsets" / str(batch)
-        offset: dict[str, Any] = json.loads(log.read_text().splitlines()[-1])
-        return offset
-
-    def kill(self, deaths: Mapping[str, tuple[int, str]]) -> None:
-        """Run those that are named until each is at its place, (batch, stage), where they die."""
-        check_killed(self._run({name: self.options[name] for name in deaths}, deaths))
-
-    def run(self) -> dict[str, str]:
-        """Run all to their ends; gives what failures said."""
-        done = self._run(self.options, {})
-        check_killed(done, killed=False)
-        return dict(json.loads(line) for line in done.stdout.splitlines())
-
-    def _run(
-        self, options: Mapping[str, Any], deaths: Mapping[str, tuple[int, str]]
-    ) -> subprocess.CompletedProcess[str]:
-        master = self.master.replace("*", str(len(options) + 1))  # a death occupies a core
-        job = {"master": master, "folder": str(self.folder), "options": options, "deaths": deaths}
-        done = run_program("stream_to_table.py", job, environment=self.environment)
-        self.said += done.stdout + done.stderr
-        return done
-
-
 def run_program(
-    name: str,
-    job: Mapping[str, Any],
-    *,
-    python: str = sys.executable,
-    environment: Mapping[str, str] | None = None,
+    name: str, job: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of `tests/programs` as a driver of its own, which may kill itself."""
-    return subprocess.run(
-        [python, "-W", "ignore", str(_PROGRAMS / name), json.dumps(job)],
+    """Run one of `tests/programs` as a driver of its own to its end."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(_PROGRAMS / name), json.dumps(job)],
         env={**os.environ, **ENVIRONMENT, **(environment or {})},
         start_new_session=True,
         capture_output=True,
@@ -243,9 +197,26 @@ def run_program(
         check=False,
         timeout=PATIENCE,
     )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done
 
 
-def check_killed(done: subprocess.CompletedProcess[str], *, killed: bool = True) -> None:
-    """Check that a program was killed, or else that it went to its end."""
-    said = done.stdout[-4000:] + done.stderr[-4000:]
-    assert done.returncode == (-signal.SIGKILL if killed else 0), said
+def start_program(
+    name: str, job: object, log: Path, python: str = sys.executable
+) -> subprocess.Popen[bytes]:
+    """Start one of `tests/programs`, by any Python. What it says is added to a file."""
+    pythons = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    with log.open("a") as out:  # not a pipe, which Spark's workers hold open after a kill
+        return subprocess.Popen(
+            [python, "-W", "ignore", str(_PROGRAMS / name), json.dumps(job)],
+            env={**os.environ, **ENVIRONMENT, **pythons},
+            start_new_session=True,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def kill_program(process: subprocess.Popen[bytes]) -> None:
+    """With SIGKILL, the JVM too."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -9,12 +9,17 @@ from contextlib import closing
 
 import pytest
 
-from tests.fix_killed import run_to_the_end
+from tests.fix_killed import into_files, run_to_the_end, run_until_killed
 from tests.fix_lake import why_absent
 from tests.fix_raw_server import NO_IDENTITY, ok
 from tests.fix_relay import TYPE, parts_of, without_last_chunk
+<<<<<<< HEAD
 from tests.fix_sink import CALLS, UPLOADING
 from tests.fix_spark import Queries, Table, check_killed, run_program
+=======
+from tests.fix_sink import CALLS, UPLOADING, lost
+from tests.fix_spark import Table, run_program
+>>>>>>> b89bbfb (Make one harness of the two that kill drivers in tests)
 from tests.standalone import why_not_apart
 from zeh_spark.protocol import direct_reads, wire
 from zeh_spark.publisher import open_store
@@ -39,18 +44,19 @@ def test_a_cluster_reads_each_event_once_through_a_crash(cluster, tmp_path, publ
     raw_server.respond = lambda request: ok(
         everything if request.query["cursor0"] == "_first" else nothing
     )
-    large = {"url": raw_server.url, "partitionCount": "1", "maxBytesPerTrigger": "400m"}
-    small = {"url": publisher.url, "maxEventsPerTrigger": "400"}
-    queries = Queries(tmp_path, {"killed": small, "large": large}, cluster)
+    small = into_files(tmp_path / "killed", publisher.url, maxEventsPerTrigger="400")
+    large = {"partitionCount": "1", "maxBytesPerTrigger": "400m"}
+    jobs = [small, into_files(tmp_path / "large", raw_server.url, **large)]
+    jobs = [{**each, "master": cluster} for each in jobs]
 
-    queries.kill({"killed": (1, "tasks")})
-    assert {} == queries.run()
+    run_until_killed(tmp_path, [{**jobs[0], "place": "1 tasks"}])
+    run_to_the_end(tmp_path, jobs)
 
-    assert queries.table("killed").numbers() == Counter(range(1000))
-    table = queries.table("large")
+    assert Table(tmp_path / "killed/table").numbers() == Counter(range(1000))
+    table = Table(tmp_path / "large/table")
     assert ["batch=0"] == [each.name for each in table.folder.glob("batch=*")]
     assert table.numbers() == Counter(range(4000))
-    assert "exceeds max allowed" not in queries.said
+    assert "exceeds max allowed" not in (tmp_path / "driver.log").read_text()
 
 
 @pytest.mark.kill
@@ -143,7 +149,7 @@ def test_a_direct_read_gives_its_rows_once_whatever_attempts_a_task_has(cluster,
             events = [{"i": i, "x": "x" * 1000} for i in numbers]
             publish(store, "orders", events, partition=partition)
         with running_publisher(store) as relay.base:
-            check_killed(run_program("read_by_attempts.py", job), killed=False)
+            run_program("read_by_attempts.py", job)
 
     for name in reads:
         assert Counter(range(4 * EVENTS)) == Table(tmp_path / name / "table").numbers(), name

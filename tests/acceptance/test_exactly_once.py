@@ -6,6 +6,7 @@ when every query is at another stage, and then they run to their ends.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from contextlib import closing
@@ -13,13 +14,19 @@ from contextlib import closing
 import pytest
 
 from tests import fix_reference
+from tests.fix_killed import into_files, run_to_the_end, run_until_killed
 from tests.fix_object_stores import used
+<<<<<<< HEAD
 from tests.fix_spark import Queries, in_batches
+=======
+from tests.fix_spark import Table
+>>>>>>> b89bbfb (Make one harness of the two that kill drivers in tests)
 from tests.fix_stream import Feed, Log
-from tests.programs.dying import STAGES
+from tests.programs.several_queries import PLACES
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish, running_publisher
 
+STAGES = PLACES["into_files"]
 BATCHES = [0, 0, 2]
 """In which the driver is killed. Spark does not log where the first one began."""
 
@@ -68,35 +75,39 @@ def test_each_event_arrives_once_when_the_driver_is_killed(
     """
     store, url = orders
     scripted = Feed(raw_server, [Log(240, each=10)])
-    options = {name: {"url": url, **given} for name, given in QUERIES.items()}
-    options["staged"] |= {"url": scripted.server.url, "stagingLocation": s3_server.location()}
-    options["reference"]["url"] = reference
+    urls = {"staged": scripted.server.url, "reference": reference}
+    jobs = {
+        name: into_files(tmp_path / name, urls.get(name, url), **given)
+        for name, given in QUERIES.items()
+    }
+    jobs["staged"]["options"]["stagingLocation"] = s3_server.location()
     if not reference:
-        del options["reference"]
-    queries = Queries(tmp_path / "queries", options)
+        del jobs["reference"]
     assert len(BATCHES) == len(STAGES)  # so that each query dies once at each stage
 
     with used(s3_server) as bucket:
         for run, batch in enumerate(BATCHES):
             stages = STAGES[run:] + STAGES[:run] + STAGES[run:]
-            deaths = [(batch, stage) for stage in stages]
-            queries.kill(dict(zip(options, deaths, strict=False)))
-            end = queries.planned("staged", batch)["partitions"]["0"]["cursor"]
+            places = (f"{batch} {stage}" for stage in stages)
+            killed = zip(jobs.values(), places, strict=False)
+            run_until_killed(tmp_path, ({**job, "place": place} for job, place in killed))
+            planned = (tmp_path / "staged/checkpoint/offsets" / str(batch)).read_text()
+            end = json.loads(planned.splitlines()[-1])["partitions"]["0"]["cursor"]
             scripted.logs[0].gone_below = int(end[1:])
             add(store, range(100 * (run + 9), 100 * (run + 10)))
-            options["changing"]["fetch"] = ("driver", "executors")[run % 2]
-        assert {} == queries.run()
+            jobs["changing"]["options"]["fetch"] = ("driver", "executors")[run % 2]
+        run_to_the_end(tmp_path, jobs.values())
         left = bucket.names()
 
+    tables = {name: Table(tmp_path / name / "table") for name in jobs}
     for name in ("executors", "changing"):
-        assert queries.table(name).numbers() == Counter(range(1200)), name
-    assert Counter(int(data) for _, data in queries.table("staged").rows()) == Counter(range(240))
+        assert tables[name].numbers() == Counter(range(1200)), name
+    assert Counter(int(data) for _, data in tables["staged"].rows()) == Counter(range(240))
     if reference:
         once = {(partition, f'{{"id": {i}}}') for partition in range(2) for i in range(1000)}
-        assert Counter(queries.table("reference").rows()) == Counter(once)
+        assert Counter(tables["reference"].rows()) == Counter(once)
     assert len({each.split("/")[1] for each in left}) <= 1
-    files = [each.read_text("latin-1") for each in tmp_path.rglob("*") if each.is_file()]
-    shown = "".join([queries.said, *files])
+    shown = "".join(each.read_text("latin-1") for each in tmp_path.rglob("*") if each.is_file())
     assert [] == [secret for secret in bucket.secrets if secret in shown]
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.fix_killed import run_until_killed
 from tests.fix_lake import why_absent
 from tests.fix_sessions import needs_batches, rows_of
-from tests.programs.several_queries import PLACES, begun
+from tests.programs.several_queries import PLACES, run
 from zeh_spark.publish import Producer
 
 pytest.importorskip("delta", reason=why_absent())
@@ -41,6 +41,7 @@ def test_nothing_is_lost_or_doubled_when_the_driver_is_killed(orders, spark, tmp
     calls, table = tmp_path / "calls", str(tmp_path / "processed")
     ordering = {"kind": "order", "url": url, "limit": "1", "tables": str(tmp_path)}
     processing = {"kind": "process", "url": orders.url, "table": table, "calls": str(calls)}
+    processing["master"] = "local[8,4]"  # the task of a killed process is tried again
     jobs = [{**each, "checkpoint": str(tmp_path / each["kind"])} for each in (ordering, processing)]
 
     for lost, deaths in zip((None, "worker"), DEATHS, strict=True):
@@ -48,7 +49,7 @@ def test_nothing_is_lost_or_doubled_when_the_driver_is_killed(orders, spark, tmp
         run_until_killed(tmp_path, killed)
     orders.add(*(("c", step) for step in range(4)))
     for job in jobs:
-        begun(spark, job)()
+        run(spark, job)
 
     check_in_order(present, rows_of(tmp_path, "ordered"), rows_of(tmp_path, "dead"))
     columns = ("session", "number", "status", "attempt", "result")

@@ -6,7 +6,6 @@ Usage: several_queries.py QUERIES, as JSON: a list of objects with `kind` (a nam
 `reached`, a file that is made when it is there. Where a query may wait is said in PLACES.
 """
 
-import functools
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import zeh_spark
@@ -22,6 +22,8 @@ from zeh_spark import lakehouse, sessions
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 
 PLACES = {  # with the number of the batch before them, where the query knows it
+    # its offsets are logged, and no task has run; in the middle of a task; after its files
+    "into_files": ("planned", "tasks", "written"),
     "keep": ("tasks", "written"),  # half way in a task of the Delta write; after its commit
     "publish": ("upload", "commit"),  # at the gateway, which makes the file
     "order": ("ordered", "dead"),  # after the first writer; after both
@@ -51,6 +53,21 @@ class Place:
                 self.wait(name)
 
         return frame.mapInArrow(half, frame.schema)
+
+
+def into_files(spark, job, place):
+    """A feed into files: `url`, `options` of the source, `folder`. Its `table` has each batch under
+    its number, written over when the batch comes again, as an idempotent sink does: a double or a
+    hole between batches stays visible.
+    """
+
+    def write(frame, batch):
+        place.wait(f"{batch} planned")
+        rows = place.amid(f"{batch} tasks", frame)
+        rows.write.mode("overwrite").parquet(f"{job['folder']}/table/batch={batch}")
+        place.wait(f"{batch} written")
+
+    return read(spark, job, **job["options"]).writeStream.foreachBatch(write)
 
 
 def keep(spark, job, place):
@@ -134,19 +151,26 @@ def read(spark, job, **options):
     return spark.readStream.format("zeroeventhub").options(**options).load(job["url"])
 
 
-KINDS = {each.__name__: each for each in (keep, publish, order, process)}
+KINDS = {each.__name__: each for each in (into_files, keep, publish, order, process)}
+TOO_SLOW = "Python worker failed to connect back"
 
 
-def begun(spark, job):
-    """Start a query; returns the function that waits for its end."""
+def run(spark, job):
+    """Run a query to its end."""
+    zeh_spark.register(spark)  # in this thread
 
     def start():
         writer = KINDS[job["kind"]](spark, job, Place(job)).trigger(availableNow=True)
         return writer.option("checkpointLocation", job["checkpoint"]).start()
 
-    if HAS_ADMISSION_CONTROL or "url" not in job:
-        return start().awaitTermination
-    return functools.partial(zeh_spark.drain, start)
+    while True:
+        try:
+            if HAS_ADMISSION_CONTROL or "url" not in job:
+                return start().awaitTermination()
+            return zeh_spark.drain(start)
+        except StreamingQueryException as exc:
+            if TOO_SLOW not in str(exc):
+                raise
 
 
 def exit_at_once(failure):
@@ -157,14 +181,14 @@ def exit_at_once(failure):
 
 if __name__ == "__main__":
     jobs = json.loads(sys.argv[1])
-    master = next((each["master"] for each in jobs if "master" in each), "local[8,4]")
+    master = next((each["master"] for each in jobs if "master" in each), "local[8]")
     builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
     builder = builder.config("spark.log.level", "ERROR")
     kept = any("table" in each for each in jobs)
     session = zeh_spark.configure(builder, parallelism=2, delta=kept).getOrCreate()
     threading.excepthook = exit_at_once
     for each in jobs:
-        ending = threading.Thread(target=begun(session, each))
-        ending.start()
-        while ending.is_alive() and "place" in each and not Path(each["reached"]).exists():
+        query = threading.Thread(target=run, args=(session, each))
+        query.start()
+        while query.is_alive() and not ("place" in each and Path(each["reached"]).exists()):
             time.sleep(0.05)  # one after the other: Spark waits 10 s for a Python process to start
