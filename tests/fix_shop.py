@@ -10,7 +10,6 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import create_engine
-from sqlalchemy.engine import Engine
 
 from tests import postgresql
 from zeh_spark.publisher import SqlTableFeed
@@ -31,7 +30,11 @@ class Shop:
 
     server: postgresql.Server
     database: str
-    engine: Engine
+    role: str = postgresql.USER
+
+    def __post_init__(self) -> None:
+        url = self.server.url(self.database).replace(postgresql.USER, self.role, 1)
+        self.engine = create_engine(url, pool_size=20)
 
     def connect(self, **options: Any) -> psycopg.Connection[Any]:
         url = self.server.url(self.database).replace("+psycopg", "")
@@ -68,15 +71,14 @@ class Shop:
 @contextmanager
 def opened_shop(server: postgresql.Server) -> Iterator[Shop]:
     name = server.create_database()
-    engine = create_engine(server.url(name), pool_size=20)
-    shop = Shop(server, name, engine)
+    shop = Shop(server, name)
     for statement in SCHEMA.split(";\n")[:-1]:
         shop.execute(statement)
     shop.execute(f"INSERT INTO orders SELECT k, 0 FROM generate_series(1, {KEYS}) k")
     for statement in shop.feed().ddl(notify=True):
         shop.execute(statement)
     yield shop
-    engine.dispose()
+    shop.engine.dispose()
     server.drop_database(name)
 
 

@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
 import pytest
@@ -51,17 +52,25 @@ def base(file):
             yield base
 
 
+def status(base, path="orders?n=1&cursor0=_first"):
+    return requests.get(f"{base}/{path}", timeout=60).status_code
+
+
+def begin_and_end(caplog):
+    """The two lines of an outage, which are written after the answer."""
+    eventually(lambda: len(lines(caplog)) == 2)
+    return lines(caplog)
+
+
 def test_an_outage_has_a_line_when_it_begins_and_one_when_it_ends(base, file, caplog):
     """Whatever number of requests it fails."""
-    url = f"{base}/orders?n=1&cursor0=_first"
     change(file, "ALTER TABLE feeds RENAME TO others")
-    failed = [requests.get(url, timeout=30).status_code for _ in range(20)]
+    failed = [status(base) for _ in range(20)]
     change(file, "ALTER TABLE others RENAME TO feeds")
-    works = [requests.get(url, timeout=30).status_code for _ in range(5)]
+    works = [status(base) for _ in range(5)]
 
     assert ([500] * 20, [200] * 5) == (failed, works)
-    eventually(lambda: len(lines(caplog)) == 2)  # written after the answer
-    begins, ends = lines(caplog)
+    begins, ends = begin_and_end(caplog)
     check_documented(caplog.records, "reading the store")
     check_documented(caplog.records, "… works again, after")
     assert begins.startswith("reading the store fails: the SQLite database cannot do it now")
@@ -88,7 +97,7 @@ def test_a_table_that_cannot_be_read_has_a_line(tmp_path, caplog):
     change(tmp_path / "shop.db", "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, data)")
     with running_publisher({"orders": feed}) as base:
         change(tmp_path / "shop.db", "DROP TABLE outbox")
-        requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
+        status(base)
         eventually(lambda: lines(caplog))
     engine.dispose()
     check_documented(caplog.records, "reading feed 'orders'")
@@ -100,26 +109,24 @@ def test_writes_that_fail_do_not_seem_to_work_because_reads_do(base, file, caplo
     who = Who(n=1)
     change(file, "ALTER TABLE uploads RENAME TO others")
     first = caller.upload(who, rows(1)).status
-    requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
+    status(base)
     second = caller.upload(who, rows(1)).status
     change(file, "ALTER TABLE others RENAME TO uploads")
     third = caller.upload(who, rows(1)).status
 
     assert (500, 500, 201) == (first, second, third)
-    eventually(lambda: len(lines(caplog)) == 2)  # written after the answer
-    _, ends = lines(caplog)
+    _, ends = begin_and_end(caplog)
     check_documented(caplog.records, "writing to the store")
     assert ends.endswith("and 2 failures")
 
 
 def test_a_readiness_probe_notices_the_end_without_other_requests(base, file, caplog):
     change(file, "ALTER TABLE feeds RENAME TO others")
-    eventually(lambda: requests.get(f"{base}/readyz", timeout=30).status_code == 503)
+    eventually(lambda: status(base, "readyz") == 503)
     change(file, "ALTER TABLE others RENAME TO feeds")
-    eventually(lambda: requests.get(f"{base}/readyz", timeout=30).status_code == 200)
+    eventually(lambda: status(base, "readyz") == 200)
 
-    eventually(lambda: len(lines(caplog)) == 2)  # written after the answer
-    begins, ends = lines(caplog)
+    begins, ends = begin_and_end(caplog)
     assert begins.startswith("reading the store fails: ")
     assert ends.startswith("reading the store works again")
 
@@ -130,11 +137,10 @@ def test_a_database_that_is_down_has_two_lines(own_server, caplog):
     with closing(open_store(own_server.url("postgres"))) as store:
         store.create("orders", 1)
         with running_publisher(store) as base:
-            url = f"{base}/orders?n=1&cursor0=_first"
             own_server.stop()
-            failed = {requests.get(url, timeout=60).status_code for _ in range(5)}
+            failed = {status(base) for _ in range(5)}
             own_server.start()
-            eventually(lambda: requests.get(url, timeout=60).status_code == 200)
+            eventually(lambda: status(base) == 200)
 
     assert {503} == failed
     mine = [each for each in lines(caplog) if "reading the store" in each]
@@ -180,32 +186,25 @@ def large_upload():
     return body
 
 
-def test_a_full_temporary_directory_is_a_problem_and_no_reset(caplog):
+def test_a_full_temporary_directory_is_a_problem_and_no_reset(base, caplog):
     """A producer learns what is wrong, and tries again."""
-    store, body, who = ScratchStore(), large_upload(), Who(n=1)
-    store.create("orders", 1)
-    with running_publisher(store) as base:
-        caller = Caller(f"{base}/orders")
-        with small_files(300_000):
-            refused = [caller.upload(who, body) for _ in range(3)]
-        taken = caller.upload(who, body)
+    caller, body, who = Caller(f"{base}/orders"), large_upload(), Who(n=1)
+    with small_files(300_000):
+        refused = [caller.upload(who, body) for _ in range(3)]
+    taken = caller.upload(who, body)
 
     assert [(507, "no-room-for-bodies")] * 3 == [each.short for each in refused]
     assert "cannot keep the body while it arrives: File too large" in refused[0].document["detail"]
     assert (201, "staged") == taken.short
-    eventually(lambda: len(lines(caplog)) == 2)  # written after the answer
-    _, ends = lines(caplog)
+    _, ends = begin_and_end(caplog)
     check_documented(caplog.records, "receiving bodies")
     assert ends.endswith("and 3 failures")
     assert not lines(caplog, "uvicorn")
 
 
-def test_a_temporary_directory_that_is_gone_is_a_problem_too(tmp_path, monkeypatch):
+def test_a_temporary_directory_that_is_gone_is_a_problem_too(base, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    store = ScratchStore()
-    store.create("orders", 1)
-    with running_publisher(store) as base:
-        refused = Caller(f"{base}/orders").upload(Who(n=1), large_upload())
+    refused = Caller(f"{base}/orders").upload(Who(n=1), large_upload())
 
     assert (507, "no-room-for-bodies") == refused.short
 
@@ -218,11 +217,8 @@ def test_slow_clients_have_one_line_and_no_traceback(caplog):
     app = create_app(store, send_timeout=0.2)
     with running_publisher(store, app) as base:
         address = ("127.0.0.1", int(base.rpartition(":")[2]))
-        threads = [threading.Thread(target=taken_after_the_end, args=(address,)) for _ in range(5)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join(60)
+        with ThreadPoolExecutor(5) as pool:
+            list(pool.map(taken_after_the_end, [address] * 5))
 
     assert ["a client took nothing for 0.2 s and is dropped"] == lines(caplog)
     check_documented(caplog.records, "a client took nothing")
@@ -254,10 +250,7 @@ def test_a_bug_has_its_traceback_once(caplog):
             return 0
 
     with running_publisher({"orders": Broken()}) as base:
-        statuses = {
-            requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30).status_code
-            for _ in range(5)
-        }
+        statuses = {status(base) for _ in range(5)}
 
     assert {500} == statuses
     assert 1 == len([each for each in caplog.records if each.exc_info])
@@ -265,7 +258,7 @@ def test_a_bug_has_its_traceback_once(caplog):
 
 def test_the_log_is_quiet_while_all_is_well(base, caplog):
     caplog.set_level(logging.INFO)
-    requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
-    requests.get(f"{base}/orders?n=0", timeout=30)
+    status(base)
+    status(base, "orders?n=0")
 
     assert [] == lines(caplog)

@@ -19,6 +19,7 @@ from zeh_spark.store.problems import Problem
 from zeh_spark.testing import running_publisher
 
 BOTH = "n=2&cursor0=_first&cursor1=_first"
+MINE = {"partition_by": "k", "partitions": 2}
 
 
 @contextmanager
@@ -27,8 +28,8 @@ def serving(feed):
         yield lambda query: requests.get(f"{base}/outbox?{query}", timeout=30)
 
 
-def served(database, **more):
-    feed = database.served("data TEXT, k TEXT", partition_by="k", partitions=2)
+def served(database):
+    feed = database.served("data TEXT, k TEXT", **MINE)
     database.run(feed.ddl(cursorsets=True))
     return feed
 
@@ -82,6 +83,10 @@ def test_cursors_without_an_identity_are_bound_to_the_first_that_tells_one(datab
     with pytest.raises(Problem, match="a consumer that tells no identity asks for it"):
         feed.save_cursors("mailer", 2, {1: "d"})
     assert {0: "c", 1: "b"} == feed.load_cursors("mailer", 2, "one")
+    other = database.served("data TEXT", table="other")
+    other.save_cursors("mailer", 2, {0: "e"})
+    found = [feed.load_cursors("mailer", 2, "one"), other.load_cursors("mailer", 2)]
+    assert [{0: "c", 1: "b"}, {0: "e"}] == found
 
 
 def test_one_of_several_that_begin_at_once_has_the_name(database):
@@ -102,37 +107,31 @@ def test_one_of_several_that_begin_at_once_has_the_name(database):
 
 
 def test_a_reader_without_a_database_resumes_where_it_was(database):
-    """A forwarder leaves its cursors with the publisher, apart from those of other names and n."""
+    """A forwarder leaves its cursors with the publisher, apart from those of other names and n.
+    They outlive the publisher.
+    """
     feed = served(database)
     written(database, *range(5))
     with serving(feed) as get:
         seen = cursors(get(BOTH))
-        get(f"n=2&{seen}&cursorset=mailer&store_cursor=1&pagesizehint=0")
+        get(f"n=2&{seen}&cursorset=it's&store_cursor=1&pagesizehint=0")
         get(f"{BOTH}&cursorset=other")
-        get("n=1&cursor0=_first&cursorset=mailer")
+        get("n=1&cursor0=_first&cursorset=it's")
         written(database, 5, 6)
 
-        assert [5, 6] == events(get("n=2&resume=0,1&cursorset=mailer"))
+        assert [5, 6] == events(get("n=2&resume=0,1&cursorset=it's"))
         assert [*range(7)] == events(get("n=2&resume=0,1&cursorset=other"))
-        assert [*range(7)] == events(get("n=1&resume=0&cursorset=mailer"))
+        assert [*range(7)] == events(get("n=1&resume=0&cursorset=it's"))
         refused = get("n=2&resume=0&cursorset=nobody")
         assert (400, True) == (refused.status_code, "unknown-cursorset" in refused.text)
 
-
-def test_a_kept_cursor_outlives_the_publisher(database):
-    written_by = served(database)
-    written(database, 1)
-    with serving(written_by) as get:
-        get("n=2&cursor0=_last&cursor1=_last&cursorset=it's")
-    written(database, 2)
-
-    with serving(database.feed(partition_by="k", partitions=2)) as get:
-        assert [2] == events(get("n=2&resume=0,1&cursorset=it's"))
+    with serving(database.feed(**MINE)) as get:
+        assert [5, 6] == events(get("n=2&resume=0,1&cursorset=it's"))
 
 
 def test_a_feed_without_the_table_refuses_and_names_the_remedy(database):
     """Reading goes on; the table can be made while the feed is served."""
-    feed = database.served("data TEXT, k TEXT", partition_by="k", partitions=2)
+    feed = database.served("data TEXT, k TEXT", **MINE)
     written(database, 1)
     with serving(feed) as get:
         refused = get(f"{BOTH}&cursorset=mailer")
@@ -157,14 +156,14 @@ def test_a_connection_only_reads_again_after_a_cursor_was_kept(database):
 
 def test_a_role_may_serve_with_and_without_the_right_to_write(postgresql_database, clerk):
     """`--grant-to` grants it together with `--cursorsets`."""
-    database, mine = postgresql_database, {"partition_by": "k", "partitions": 2}
-    feed = database.served("data TEXT, k TEXT", **mine)
+    database = postgresql_database
+    feed = database.served("data TEXT, k TEXT", **MINE)
     database.execute(f"GRANT EXECUTE ON FUNCTION pg_control_system() TO {clerk}")
     database.run(feed.ddl(grant_to=clerk))
     database.run(feed.ddl(cursorsets=True))
     database.execute(f"GRANT SELECT ON zeroeventhub_cursors TO {clerk}")
     written(database, 1)
-    with serving(database.feed(role=clerk, **mine)) as get:
+    with serving(database.feed(role=clerk, **MINE)) as get:
         assert [1] == events(get(BOTH))
         refused = get(f"{BOTH}&cursorset=mailer")
         database.run(feed.ddl(grant_to=clerk))
@@ -172,16 +171,6 @@ def test_a_role_may_serve_with_and_without_the_right_to_write(postgresql_databas
 
     assert 400 == refused.status_code
     assert "the publisher may not write there" in refused.text
-
-
-def test_two_tables_keep_cursors_of_the_same_reader(database):
-    """In one database, under one name."""
-    feed = served(database)
-    other = database.served("data TEXT", table="other")
-    feed.save_cursors("mailer", 1, {0: "a"})
-    other.save_cursors("mailer", 1, {0: "b"})
-
-    assert [{0: "a"}, {0: "b"}] == [each.load_cursors("mailer", 1) for each in (feed, other)]
 
 
 def test_cursors_of_an_older_history_are_refused(database):
@@ -192,7 +181,7 @@ def test_cursors_of_an_older_history_are_refused(database):
         get(f"{BOTH}&cursorset=mailer&store_cursor=1")
         seen = cursors(get(BOTH))
         get(f"n=2&{seen}&cursorset=mailer&store_cursor=1&pagesizehint=0")
-        database.feed(writes=True, partition_by="k", partitions=2).new_history()
+        database.feed(writes=True, **MINE).new_history()
         old = get("n=2&resume=0,1&cursorset=mailer")
         get(f"{BOTH}&cursorset=mailer")
         assert [1, 2] == events(get("n=2&resume=0,1&cursorset=mailer"))
@@ -205,7 +194,7 @@ def test_the_engine_of_a_service_keeps_cursors_and_stays_as_it_was(database, set
     """A service mounts the feed with an engine of its own, and goes on writing through it."""
     served(database)
     engine = create_engine(database.url, pool_size=1, max_overflow=0, **settings)
-    feed = SqlTableFeed(engine, table="outbox", data="data", partition_by="k", partitions=2)
+    feed = SqlTableFeed(engine, table="outbox", data="data", **MINE)
     try:
         feed.save_cursors("mailer", 2, {1: "b", 0: "a"})
         with engine.begin() as connection:
@@ -221,7 +210,7 @@ def test_a_file_that_can_only_be_read_keeps_no_cursors(sqlite_database):
     served(sqlite_database)
     written(sqlite_database, 1)
     engine = create_engine(f"sqlite:///file:{sqlite_database.file}?mode=ro&uri=true")
-    feed = SqlTableFeed(engine, table="outbox", data="data", partition_by="k", partitions=2)
+    feed = SqlTableFeed(engine, table="outbox", data="data", **MINE)
     try:
         with serving(feed) as get:
             refused = get(f"{BOTH}&cursorset=mailer")

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import random
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 import psycopg
 import pytest
 import requests
-from sqlalchemy import create_engine
 
 from tests import postgresql
 from tests.fix_log_texts import check_documented
 from tests.fix_shop import Shop, opened_shop
 from tests.integration.test_table_restores import events
-from tests.integration.test_table_writers import Follower, busy, write
+from tests.integration.test_table_writers import Follower, read_while, write
+from tests.patience import eventually
 from zeh_spark.outbox import blockers
 from zeh_spark.publisher import Block, SqlTableFeed
 from zeh_spark.store.interface import StoreBusyError
@@ -100,8 +100,8 @@ def test_role_that_may_only_read_sees_who_holds(own_shop: Shop) -> None:
     own_shop.execute("CREATE ROLE feeds LOGIN")
     for statement in own_shop.feed().ddl(grant_to="feeds"):
         own_shop.execute(statement)
-    engine = create_engine(own_shop.server.url(own_shop.database).replace("//zeh@", "//feeds@"))
-    served = Shop(own_shop.server, own_shop.database, engine).feed()
+    mine = Shop(own_shop.server, own_shop.database, "feeds")
+    served = mine.feed()
     with own_shop.connect() as connection:
         own_shop.change(connection, 1)
         own_shop.sell(2)
@@ -110,96 +110,70 @@ def test_role_that_may_only_read_sees_who_holds(own_shop: Shop) -> None:
     assert held
     assert ([], process) == (waiting, held.pid)
     assert [1, 2] == sorted(events(served)[0])
-    engine.dispose()
+    mine.engine.dispose()
     own_shop.execute("DROP OWNED BY feeds")
     own_shop.execute("DROP ROLE feeds")
 
 
-def test_replica_that_lags_is_read_without_a_gap(own_shop: Shop) -> None:
+@pytest.fixture
+def copy(own_shop: Shop) -> Iterator[Shop]:
+    """The shop's, in a standby."""
+    replica = postgresql.Replica(own_shop.server)
+    shop = Shop(replica, own_shop.database)
+    yield shop
+    shop.engine.dispose()
+    replica.remove()
+
+
+def test_replica_that_lags_is_read_without_a_gap(own_shop: Shop, copy: Shop) -> None:
     """I serve from a standby: what it has not got yet comes later, also of transactions that
     overtook each other, and a cursor that it has not come to is asked for again, not refused.
     """
-    replica = postgresql.Replica(own_shop.server)
-    copy = Shop(replica, own_shop.database, create_engine(replica.url(own_shop.database)))
-    try:
-        own_shop.sell(1)
-        until_replayed(own_shop, replica)
-        feed, first = copy.feed(), events(copy.feed())[0]
-        with own_shop.connect() as early:
-            own_shop.change(early, 2)
-            own_shop.sell(3)
-            until_replayed(own_shop, replica)
-            between = events(feed)[0]
-            replica.execute("SELECT pg_wal_replay_pause()")
-        own_shop.sell(4)
-        _, ahead = events(own_shop.feed())
-        with pytest.raises(Problem, match="replica, which may lag"):
-            events(feed, ahead)
-        lagging = events(feed)[0]
-        replica.execute("SELECT pg_wal_replay_resume()")
-        until_replayed(own_shop, replica)
-        after = events(feed)[0]
-        assert ([1], [1], [1], 4, []) == (
-            first,
-            between,
-            lagging,
-            len(after),
-            events(feed, ahead)[0],
-        )
-    finally:
-        copy.engine.dispose()
-        replica.remove()
+    feed = copy.feed()
+    own_shop.sell(1)
+    until_replayed(own_shop.server, copy.server)
+    pages = [events(feed)[0]]
+    with own_shop.connect() as early:
+        own_shop.change(early, 2)
+        own_shop.sell(3)
+        until_replayed(own_shop.server, copy.server)
+        pages.append(events(feed)[0])
+        copy.server.execute("SELECT pg_wal_replay_pause()")
+    own_shop.sell(4)
+    _, ahead = events(own_shop.feed())
+    with pytest.raises(Problem, match="replica, which may lag"):
+        events(feed, ahead)
+    pages.append(events(feed)[0])
+    copy.server.execute("SELECT pg_wal_replay_resume()")
+    until_replayed(own_shop.server, copy.server)
+    assert [[1]] * 3 == pages
+    assert (4, []) == (len(events(feed)[0]), events(feed, ahead)[0])
 
 
-def test_reader_that_waits_at_a_replica_is_woken(own_shop: Shop) -> None:
+def test_reader_that_waits_at_a_replica_is_woken(own_shop: Shop, copy: Shop) -> None:
     """Nothing is notified there; a poll finds what has arrived."""
-    replica = postgresql.Replica(own_shop.server)
-    copy = Shop(replica, own_shop.database, create_engine(replica.url(own_shop.database)))
-    try:
-        with running_publisher({"orders": copy.feed()}) as base:
-            timer = threading.Timer(0.3, own_shop.sell, [1])
-            timer.start()
-            answer = requests.get(f"{base}/orders?n=1&cursor0=_first&wait=20", timeout=30)
-            timer.join()
-    finally:
-        copy.engine.dispose()
-        replica.remove()
+    with running_publisher({"orders": copy.feed()}) as base:
+        timer = threading.Timer(0.3, own_shop.sell, [1])
+        timer.start()
+        answer = requests.get(f"{base}/orders?n=1&cursor0=_first&wait=20", timeout=30)
+        timer.join()
     assert (200, 1) == (answer.status_code, answer.text.count('"data"'))
 
 
 @pytest.mark.slow
-def test_replica_is_followed_while_32_write(own_shop: Shop) -> None:
+def test_replica_is_followed_while_32_write(own_shop: Shop, copy: Shop) -> None:
     """Nothing is skipped or doubled on a standby either."""
-    replica = postgresql.Replica(own_shop.server)
-    copy = Shop(replica, own_shop.database, create_engine(replica.url(own_shop.database)))
-    written, follower = threading.Event(), Follower(copy.feed, 4, 100)
-    try:
-        with ThreadPoolExecutor(33) as pool:
-            reading = pool.submit(follower.run, written)
-            writing = [pool.submit(write, own_shop, number, busy) for number in range(32)]
-            try:
-                for each in writing:
-                    each.result()
-                until_replayed(own_shop, replica)
-            finally:
-                written.set()
-            reading.result()
-    finally:
-        copy.engine.dispose()
-        replica.remove()
+    follower = Follower(copy.feed, 4, 100)
+    writers = [partial(write, own_shop, number) for number in range(32)]
+    read_while([follower.run], writers, partial(until_replayed, own_shop.server, copy.server))
     assert ([key for key, _, _ in own_shop.rows("id")], []) == (follower.ids, follower.backwards)
 
 
-def until_replayed(shop: Shop, replica: postgresql.Server) -> None:
+def until_replayed(primary: postgresql.Server, replica: postgresql.Server) -> None:
     """All that was written until now; `pg_wal_replay_wait` is of later versions."""
-    ((now,),) = shop.execute("SELECT pg_logical_emit_message(true, 'tests', '')")
-    arrived = threading.Event()
-    for _ in range(1000):
-        ((there,),) = replica.execute(f"SELECT pg_last_wal_replay_lsn() >= '{now}'::pg_lsn")
-        if there:
-            return
-        arrived.wait(0.02)
-    raise AssertionError("the replica does not follow")
+    ((now,),) = primary.execute("SELECT pg_logical_emit_message(true, 'tests', '')")
+    arrived = f"SELECT pg_last_wal_replay_lsn() >= '{now}'::pg_lsn"
+    eventually(lambda: replica.execute(arrived) == [(True,)])
 
 
 @pytest.mark.kill
@@ -225,7 +199,7 @@ def test_database_that_is_killed_is_read_on(server: postgresql.Server, own_shop:
             for _ in range(3):
                 more_is_sold(own_shop)
                 server.kill()
-                until(lambda told=feed.told: feed.told > told)
+                eventually(lambda told=feed.told: feed.told > told)
                 server.start()
             more_is_sold(own_shop)
         finally:
@@ -256,11 +230,4 @@ class Persistent:
 
 def more_is_sold(shop: Shop) -> None:
     before = shop.count()
-    until(lambda: shop.count() > before + 50)
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end, pause = time.monotonic() + seconds, threading.Event()
-    while not condition():
-        assert time.monotonic() < end
-        pause.wait(0.02)
+    eventually(lambda: shop.count() > before + 50)

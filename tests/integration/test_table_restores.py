@@ -8,7 +8,6 @@ import json
 import shutil
 
 import pytest
-from sqlalchemy import create_engine
 
 from tests import postgresql
 from tests.fix_shop import Shop, opened_shop
@@ -39,7 +38,7 @@ def restored(shop: Shop, server: postgresql.Server) -> Shop:
     shop.server.run("pg_dump", "-Fc", "-f", dump, shop.database)
     name = server.create_database()
     server.run("pg_restore", "-d", name, dump)
-    return Shop(server, name, create_engine(server.url(name)))
+    return Shop(server, name)
 
 
 def spend(server: postgresql.Server, transactions: int) -> None:
@@ -159,18 +158,6 @@ def test_row_that_is_another_one_by_now_is_noticed(shop: Shop) -> None:
     assert [] == events(shop.feed(data=["id", "key", "version"]), cursor)[0]
     shop.execute("UPDATE outbox SET key = 9")
     assert "row 1 is another one now" in refusal(shop.feed(data=["id", "key"]), cursor)[2]
-
-
-def test_updated_row_becomes_the_last_event(shop: Shop) -> None:
-    """A table of what is, not of what happened: each change brings the row again, and readers whose
-    row has moved on go on.
-    """
-    for statement in shop.feed().ddl(updates=True):
-        shop.execute(statement)
-    shop.sell(1, 2, 3)
-    _, cursor = events(shop.feed())
-    shop.execute("UPDATE outbox SET version = 5 WHERE id IN (1, 3)")
-    assert ([1, 3], [2, 1, 3]) == (events(shop.feed(), cursor)[0], events(shop.feed())[0])
 
 
 def test_new_history_of_a_table_with_updates(shop: Shop) -> None:

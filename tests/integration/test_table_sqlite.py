@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import random
-import shutil
 import sqlite3
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
+from functools import partial
 
 import pytest
-from sqlalchemy import create_engine
 
+from tests.fix_table import SqliteDatabase, read
 from tests.integration.test_table_restores import events, refusal
-from tests.integration.test_table_writers import Follower
+from tests.integration.test_table_writers import Follower, read_while
 from zeh_spark.protocol import partitioning
 from zeh_spark.publisher import SqlTableFeed, create_app
 
 SCHEMA = """
-PRAGMA journal_mode = WAL;
 CREATE TABLE orders (key TEXT PRIMARY KEY, version INTEGER NOT NULL);
 CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT, version INTEGER);
 INSERT INTO orders VALUES ('1', 0), ('2', 0), ('3', 0), ('4', 0), ('5', 0);
@@ -29,23 +23,12 @@ INSERT INTO orders VALUES ('1', 0), ('2', 0), ('3', 0), ('4', 0), ('5', 0);
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "shop.db"
-
-
-@pytest.fixture
-def feed(file: Path) -> Iterator[SqlTableFeed]:
+def feed(sqlite_database: SqliteDatabase) -> SqlTableFeed:
     """With 4 partitions."""
-    with closing(sqlite3.connect(file)) as connection:
-        connection.executescript(SCHEMA)
-    engine = create_engine(f"sqlite:///{file}")
-    feed = SqlTableFeed(
-        engine, table="outbox", data=["id", "key", "version"], partition_by="key", partitions=4
-    )
-    with closing(sqlite3.connect(file)) as connection:
-        connection.executescript("\n".join(feed.ddl()))
-    yield feed
-    engine.dispose()
+    sqlite_database.run([SCHEMA])
+    feed = sqlite_database.feed(data=["id", "key", "version"], partition_by="key", partitions=4)
+    sqlite_database.run(feed.ddl())
+    return feed
 
 
 def sell(connection: sqlite3.Connection, key: str) -> None:
@@ -55,8 +38,8 @@ def sell(connection: sqlite3.Connection, key: str) -> None:
     connection.execute("INSERT INTO outbox (key, version) VALUES (?, ?)", row)
 
 
-def connected(file: Path) -> sqlite3.Connection:
-    return sqlite3.connect(file, timeout=60, isolation_level=None)
+def connected(database: SqliteDatabase) -> sqlite3.Connection:
+    return sqlite3.connect(database.file, timeout=60, isolation_level=None)
 
 
 def test_feeds_whose_addresses_collide_are_refused(feed: SqlTableFeed) -> None:
@@ -68,13 +51,13 @@ def test_feeds_whose_addresses_collide_are_refused(feed: SqlTableFeed) -> None:
 
 
 def test_every_row_comes_once_and_each_order_in_order_while_many_write(
-    file: Path, feed: SqlTableFeed
+    sqlite_database: SqliteDatabase, feed: SqlTableFeed
 ) -> None:
     """Writers wait for each other in SQLite, so ids are enough."""
 
     def write(number: int) -> None:
         choice = random.Random(number)
-        with closing(connected(file)) as connection:
+        with closing(connected(sqlite_database)) as connection:
             for _ in range(20):
                 connection.execute("BEGIN IMMEDIATE")
                 for key in choice.sample("12345", choice.randint(1, 3)):
@@ -82,71 +65,53 @@ def test_every_row_comes_once_and_each_order_in_order_while_many_write(
                 connection.execute("ROLLBACK" if choice.random() < 0.2 else "COMMIT")
 
     followers = [Follower(lambda: feed, n, hint) for n, hint in ((4, 100), (1, 3), (2, 10))]
-    written = threading.Event()
-    with ThreadPoolExecutor(8) as pool:
-        reading = [pool.submit(each.run, written) for each in followers]
-        writing = [pool.submit(write, number) for number in range(5)]
-        try:
-            for each in writing:
-                each.result()
-        finally:
-            written.set()
-        for each in reading:
-            each.result()
-    with closing(connected(file)) as connection:
+    read_while([each.run for each in followers], [partial(write, number) for number in range(5)])
+    with closing(connected(sqlite_database)) as connection:
         ids = [key for (key,) in connection.execute("SELECT id FROM outbox ORDER BY id")]
     assert ids
     assert [(ids, [])] * 3 == [(each.ids, each.backwards) for each in followers]
 
 
-def test_partitions_are_those_of_every_writer(file: Path, feed: SqlTableFeed) -> None:
+def test_partitions_are_those_of_every_writer(
+    sqlite_database: SqliteDatabase, feed: SqlTableFeed
+) -> None:
     """A key is in the partition in which the sink and `load --key` would put it."""
-    with closing(connected(file)) as connection:
+    with closing(connected(sqlite_database)) as connection:
         for key in "12345":
             sell(connection, key)
     found = {
-        json.loads(line)["data"]["key"]: block.partition
-        for block in feed.page(dict.fromkeys(range(4), "_first"), 4, None)
-        for line in block.lines.splitlines()
+        event["data"]["key"]: partition
+        for partition in range(4)
+        for event in read(feed, {partition: "_first"}, 4).events
     }
     assert {key: partitioning.partition_of(key, 4) for key in "12345"} == found
 
 
-def test_reader_of_what_a_restore_undid_is_told(file: Path, feed: SqlTableFeed) -> None:
+def test_reader_of_what_a_restore_undid_is_told(
+    sqlite_database: SqliteDatabase, feed: SqlTableFeed
+) -> None:
     """An older copy was put in the place of the file, and other rows got the same ids."""
-    with closing(connected(file)) as connection:
+    with closing(connected(sqlite_database)) as connection:
         sell(connection, "1")
         _, early = events(feed)
-        copy = file.with_name("copy.db")
-        connection.execute("VACUUM INTO ?", [str(copy)])
+        copy = sqlite_database.copied()
         sell(connection, "2")
         _, late = events(feed)
     feed.engine.dispose()
-    for each in file.parent.glob("shop.db-*"):
-        each.unlink()
-    shutil.move(copy, file)
+    sqlite_database.put_back(copy)
     behind = refusal(feed, late)
-    with closing(connected(file)) as connection:
+    with closing(connected(sqlite_database)) as connection:
         sell(connection, "3")
     again = refusal(feed, late)
     assert ("cursor-of-another-history", "cursor-of-another-history") == (behind[0], again[0])
     assert [2] == events(feed, early)[0]
 
 
-def test_new_history_refuses_older_cursors(file: Path, feed: SqlTableFeed) -> None:
-    """When I want all readers to begin anew."""
-    with closing(connected(file)) as connection:
-        sell(connection, "1")
-    _, cursor = events(feed)
-    feed.new_history()
-    assert ("cursor-of-another-history", [1]) == (refusal(feed, cursor)[0], events(feed)[0])
-
-
 def test_a_page_looks_at_each_row_once_whatever_is_asked(
-    file: Path, feed: SqlTableFeed, monkeypatch: pytest.MonkeyPatch
+    sqlite_database: SqliteDatabase, feed: SqlTableFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request for a thousand partitions costs no more than one for all four."""
-    with closing(connected(file)) as connection:
+    with closing(connected(sqlite_database)) as connection:
         connection.executemany(
             "INSERT INTO outbox (key, version) VALUES (?, 1)", [(str(each),) for each in range(500)]
         )
@@ -165,11 +130,11 @@ def test_a_page_looks_at_each_row_once_whatever_is_asked(
 
 @pytest.mark.parametrize("seed", range(10))
 def test_partitions_read_together_are_those_read_alone(
-    file: Path, feed: SqlTableFeed, seed: int
+    sqlite_database: SqliteDatabase, feed: SqlTableFeed, seed: int
 ) -> None:
     """Wherever each partition stands, and whichever are asked for together."""
     chance = random.Random(seed)
-    with closing(connected(file)) as connection:
+    with closing(connected(sqlite_database)) as connection:
         connection.executemany(
             "INSERT INTO outbox (key, version) VALUES (?, 1)",
             [(chance.choice("abcdefgh"),) for _ in range(60)],

@@ -6,16 +6,17 @@ import json
 import random
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 
 from tests.fix_shop import KEYS, Shop
-from zeh_spark.publisher import SqlTableFeed
+from tests.fix_table import read
 
 WRITERS, TRANSACTIONS = 32, 25
 
@@ -67,10 +68,10 @@ class Follower:
         return found
 
 
-def write(
-    shop: Shop, number: int, pause: Callable[[psycopg.Connection[Any], float], object]
-) -> None:
-    """Transactions of random lengths over random orders, with savepoints and rollbacks."""
+def write(shop: Shop, number: int) -> None:
+    """Transactions of random lengths over random orders, with savepoints and rollbacks; between
+    changes the service computes something.
+    """
     choice = random.Random(number)
     with shop.connect() as connection:
         for _ in range(TRANSACTIONS):
@@ -79,27 +80,42 @@ def write(
                     shop.change(connection, key)
                     if choice.random() < 0.2:
                         raise psycopg.Rollback
-                pause(connection, choice.random() * (0.2 if choice.random() < 0.05 else 0.01))
+                seconds = choice.random() * (0.2 if choice.random() < 0.05 else 0.01)
+                connection.execute("SELECT pg_sleep(%s)", [seconds])
             (connection.rollback if choice.random() < 0.1 else connection.commit)()
 
 
-def busy(connection: psycopg.Connection[Any], seconds: float) -> None:
-    """The service computes something."""
-    connection.execute("SELECT pg_sleep(%s)", [seconds])
-
-
-def follow_by_id(shop: Shop, written: threading.Event) -> list[int]:
+def follow_by_id(shop: Shop, got: list[int], written: threading.Event) -> None:
     """What a reader gets that goes by the id alone."""
-    got: list[int] = [0]
     with shop.connect(autocommit=True) as connection:
         while True:
             done = written.is_set()
+            last = got[-1] if got else 0
             found = connection.execute(
-                "SELECT id FROM outbox WHERE id > %s ORDER BY id LIMIT 100", [got[-1]]
+                "SELECT id FROM outbox WHERE id > %s ORDER BY id LIMIT 100", [last]
             ).fetchall()
             got += [key for (key,) in found]
             if done and not found:
-                return got[1:]
+                return
+
+
+def read_while(
+    readers: Sequence[Callable[[threading.Event], None]],
+    writers: Sequence[Callable[[], None]],
+    arrived: Callable[[], None] = lambda: None,
+) -> None:
+    """Let readers read until writers have written all, and it has arrived where they read."""
+    written = threading.Event()
+    with ThreadPoolExecutor(len(readers) + len(writers)) as pool:
+        reading = [pool.submit(each, written) for each in readers]
+        try:
+            for each in [pool.submit(writer) for writer in writers]:
+                each.result()
+            arrived()
+        finally:
+            written.set()
+        for each in reading:
+            each.result()
 
 
 @pytest.mark.slow
@@ -111,22 +127,14 @@ def test_every_row_comes_once_and_each_order_in_order_while_32_write(shop: Shop)
     followers = [
         Follower(shop.feed, n, hint) for n, hint in ((4, 1000), (4, 1), (1, 7), (2, 50), (8, 20))
     ]
-    written = threading.Event()
-    with ThreadPoolExecutor(WRITERS + 8) as pool:
-        reading = [pool.submit(each.run, written) for each in followers]
-        by_id = pool.submit(follow_by_id, shop, written)
-        writing = [pool.submit(write, shop, number, busy) for number in range(WRITERS)]
-        try:
-            for each in writing:
-                each.result()
-        finally:
-            written.set()
-        for each in reading:
-            each.result()
-        missed = {key for key, _, _ in shop.rows("id")} - set(by_id.result())
+    by_id: list[int] = []
+    read_while(
+        [*(each.run for each in followers), partial(follow_by_id, shop, by_id)],
+        [partial(write, shop, number) for number in range(WRITERS)],
+    )
     expected = [key for key, _, _ in shop.rows("id")]
-    assert [expected] * len(followers) == [each.ids for each in followers]
-    assert [[]] * len(followers) == [each.backwards for each in followers]
+    assert [(expected, [])] * 5 == [(each.ids, each.backwards) for each in followers]
+    missed = {*expected} - {*by_id}
     assert missed, "the control is worth nothing: no transaction overtook another one"
     control = Follower(shop.feed, 1, 0)
     control.got[0] = [
@@ -136,34 +144,21 @@ def test_every_row_comes_once_and_each_order_in_order_while_32_write(shop: Shop)
     assert control.backwards, "the control is worth nothing: no transaction waited for another one"
 
 
-def test_order_does_not_change(shop: Shop) -> None:
-    """A batch that is read again is the same, byte for byte, also if late commits came between."""
+def test_rows_of_an_open_transaction_come_when_it_commits(shop: Shop) -> None:
+    """A late commit is late, not lost; what was written after it began waits for it. A batch that
+    is read again is the same, byte for byte, also if late commits came between.
+    """
+    feed = shop.feed()
     with shop.connect() as early, shop.connect() as late:
         shop.change(early, 1)
         shop.change(late, 2)
         late.commit()
-        before = _bodies(shop.feed())
+        waiting = read(feed, n=1)
         shop.change(early, 3)
         early.commit()
-        after = _bodies(shop.feed())
+        found = read(feed, n=1)
     with shop.connect() as other:
         shop.change(other, 4)
-    assert [b"", 3] == [before, after.count(b"\n")]
-    assert _bodies(shop.feed()).startswith(after)
-
-
-def _bodies(feed: SqlTableFeed) -> bytes:
-    return b"".join(block.lines for block in feed.page({0: "_first"}, 1, None))
-
-
-def test_rows_of_an_open_transaction_come_when_it_commits(shop: Shop) -> None:
-    """A late commit is late, not lost; what was written after it began waits for it."""
-    feed = shop.feed()
-    with shop.connect() as early:
-        shop.change(early, 1)
-        with shop.connect() as late:
-            shop.change(late, 2)
-        (block,) = feed.page({0: "_first"}, 1, None)
-        waiting = block.lines
-    found = [json.loads(line)["data"]["key"] for line in _bodies(feed).splitlines()]
-    assert (b"", [1, 2]) == (waiting, sorted(found))
+    again = read(shop.feed(), n=1)
+    assert ([], [1, 2, 3]) == (waiting.lines, sorted(each["key"] for each in found.data))
+    assert (found.lines, [4]) == (again.lines[:3], [each["key"] for each in again.data[3:]])
