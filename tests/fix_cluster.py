@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
-<<<<<<< HEAD
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
-=======
-from collections.abc import Callable, Iterator
 from contextlib import closing
->>>>>>> b89bbfb (Make one harness of the two that kill drivers in tests)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +16,8 @@ import pytest
 
 from tests import class_archive, standalone
 from tests.fix_publisher import store_url
-<<<<<<< HEAD
 from tests.fix_sink import Inbox, Target, Watched, lost, new_store
-from tests.fix_spark import ENVIRONMENT
-=======
-from tests.fix_sink import Inbox, Target, Watched, new_store
 from tests.fix_spark import kill_program, start_program
->>>>>>> b89bbfb (Make one harness of the two that kill drivers in tests)
 from tests.patience import PATIENCE
 from tests.ports import free_port
 

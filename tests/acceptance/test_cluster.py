@@ -13,13 +13,8 @@ from tests.fix_killed import into_files, run_to_the_end, run_until_killed
 from tests.fix_lake import why_absent
 from tests.fix_raw_server import NO_IDENTITY, ok
 from tests.fix_relay import TYPE, parts_of, without_last_chunk
-<<<<<<< HEAD
 from tests.fix_sink import CALLS, UPLOADING
-from tests.fix_spark import Queries, Table, check_killed, run_program
-=======
-from tests.fix_sink import CALLS, UPLOADING, lost
 from tests.fix_spark import Table, run_program
->>>>>>> b89bbfb (Make one harness of the two that kill drivers in tests)
 from tests.standalone import why_not_apart
 from zeh_spark.protocol import direct_reads, wire
 from zeh_spark.publisher import open_store

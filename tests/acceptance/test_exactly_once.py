@@ -16,11 +16,7 @@ import pytest
 from tests import fix_reference
 from tests.fix_killed import into_files, run_to_the_end, run_until_killed
 from tests.fix_object_stores import used
-<<<<<<< HEAD
-from tests.fix_spark import Queries, in_batches
-=======
-from tests.fix_spark import Table
->>>>>>> b89bbfb (Make one harness of the two that kill drivers in tests)
+from tests.fix_spark import Table, in_batches
 from tests.fix_stream import Feed, Log
 from tests.programs.several_queries import PLACES
 from zeh_spark.publisher import open_store
