@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,20 +48,9 @@ def store(site: PostgresqlSite) -> SqlStore:
 
 def in_threads(count: int, work: Callable[[int], object]) -> list[BaseException]:
     """What they raised."""
-    raised: list[BaseException] = []
-
-    def run(number: int) -> None:
-        try:
-            work(number)
-        except BaseException as exc:  # noqa: BLE001 - handed to the test
-            raised.append(exc)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    return raised
+    with ThreadPoolExecutor(count) as threads:
+        running = [threads.submit(work, number) for number in range(count)]
+    return [raised for each in running if (raised := each.exception())]
 
 
 @contextmanager
@@ -77,16 +67,16 @@ def stopped_at(step: str, work: Callable[[], object]) -> Iterator[None]:
         assert free.wait(20)
         real(*given)
 
-    thread = threading.Thread(target=work)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, step, held)
-        thread.start()
-        assert begun.wait(20)
-    try:
-        yield
-    finally:
-        free.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as thread:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, step, held)
+            working = thread.submit(work)
+            assert begun.wait(20)
+        try:
+            yield
+        finally:
+            free.set()
+    working.result()
 
 
 def commit_under_way(store: SqlStore, by: Call, sent: Upload) -> AbstractContextManager[None]:

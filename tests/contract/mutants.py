@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ from zeh_spark.store.batches import Call, CommitFacts, Declared, Found, StoredRe
 REAL = commit_decision.decide
 Scenario = Callable[[World], None]
 Mutant = Callable[..., commit_decision.Decision]
+Uploads = dict[tuple[int, int], Found] | None
 
 
 # Mutants of the decision: each alters what it is given so that one check always passes
@@ -65,21 +67,10 @@ def _never_expired(known: CommitFacts, call: Call, *given: Any) -> commit_decisi
 def _receipt(call: Call, declared: Declared | None) -> StoredReceipt:
     content = declared.content if declared else Content()
     return StoredReceipt(
-        number=1,
-        producer="p",
-        incarnation=call.incarnation,
-        batch=call.batch or 0,
-        run="r0",
-        level=1,
-        events=content.events,
-        digest=content.digest,
-        digest_version=1,
-        partition_count=2,
-        ranges=(),
-        positions=None,
-        time=0,
-        previous="",
-    )
+        number=1, producer="p", incarnation=call.incarnation, batch=call.batch or 0, run="r0",
+        level=1, events=content.events, digest=content.digest, digest_version=1,
+        partition_count=2, ranges=(), positions=None, time=0, previous="",
+    )  # fmt: skip
 
 
 def any_layout(known: CommitFacts, call: Call, *given: Any) -> commit_decision.Decision:
@@ -87,10 +78,7 @@ def any_layout(known: CommitFacts, call: Call, *given: Any) -> commit_decision.D
 
 
 def without_content_check(
-    known: CommitFacts,
-    call: Call,
-    declared: Declared | None = None,
-    found: dict[tuple[int, int], Found] | None = None,
+    known: CommitFacts, call: Call, declared: Declared | None = None, found: Uploads = None
 ) -> commit_decision.Decision:
     """Without 9."""
     if declared and found is not None:
@@ -100,28 +88,20 @@ def without_content_check(
 
 
 def any_uploads(
-    known: CommitFacts,
-    call: Call,
-    declared: Declared | None = None,
-    found: dict[tuple[int, int], Found] | None = None,
+    known: CommitFacts, call: Call, declared: Declared | None = None, found: Uploads = None
 ) -> commit_decision.Decision:
     """Without 8."""
     return REAL(known, call, _as_found(declared, found), found)
 
 
 def _anything(
-    known: CommitFacts,
-    call: Call,
-    declared: Declared | None = None,
-    found: dict[tuple[int, int], Found] | None = None,
+    known: CommitFacts, call: Call, declared: Declared | None = None, found: Uploads = None
 ) -> commit_decision.Decision:
     """Without 8 and 9."""
     return without_content_check(known, call, _as_found(declared, found), found)
 
 
-def _as_found(
-    declared: Declared | None, found: dict[tuple[int, int], Found] | None
-) -> Declared | None:
+def _as_found(declared: Declared | None, found: Uploads) -> Declared | None:
     if not declared or found is None:
         return declared
     named = [(each, found.get((each.task, each.attempt), Found())) for each in declared.attempts]
@@ -236,47 +216,25 @@ class Check:
     anomaly: str
 
 
+_replacing = functools.partial(_allowing, "replace_incarnation", _replacement)
+_keeping = functools.partial(_allowing, "keep_first", _keep)
+_over_a_gap = functools.partial(_allowing, "accept_gap", _gap)
+CHANGED, CONFLICT = "incarnation-changed", "batch-conflict"
+
 CHECKS = [
     Check("1 deleted", _not_deleted, _delete_and_go_on, "producer-deleted", "resurrected"),
-    Check(
-        "2 incarnation",
-        _allowing("replace_incarnation", _replacement),
-        _lose_the_checkpoint,
-        "incarnation-changed",
-        "intruder",
-    ),
-    Check(
-        "2 both sides of replaceIncarnation",
-        _allowing("replace_incarnation", _replacement, if_set=True),
-        _lose_two_checkpoints,
-        "incarnation-changed",
-        "intruder",
-    ),
+    Check("2 incarnation", _replacing(), _lose_the_checkpoint, CHANGED, "intruder"),
+    Check("2 both sides of replaceIncarnation", _replacing(if_set=True), _lose_two_checkpoints,
+          CHANGED, "intruder"),
     Check("3 fence", _unfenced, _run_two_drivers, "fenced", "zombie"),
     Check("4a expired", _never_expired, _roll_back_too_far, "batch-expired", "diverged"),
-    Check(
-        "4f conflict",
-        _allowing("keep_first", _keep),
-        _replay_with_other_rows,
-        "batch-conflict",
-        "diverged",
-    ),
-    Check(
-        "4e both sides of keepFirst",
-        _allowing("keep_first", _keep, if_set=True),
-        _replay_twice_with_other_rows,
-        "batch-conflict",
-        "diverged",
-    ),
-    Check("5 gap", _allowing("accept_gap", _gap), _restore, "batch-gap", "lost"),
-    Check("5 first batch", _allowing("accept_gap", _gap), _restore_to_nothing, "batch-gap", "lost"),
-    Check(
-        "5 both sides of acceptGap",
-        _allowing("accept_gap", _gap, if_set=True),
-        _restore_twice,
-        "batch-gap",
-        "lost",
-    ),
+    Check("4f conflict", _keeping(), _replay_with_other_rows, CONFLICT, "diverged"),
+    Check("4e both sides of keepFirst", _keeping(if_set=True), _replay_twice_with_other_rows,
+          CONFLICT, "diverged"),
+    Check("5 gap", _over_a_gap(), _restore, "batch-gap", "lost"),
+    Check("5 first batch", _over_a_gap(), _restore_to_nothing, "batch-gap", "lost"),
+    Check("5 both sides of acceptGap", _over_a_gap(if_set=True), _restore_twice, "batch-gap",
+          "lost"),
     Check("8 and 9 whole", _anything, lose_an_upload, "upload-missing", "torn"),
     Check("9 content", without_content_check, _change_a_body, "content-mismatch", "torn"),
-]
+]  # fmt: skip

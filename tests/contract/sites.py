@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import shutil
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -21,21 +22,15 @@ from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.store.interface import Clock, now_ms
 
 
-class SqliteSite:
-    """A file. A crash goes on with a copy of it and of its log, as they stand."""
+class OurSite:
+    """What the sites have in common: stores that are opened by a URL."""
 
-    slowness = 4
+    url: str
 
     def __init__(self, directory: Path, clock: Clock = now_ms, receipts: int = RECEIPTS) -> None:
         self.clock, self.receipts = clock, receipts
         self._directory = directory
-        self._numbers = count()
-        self.file = directory / "feeds.db"
         self._stores: list[Store] = []
-
-    @property
-    def url(self) -> str:
-        return f"sqlite:///{self.file}"
 
     def open(self) -> Store:
         self._stores.append(open_store(self.url, clock=self.clock, receipts=self.receipts))
@@ -43,6 +38,34 @@ class SqliteSite:
 
     def opener(self) -> Callable[[], Store]:
         return partial(open_store, self.url, receipts=self.receipts)
+
+    def settle(self) -> None:
+        for store in self._stores:
+            assert isinstance(store, SqlStore)
+            while store._write(store._tidy):
+                pass
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+        self._stores.clear()
+
+
+class SqliteSite(OurSite):
+    """A file. A crash goes on with a copy of it and of its log, as they stand."""
+
+    slowness = 4
+    schema = ""
+    columns = "SELECT name FROM pragma_table_info('feeds')"
+
+    def __init__(self, directory: Path, *given: Any) -> None:
+        super().__init__(directory, *given)
+        self._numbers = count()
+        self.file = directory / "feeds.db"
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.file}"
 
     def crash(self) -> None:
         file = self._another()
@@ -54,9 +77,7 @@ class SqliteSite:
 
     def copy(self) -> Any:
         file = self._another()
-        with sqlite3.connect(self.file) as source:
-            source.execute("VACUUM INTO ?", (str(file),))
-        source.close()
+        self.execute(f"VACUUM INTO '{file}'")
         return file
 
     def restore(self, backup: Any) -> None:
@@ -64,29 +85,35 @@ class SqliteSite:
         self.file = self._another()
         shutil.copyfile(backup, self.file)
 
-    def settle(self) -> None:
-        _settle(self._stores)
+    def execute(self, statement: str) -> list[Any]:
+        with closing(sqlite3.connect(self.file, isolation_level=None)) as other:
+            return other.execute(statement).fetchall()
 
-    def close(self) -> None:
-        for store in self._stores:
-            store.close()
-        self._stores.clear()
+    def version(self) -> int:
+        return self.execute("PRAGMA user_version")[0][0]
+
+    def set_version(self, version: int) -> None:
+        self.execute(f"PRAGMA user_version = {version}")
 
     def _another(self) -> Path:
         return self._directory / f"feeds{next(self._numbers)}.db"
 
 
-class PostgresqlSite:
+class PostgresqlSite(OurSite):
     """A database. A crash ends the connections to it, as the system does for a dead process."""
 
     slowness = 10
+    schema = "zeroeventhub."
+    columns = (
+        "SELECT column_name FROM information_schema.columns"
+        " WHERE table_schema = 'zeroeventhub' AND table_name = 'feeds'"
+    )
 
-    def __init__(self, directory: Path, clock: Clock = now_ms, receipts: int = RECEIPTS) -> None:
+    def __init__(self, directory: Path, *given: Any) -> None:
+        super().__init__(directory, *given)
         postgresql.needed()
-        self.clock, self.receipts = clock, receipts
         self._server = postgresql.shared()
         self._databases = [self._server.create_database(self.template())]
-        self._stores: list[Store] = []
 
     @staticmethod
     @functools.cache
@@ -98,53 +125,47 @@ class PostgresqlSite:
         return name
 
     @property
+    def database(self) -> str:
+        return self._databases[-1]
+
+    @property
     def url(self) -> str:
-        return self._server.url(self._databases[-1])
-
-    def open(self) -> Store:
-        self._stores.append(open_store(self.url, clock=self.clock, receipts=self.receipts))
-        return self._stores[-1]
-
-    def opener(self) -> Callable[[], Store]:
-        return partial(open_store, self.url, receipts=self.receipts)
+        return self._server.url(self.database)
 
     def crash(self) -> None:
-        self._server.disconnect(self._databases[-1])
-        self._close_stores()
+        self.disconnect()
+        super().close()
 
     def copy(self) -> Any:
-        return self._server.copy_database(self._databases[-1])
+        return self._server.copy_database(self.database)
 
     def restore(self, backup: Any) -> None:
-        self._close_stores()
+        super().close()
         self._databases += [backup, self._server.create_database(backup)]
 
-    def settle(self) -> None:
-        _settle(self._stores)
+    def disconnect(self) -> None:
+        self._server.disconnect(self.database)
+
+    def execute(self, statement: str) -> list[Any]:
+        return self._server.execute(statement, self.database)
+
+    def version(self) -> int:
+        return self.execute("SELECT version FROM zeroeventhub.store")[0][0]
+
+    def set_version(self, version: int) -> None:
+        self.execute(f"UPDATE zeroeventhub.store SET version = {version}")
 
     def somebody_waits_for_a_lock(self) -> bool:
-        found = self._server.execute(
+        found = self.execute(
             "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
-            f"AND datname = '{self._databases[-1]}'"
+            "AND datname = current_database()"
         )
         return len(found) > 0
 
     def close(self) -> None:
-        self._close_stores()
+        super().close()
         for each in {*self._databases}:
             self._server.drop_database(each)
-
-    def _close_stores(self) -> None:
-        for store in self._stores:
-            store.close()
-        self._stores.clear()
-
-
-def _settle(stores: Sequence[Store]) -> None:
-    for store in stores:
-        assert isinstance(store, SqlStore)
-        while store._write(store._tidy):
-            pass
 
 
 SITES: dict[str, type[SqliteSite | PostgresqlSite]] = {

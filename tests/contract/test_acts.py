@@ -56,7 +56,7 @@ def _told(store: SqlStore, statement: str) -> None:
     store._write(work)
 
 
-def test_each_kind_of_act_is_tried_here() -> None:
+def test_each_kind_of_act_is_tried_here():
     """A new kind of act is held against a failure between change and record, too.
 
     `migrate` and `restore` are tested where they are: an upgrade is one transaction as a whole, and
@@ -66,9 +66,7 @@ def test_each_kind_of_act_is_tried_here() -> None:
 
 
 @pytest.mark.parametrize("action", CHANGES)
-def test_change_whose_act_cannot_be_kept_is_undone(
-    site: SqliteSite | PostgresqlSite, action: str
-) -> None:
+def test_change_whose_act_cannot_be_kept_is_undone(site, action):
     """A change is undone if its act cannot be written. The next try succeeds."""
     store = site.open()
     assert isinstance(store, SqlStore)
@@ -88,9 +86,7 @@ def test_change_whose_act_cannot_be_kept_is_undone(
     assert before != after
 
 
-def test_killed_programs_leave_acts_for_all_that_they_did_and_no_others(
-    site: SqliteSite | PostgresqlSite,
-) -> None:
+def test_killed_programs_leave_acts_for_all_that_they_did_and_no_others(site):
     """`kill -9` in the middle: what is changed and what the log says are the same."""
     rounds, done = 6, 0
     site.open().close()

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import shutil
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from tests.frozen import EVENTS, add, events, trusted, unpacked
-from tests.postgresql import Server
 from zeh_spark.publisher import Store, migrate_store, open_store
 from zeh_spark.store.cursor_sets import CursorSet
 from zeh_spark.store.interface import Retention
 from zeh_spark.testing import running_publisher
 
 
-def test_a_sqlite_store_of_a_release_goes_on(tmp_path: Path) -> None:
+def test_a_sqlite_store_of_a_release_goes_on(tmp_path):
     """An upgrade, if one is needed, keeps all of it."""
     url = f"sqlite:///{unpacked(tmp_path)}/feeds.db"
     migrate_store(url)
@@ -25,7 +23,7 @@ def test_a_sqlite_store_of_a_release_goes_on(tmp_path: Path) -> None:
         assert EVENTS == _events(store, "copies")
 
 
-def test_a_postgresql_store_of_a_release_goes_on(postgresql_server: Server, tmp_path: Path) -> None:
+def test_a_postgresql_store_of_a_release_goes_on(postgresql_server, tmp_path):
     """An upgrade, if one is needed, keeps all of it."""
     database = postgresql_server.create_database()
     url = postgresql_server.url(database)
@@ -54,5 +52,5 @@ def _events(store: Store, feed: str) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("member", ["feeds.db", "feeds.sql", "driver", "delta", "table", "spark"])
-def test_the_archive_is_whole(tmp_path: Path, member: str) -> None:
+def test_the_archive_is_whole(tmp_path, member):
     assert (unpacked(tmp_path) / member).exists()

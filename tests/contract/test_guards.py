@@ -6,19 +6,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from sqlalchemy import delete
 
+from tests.contract.databases import commit_under_way
 from tests.contract.mutants import without_content_check
 from tests.contract.sites import PostgresqlSite
 from tests.store_contract.drivers import Execution, TaskLayout
-from tests.store_contract.site import Site
-from tests.store_contract.world import World
+from tests.store_contract.world import World, publish_batch
 from tests.store_contract.writers import (
     FEED,
     call,
@@ -50,9 +51,7 @@ def names(world: World) -> list[str]:
     return list(dict.fromkeys(each.split(":")[0] for each in world.anomalies()))
 
 
-def test_name_of_an_upload_that_is_taken_would_mix_attempts(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_name_of_an_upload_that_is_taken_would_mix_attempts(world, monkeypatch):
     """Without upload-conflict an attempt is told that its rows are there when others' are."""
     _reuse_a_name(world)
     assert (["upload-conflict"], []) == (world.refusals, world.anomalies())
@@ -85,9 +84,7 @@ def _reuse_a_name(world: World) -> None:
         world.commit(reused)
 
 
-def test_numbers_that_did_not_go_on_would_leave_gaps(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_that_did_not_go_on_would_leave_gaps(world, monkeypatch):
     """The next number of each partition is kept with the producer (EH-04)."""
     world.run_batch(TaskLayout())
     assert [] == world.anomalies()
@@ -100,9 +97,7 @@ def test_numbers_that_did_not_go_on_would_leave_gaps(
     assert ["sequence gap"] == names(world)
 
 
-def test_release_that_undid_a_commit_would_lose_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_release_that_undid_a_commit_would_lose_it(world, monkeypatch):
     """Spark aborts batches whose commit was done but not heard of (F6; D6 of sinks_sim.py)."""
     release = sql_uploads.release
 
@@ -119,9 +114,7 @@ def test_release_that_undid_a_commit_would_lose_it(
         assert anomaly == names(world)[:1]
 
 
-def test_uploads_verified_before_they_are_moved_would_be_torn(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uploads_verified_before_they_are_moved_would_be_torn(world, monkeypatch):
     """Another process's clean-up may come between (A6)."""
     move = sql_commits._move
 
@@ -153,12 +146,11 @@ class Killed(Exception):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_commit_in_two_transactions_would_double(
-    world: World, monkeypatch: pytest.MonkeyPatch, whole: bool
-) -> None:
+def test_commit_in_two_transactions_would_double(world, monkeypatch, whole):
     """Events and receipt become visible together, or a crash between doubles them (F14, DL-01)."""
     execution = world.execute(TaskLayout())
     assert execution
+    real = sql_commits.commit
 
     def killed(*_: Any) -> None:
         raise Killed
@@ -168,16 +160,12 @@ def test_commit_in_two_transactions_would_double(
             real(connection, *given)
         return [(None, True, None)]
 
-    real, write = sql_commits.commit, sql_commits.write_receipts
-    monkeypatch.setattr(sql_commits, "write_receipts", killed)
-    if whole:
-        with pytest.raises(Killed):
+    with monkeypatch.context() as patch:
+        patch.setattr(sql_commits, "write_receipts", killed)
+        if not whole:
+            patch.setattr(sql_commits, "commit", first_half)
+        with pytest.raises(Killed) if whole else nullcontext():
             world.store.commit(FEED, execution.call, execution.declared)
-    else:
-        monkeypatch.setattr(sql_commits, "commit", first_half)
-        world.store.commit(FEED, execution.call, execution.declared)
-    monkeypatch.setattr(sql_commits, "commit", real)
-    monkeypatch.setattr(sql_commits, "write_receipts", write)
     world.crash_publisher()
     world.restart()
     world.run_batch(TaskLayout())
@@ -185,9 +173,7 @@ def test_commit_in_two_transactions_would_double(
     assert bool(world.anomalies()) == (not whole)
 
 
-def test_cursors_without_a_history_would_skip_in_silence(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cursors_without_a_history_would_skip_in_silence(world, monkeypatch):
     """A restored feed that has grown past a reader's cursor goes on with other events (A5)."""
     world.run_batch(TaskLayout(length=2))
     backup, head = world.copy_store(), world.store.feed(FEED).head
@@ -209,9 +195,7 @@ def test_cursors_without_a_history_would_skip_in_silence(
 
 
 @pytest.mark.parametrize("upload_again", [True, False])
-def test_commit_between_two_reads_is_no_other_driver(
-    site: Site, monkeypatch: pytest.MonkeyPatch, upload_again: bool
-) -> None:
+def test_commit_between_two_reads_is_no_other_driver(site, monkeypatch, upload_again):
     """A late task hears that its own batch is there, not that another driver runs (EH-12)."""
     store, other = site.open(), site.open()
     store.create(FEED, 2)
@@ -238,16 +222,13 @@ def test_commit_between_two_reads_is_no_other_driver(
 
 
 @pytest.mark.postgresql
-def test_commits_without_the_feeds_lock_would_be_forgotten(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_commits_without_the_feeds_lock_would_be_forgotten(monkeypatch, tmp_path):
     """Two commit at once: an empty batch that knows an older head would put it back (A7)."""
     heads = {}
     for lock in (sql_producers.Lock.CHANGE, None):
-        site = PostgresqlSite(tmp_path)
-        site.open().create(FEED, 2)
-        heads[lock] = _commit_at_once(site, monkeypatch, lock)
-        site.close()
+        with closing(PostgresqlSite(tmp_path)) as site:
+            site.open().create(FEED, 2)
+            heads[lock] = _commit_at_once(site, monkeypatch, lock)
     assert {sql_producers.Lock.CHANGE: 1, None: 0} == heads
 
 
@@ -257,31 +238,17 @@ def _commit_at_once(site: PostgresqlSite, monkeypatch: pytest.MonkeyPatch, lock:
     """
     one, other = site.open(), site.open()
     one.stage(FEED, call(0), sent := upload(chunk(0, b"1")))
-    begun, free = threading.Event(), threading.Event()
-    real, find = sql_commits.write_receipts, sql_commits.find_feed
-
-    def held(*given: Any) -> None:
-        if threading.current_thread() is first:
-            begun.set()
-            assert free.wait(20)
-        real(*given)
+    find = sql_commits.find_feed
 
     def found(connection: Any, name: str, _: Any = None) -> Any:
         return find(connection, name, lock)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sql_commits, "write_receipts", held)
         patch.setattr(sql_commits, "find_feed", found)
-        first = threading.Thread(target=one.commit, args=(FEED, call(0), declared(sent)))
-        empty = call(0, producer="q")
-        second = threading.Thread(target=other.commit, args=(FEED, empty, declared()))
-        first.start()
-        assert begun.wait(20)
-        second.start()
-        until(site.somebody_waits_for_a_lock)
-        free.set()
-        first.join()
-        second.join()
+        with ThreadPoolExecutor(1) as second, commit_under_way(one, call(0), sent):
+            empty = second.submit(other.commit, FEED, call(0, producer="q"), declared())
+            until(site.somebody_waits_for_a_lock)
+    empty.result()
     return one.feed(FEED).head
 
 
@@ -298,17 +265,19 @@ def _append(store: Store, call: Call, execution: Execution) -> tuple[StoredRecei
     return msgspec.structs.replace(receipt, **mine), new
 
 
-def _commit_twice(world: World) -> None:
+def _commit_unheard(world: World) -> Execution:
     execution = world.execute(TaskLayout())
     assert execution
     world.commit(execution, heard=False)
-    world.commit(execution)
+    return execution
+
+
+def _commit_twice(world: World) -> None:
+    world.commit(_commit_unheard(world))
 
 
 def _crash_after_the_commit(world: World) -> None:
-    execution = world.execute(TaskLayout())
-    assert execution
-    world.commit(execution, heard=False)
+    _commit_unheard(world)
     world.restart()
     world.run_batch(TaskLayout(tasks=2, seed=7))
 
@@ -328,20 +297,16 @@ def _roll_back(world: World) -> None:
 FAULTS = [_commit_twice, _crash_after_the_commit, _two_drivers_at_once, _roll_back]
 
 
+@pytest.mark.parametrize("publish", [publish_batch, _append], ids=["batches", "append"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_plain_append_doubles_and_batches_do_not(site: Site, fault: Scenario) -> None:
+def test_plain_append_doubles_and_batches_do_not(site, fault, publish):
     """The faults of these tests are real ones (EX-01, F3, F4, F5, F7, F13)."""
     site.open().create(FEED, 2)
-    control = World(site, publish=_append)
-    fault(control)
-    rows = data(control.store)
-    assert len(rows) > len(set(rows))
-    assert "duplicate" in names(control)
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_same_faults_leave_one_copy(world: World, fault: Scenario) -> None:
-    """Each row is there once."""
+    world = World(site, publish=publish)
     fault(world)
     rows = data(world.store)
-    assert (3, 3, []) == (len(rows), len(set(rows)), world.anomalies())
+    if publish is _append:
+        assert len(rows) > len(set(rows))
+        assert "duplicate" in names(world)
+    else:
+        assert (3, 3, []) == (len(rows), len(set(rows)), world.anomalies())

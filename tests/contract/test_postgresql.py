@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tests import postgresql
+from tests.cases import each_case
 from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
 from tests.fix_log_texts import check_documented
@@ -25,12 +26,12 @@ __all__ = ["site", "store"]
 # Its tables
 
 
-def test_publishers_that_start_at_once_make_the_tables_once(site: PostgresqlSite) -> None:
+def test_publishers_that_start_at_once_make_the_tables_once(site):
     """I start five publishers on an empty database."""
     assert [] == in_threads(5, lambda _: open_store(site.url).close())
 
 
-def test_tables_are_asked_for_by_who_must_not_make_them(site: PostgresqlSite) -> None:
+def test_tables_are_asked_for_by_who_must_not_make_them(site):
     """`serve` on the wrong database makes nothing there."""
     with pytest.raises(StoreError, match=r"Make it.* with zeh-spark create FEED"):
         open_store(site.url, must_exist=True)
@@ -38,16 +39,14 @@ def test_tables_are_asked_for_by_who_must_not_make_them(site: PostgresqlSite) ->
         open_store(site.url, must_exist=True).close()
 
 
-def test_a_database_that_may_lose_what_it_acknowledged_is_named(
-    site: PostgresqlSite, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_database_that_may_lose_what_it_acknowledged_is_named(site, caplog):
     """As those of tests may."""
     for _ in range(2):
         open_store(site.url).close()
     check_documented(caplog.records, "fsync is off")
 
 
-def test_times_are_those_of_the_database(site: PostgresqlSite) -> None:
+def test_times_are_those_of_the_database(site):
     """My publishers agree on the time, also if one machine's clock is a month ahead."""
     with closing(open_store(site.url)) as store:
         ((now,),) = site._server.execute("SELECT extract(epoch FROM clock_timestamp()) * 1000")
@@ -55,25 +54,23 @@ def test_times_are_those_of_the_database(site: PostgresqlSite) -> None:
         assert abs(store.skew()) < 5000  # one machine: the same clock
 
 
-def test_tables_of_others_are_not_in_the_way(site: PostgresqlSite) -> None:
+def test_tables_of_others_are_not_in_the_way(site):
     """My own tables `feeds` and `chunks` stay mine."""
-    site._server.execute("CREATE TABLE feeds (x int)", site._databases[-1])
+    site.execute("CREATE TABLE feeds (x int)")
     with closing(open_store(site.url)) as store:
         store.create(FEED, 2)
-    assert [] == site._server.execute("SELECT x FROM feeds", site._databases[-1])
+    assert [] == site.execute("SELECT x FROM feeds")
 
 
-def test_frames_are_stored_as_they_are(site: PostgresqlSite, store: SqlStore) -> None:
+def test_frames_are_stored_as_they_are(site, store):
     """PostgreSQL does not compress what is compressed."""
-    found = site._server.execute(
+    assert [("e",)] == site.execute(
         "SELECT attstorage FROM pg_attribute "
-        "WHERE attrelid = 'zeroeventhub.blobs'::regclass AND attname = 'frame'",
-        site._databases[-1],
+        "WHERE attrelid = 'zeroeventhub.blobs'::regclass AND attname = 'frame'"
     )
-    assert [("e",)] == found
 
 
-def test_commits_are_durable_whatever_the_database_says(store: SqlStore) -> None:
+def test_commits_are_durable_whatever_the_database_says(store):
     """What is acknowledged is on disk; uploads need not be."""
 
     def ask(db: Connection) -> Any:
@@ -92,20 +89,22 @@ def test_commits_are_durable_whatever_the_database_says(store: SqlStore) -> None
     assert ["on", "off"] == modes
 
 
-def test_owner_of_the_schema_needs_no_more(site: PostgresqlSite) -> None:
+def test_owner_of_the_schema_needs_no_more(site):
     """My role may not create schemas; the administrator has made this one for it."""
-    server, database = site._server, site._databases[-1]
-    server.execute("DROP ROLE IF EXISTS clerk")
-    server.execute("CREATE ROLE clerk LOGIN")
-    server.execute(f"REVOKE CREATE ON DATABASE {database} FROM public")
-    server.execute("CREATE SCHEMA zeroeventhub AUTHORIZATION clerk", database)
+    for statement in (
+        "DROP ROLE IF EXISTS clerk",
+        "CREATE ROLE clerk LOGIN",
+        f"REVOKE CREATE ON DATABASE {site.database} FROM public",
+        "CREATE SCHEMA zeroeventhub AUTHORIZATION clerk",
+    ):
+        site.execute(statement)
     with closing(open_store(site.url.replace("//zeh@", "//clerk@"))) as store:
         store.create(FEED, 2)
         publish(store, chunk(0, b"1"))
         assert [b"1"] == data(store)
 
 
-def test_databases_of_any_kind_will_do(site: PostgresqlSite) -> None:
+def test_databases_of_any_kind_will_do(site):
     """However it was made, and whatever its defaults are."""
     server = site._server
     server.execute("DROP DATABASE IF EXISTS odd")
@@ -124,16 +123,15 @@ def test_databases_of_any_kind_will_do(site: PostgresqlSite) -> None:
     server.drop_database("odd")
 
 
-def test_several_hosts_may_be_given(site: PostgresqlSite) -> None:
+def test_several_hosts_may_be_given(site):
     """Behind a failover the second one answers."""
-    server, database = site._server, site._databases[-1]
-    hosts = f"host=127.0.0.1:1&host=127.0.0.1:{server.port}"
-    with closing(open_store(f"postgresql+psycopg://zeh@/{database}?{hosts}")) as store:
+    hosts = f"host=127.0.0.1:1&host=127.0.0.1:{site._server.port}"
+    with closing(open_store(f"postgresql+psycopg://zeh@/{site.database}?{hosts}")) as store:
         store.create(FEED, 2)
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
+@each_case(
+    "url, expected",
     [
         ("postgresql://u:geheim@h/d", "postgresql://u:***@h/d"),
         ("postgresql://u:ge@he:im@h/d", "postgresql://u:***@h/d"),
@@ -142,60 +140,47 @@ def test_several_hosts_may_be_given(site: PostgresqlSite) -> None:
         ("postgresql://h/d", "postgresql://h/d"),
     ],
 )
-def test_passwords_are_not_shown(url: str, expected: str) -> None:
+def test_passwords_are_not_shown(url, expected):
     """However wrongly I have written them."""
     assert expected == dialect.shown(url)
 
 
-def test_url_that_is_not_understood_shows_no_password() -> None:
+def test_url_that_is_not_understood_shows_no_password():
     """I am told how to write it."""
     with pytest.raises(StoreError, match="In a password, write @ as %40") as raised:
         open_store("postgresql://u:pa@ss:geheim@db/feeds")
     assert "geheim" not in str(raised.value)
 
 
-def test_name_with_a_nul_is_that_of_no_feed(store: SqlStore) -> None:
+def test_name_with_a_nul_is_that_of_no_feed(store):
     """PostgreSQL cannot even be asked for it."""
-    with pytest.raises(UnknownFeedError):
-        store.producer("or\0ders", "p")
-    with pytest.raises(UnknownFeedError):
-        store.feed("or\0ders")
+    for ask in (lambda name: store.producer(name, "p"), store.feed):
+        with pytest.raises(UnknownFeedError):
+            ask("or\0ders")
 
 
 # How commits are noticed
 
 
-def test_commit_of_another_process_is_noticed_at_once(
-    store: SqlStore, site: PostgresqlSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reader that waits does not wait for a poll."""
-    monkeypatch.setattr(dialect, "POLL_SECONDS", 600)
-    before = store.version()
-    until(lambda: _listening(site))
+@pytest.mark.parametrize(("behind_a_pooler", "poll_seconds"), [(False, 600), (True, 0.05)])
+def test_commit_of_another_process_is_noticed(
+    store, site, monkeypatch, behind_a_pooler, poll_seconds
+):
+    """A reader that waits does not wait for a poll. A pooler that hands out connections by
+    transaction loses LISTEN: then the poll finds it.
+    """
+    monkeypatch.setattr(dialect, "POLL_SECONDS", poll_seconds)
+    before = listening_at(store, site)
+    if behind_a_pooler:
+        site.execute("ALTER TABLE zeroeventhub.feeds DISABLE TRIGGER notify_commit")
     publish(site.open(), chunk(0, b"1"))
     until(lambda: store.version() != before)
 
 
-def test_commit_is_noticed_behind_a_pooler(
-    store: SqlStore, site: PostgresqlSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that hands out connections by transaction loses LISTEN: the poll finds it."""
-    monkeypatch.setattr(dialect, "POLL_SECONDS", 0.05)
-    before = store.version()
-    until(lambda: _listening(site))
-    silenced = "ALTER TABLE zeroeventhub.feeds DISABLE TRIGGER notify_commit"
-    site._server.execute(silenced, site._databases[-1])
-    publish(site.open(), chunk(0, b"1"))
-    until(lambda: store.version() != before)
-
-
-def test_listener_that_lost_its_connection_comes_back(
-    store: SqlStore, site: PostgresqlSite
-) -> None:
+def test_listener_that_lost_its_connection_comes_back(store, site):
     """Readers keep waiting through a failover of the database."""
-    before = store.version()
-    until(lambda: _listening(site))
-    site._server.disconnect(site._databases[-1])
+    before = listening_at(store, site)
+    site.disconnect()
     publish(store, chunk(0, b"1"))
 
     def noticed() -> bool:
@@ -207,13 +192,16 @@ def test_listener_that_lost_its_connection_comes_back(
     until(noticed)
 
 
-def _listening(site: PostgresqlSite) -> bool:
-    """Return whether the store's listener has read the heads after its LISTEN.
+def listening_at(store: SqlStore, site: PostgresqlSite) -> int:
+    """The version, once the store's listener has read the heads after its LISTEN.
 
     A read ends with a rollback, and nothing else has read in this database yet.
     """
-    found = site._server.execute(
-        f"SELECT 1 FROM pg_stat_activity WHERE datname = '{site._databases[-1]}' "
-        f"AND state = 'idle' AND query = 'ROLLBACK'"
+    before = store.version()
+    until(
+        lambda: site.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
+            "AND state = 'idle' AND query = 'ROLLBACK'"
+        )
     )
-    return len(found) > 0
+    return before

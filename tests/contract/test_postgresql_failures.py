@@ -14,7 +14,6 @@ from sqlalchemy import Connection
 
 from tests import postgresql
 from tests.contract.databases import site, store
-from tests.contract.sites import PostgresqlSite
 from tests.store_contract.writers import (
     FEED,
     call,
@@ -30,30 +29,27 @@ from tests.store_contract.writers import (
 from zeh_spark.postgresql_store import writer as postgresql_writer
 from zeh_spark.publisher import Problem, Store, open_store
 from zeh_spark.sql_store import commits as sql_commits
-from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.interface import StoreBusyError, StoreOutcomeUnknownError
 
 __all__ = ["site", "store"]
 
 
-def test_lost_connections_are_replaced(store: SqlStore, site: PostgresqlSite) -> None:
+def test_lost_connections_are_replaced(store, site):
     """A failover between two requests is not noticed."""
     publish(store, chunk(0, b"1"))
-    site._server.disconnect(site._databases[-1])
+    site.disconnect()
     publish(store, chunk(0, b"2"))
-    site._server.disconnect(site._databases[-1])
+    site.disconnect()
     assert [b"1", b"2"] == data(store)
 
 
-def test_connection_lost_within_a_commit_leaves_nothing(
-    store: SqlStore, site: PostgresqlSite
-) -> None:
+def test_connection_lost_within_a_commit_leaves_nothing(store, site):
     """Torn batches do not exist; the same commit goes through afterwards."""
     store.stage(FEED, call(0), one := upload(chunk(0, b"1"), chunk(1, b"2")))
     real = sql_commits.write_receipts
 
     def lose(*given: Any) -> None:
-        site._server.disconnect(site._databases[-1])
+        site.disconnect()
         real(*given)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -65,16 +61,14 @@ def test_connection_lost_within_a_commit_leaves_nothing(
     assert [b"1", b"2"] == data(store)
 
 
-def test_connection_lost_at_the_commit_itself_is_not_known_yet(
-    store: SqlStore, site: PostgresqlSite
-) -> None:
+def test_connection_lost_at_the_commit_itself_is_not_known_yet(store, site):
     """I am told to ask again, and then hear what happened (PU-03)."""
     store.stage(FEED, call(0), one := upload(chunk(0, b"1")))
     real, me = postgresql_writer._commit, threading.current_thread()
 
     def lose(connection: Connection) -> None:
         if threading.current_thread() is me:  # another one cleans up
-            site._server.disconnect(site._databases[-1])
+            site.disconnect()
         real(connection)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -85,7 +79,7 @@ def test_connection_lost_at_the_commit_itself_is_not_known_yet(
     assert store.commit(FEED, call(0), declared(one))[1]
 
 
-def test_database_that_is_away_is_a_busy_store(own_server: postgresql.Server) -> None:
+def test_database_that_is_away_is_a_busy_store(own_server):
     """Each call says so at once; when it is back, all goes on."""
     with closing(open_store(own_server.url(own_server.create_database()))) as store:
         store.create(FEED, 2)
@@ -105,7 +99,7 @@ def test_database_that_is_away_is_a_busy_store(own_server: postgresql.Server) ->
         assert [b"1", b"2"] == data(store)
 
 
-def test_full_disk_is_a_busy_store(own_server: postgresql.Server) -> None:
+def test_full_disk_is_a_busy_store(own_server):
     """Uploads are refused until there is room again; what was committed stays, nothing is torn."""
     with small_disk(own_server) as space:
         own_server.execute(f"CREATE TABLESPACE small LOCATION '{space}'")
@@ -115,17 +109,16 @@ def test_full_disk_is_a_busy_store(own_server: postgresql.Server) -> None:
             store.create(FEED, 2)
             publish(store, chunk(0, b"1"))
             noise = "".join(f"{number * 7919:x}" for number in range(200_000))
+            parts = [chunk(0, b'"%b"' % noise[i : i + 50_000].encode()) for i in range(20)]
             with pytest.raises(StoreBusyError, match="No space left on device"):
                 for batch in range(500):
-                    parts = [chunk(0, b'"%b"' % noise[i : i + 50_000].encode()) for i in range(20)]
                     commit(store, call(batch), upload(*parts))
             kept = len(data(store))
             (space / "ballast").unlink()
             publish(store, chunk(0, b"2"))
             found = everything(store)
             assert list(range(1, len(found) + 1)) == [each.g for each in found]
-            assert kept + 1 == len(data(store))
-            assert 0 == (kept - 1) % 20
+            assert (kept + 1, 0) == (len(data(store)), (kept - 1) % 20)
         own_server.drop_database(database)
         own_server.execute("DROP TABLESPACE small")
 
@@ -148,7 +141,7 @@ def small_disk(server: postgresql.Server) -> Iterator[Path]:
 
 
 @pytest.mark.kill
-def test_seal_survives_the_death_of_the_database(own_server: postgresql.Server) -> None:
+def test_seal_survives_the_death_of_the_database(own_server):
     """What a producer was told will never be published is not (EX-02)."""
     with closing(open_store(own_server.url(own_server.create_database()))) as store:
         store.create(FEED, 2)
@@ -164,7 +157,7 @@ def test_seal_survives_the_death_of_the_database(own_server: postgresql.Server) 
 # Backups
 
 
-def test_base_backup_is_a_copy(own_server: postgresql.Server) -> None:
+def test_base_backup_is_a_copy(own_server):
     """A copy of the whole server, made while it is written to, is a store as of then."""
     database = own_server.create_database()
     with closing(open_store(own_server.url(database))) as store:
@@ -189,9 +182,7 @@ def test_base_backup_is_a_copy(own_server: postgresql.Server) -> None:
 
 @pytest.mark.kill
 @pytest.mark.slow
-def test_server_killed_at_any_time_keeps_what_it_acknowledged(
-    own_server: postgresql.Server,
-) -> None:
+def test_server_killed_at_any_time_keeps_what_it_acknowledged(own_server):
     """SIGKILL of the database while batches come: each that was acknowledged is there, once."""
     with closing(open_store(own_server.url(own_server.create_database()))) as store:
         store.create(FEED, 2)

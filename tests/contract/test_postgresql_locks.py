@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import psycopg
 import pytest
@@ -20,7 +20,6 @@ from zeh_spark.postgresql_store import reads as postgresql_reads
 from zeh_spark.postgresql_store import writer as postgresql_writer
 from zeh_spark.postgresql_store.store import READERS
 from zeh_spark.postgresql_store.writer import TURN_SECONDS
-from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.outcome import attempted
 from zeh_spark.testing import running_publisher
@@ -28,7 +27,7 @@ from zeh_spark.testing import running_publisher
 __all__ = ["site", "store"]
 
 
-def test_deadlock_is_tried_again(store: SqlStore) -> None:
+def test_deadlock_is_tried_again(store):
     """Two who lock in the opposite order both get through (A7)."""
     store.create("other", 2)
     both = threading.Barrier(2)
@@ -57,27 +56,7 @@ def set_lock_timeout(monkeypatch: pytest.MonkeyPatch, timeout: str) -> None:
     monkeypatch.setattr(postgresql_writer, "_BEGIN", text(begin))
 
 
-@contextmanager
-def feed_locked(store: SqlStore) -> Iterator[None]:
-    """As by a publisher that hangs within a commit."""
-    begun, free = threading.Event(), threading.Event()
-
-    def hold(db: Connection) -> None:
-        db.execute(text(_LOCK), {"name": FEED})
-        begun.set()
-        assert free.wait(20)
-
-    holder = threading.Thread(target=store._write, args=(hold,))
-    holder.start()
-    assert begun.wait(20)
-    try:
-        yield
-    finally:
-        free.set()
-        holder.join()
-
-
-def test_statement_timeout_is_a_busy_store(store: SqlStore) -> None:
+def test_statement_timeout_is_a_busy_store(store):
     """The database's own limits make me wait, and nothing is half done."""
 
     def slow(db: Connection) -> None:
@@ -90,28 +69,33 @@ def test_statement_timeout_is_a_busy_store(store: SqlStore) -> None:
     assert 0 == store.feed(FEED).time
 
 
-def test_lock_that_does_not_come_is_a_busy_store(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lock_that_does_not_come_is_a_busy_store(store, site, monkeypatch):
     """A publisher that hangs within a commit does not hang the others for ever."""
     set_lock_timeout(monkeypatch, "50ms")
-    with feed_locked(store), pytest.raises(StoreBusyError, match="lock timeout"):
+    with feed_locked(site), pytest.raises(StoreBusyError, match="lock timeout"):
         publish(store, chunk(0, b"1"))
     publish(store, chunk(0, b"1"))
 
 
 @contextmanager
-def table_locked(site: PostgresqlSite, table: str) -> Iterator[None]:
-    """As by an ALTER TABLE that does not end."""
-    with (
-        psycopg.connect(site.url.replace("+psycopg", "")) as other,
-        other.transaction(),
-    ):
-        other.execute(f"LOCK TABLE zeroeventhub.{table} IN ACCESS EXCLUSIVE MODE".encode())
+def locked(site: PostgresqlSite, statement: str) -> Iterator[None]:
+    """By another program that takes a lock with a statement, and does not end."""
+    with psycopg.connect(site.url.replace("+psycopg", "")) as other, other.transaction():
+        other.execute(statement.encode())
         yield
 
 
-def test_reads_behind_a_lock_end_and_others_go_on(store: SqlStore, site: PostgresqlSite) -> None:
+def table_locked(site: PostgresqlSite, table: str) -> AbstractContextManager[None]:
+    """As by an ALTER TABLE."""
+    return locked(site, f"LOCK TABLE zeroeventhub.{table} IN ACCESS EXCLUSIVE MODE")
+
+
+def feed_locked(site: PostgresqlSite) -> AbstractContextManager[None]:
+    """As by a publisher that hangs within a commit."""
+    return locked(site, f"SELECT 1 FROM zeroeventhub.feeds WHERE name = '{FEED}' FOR UPDATE")
+
+
+def test_reads_behind_a_lock_end_and_others_go_on(store, site):
     """More reads than there are connections wait for one table: the process does not stop."""
     publish(store, chunk(0, b"1"))
     with table_locked(site, "chunks"):
@@ -124,9 +108,7 @@ def test_reads_behind_a_lock_end_and_others_go_on(store: SqlStore, site: Postgre
     assert [b"1"] == data(store)
 
 
-def test_readers_of_a_locked_table_are_asked_to_come_again(
-    store: SqlStore, site: PostgresqlSite
-) -> None:
+def test_readers_of_a_locked_table_are_asked_to_come_again(store, site):
     """503 with Retry-After instead of silence, and the page once the lock is gone."""
     publish(store, chunk(0, b"1"))
     with running_publisher(store) as url:
@@ -139,7 +121,7 @@ def test_readers_of_a_locked_table_are_asked_to_come_again(
     assert (200, 1) == (answer.status_code, answer.text.count('"data"'))
 
 
-def test_a_look_for_commits_behind_a_lock_ends(store: SqlStore, site: PostgresqlSite) -> None:
+def test_a_look_for_commits_behind_a_lock_ends(store, site):
     """Readers that wait for events are told, and wait again when the lock is gone."""
     with table_locked(site, "feeds"), pytest.raises(StoreBusyError, match="lock timeout"):
         store.version()
@@ -151,9 +133,7 @@ def test_a_look_for_commits_behind_a_lock_ends(store: SqlStore, site: Postgresql
     until(lambda: store.version() != seen)
 
 
-def test_a_read_that_takes_too_long_is_a_busy_store(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_that_takes_too_long_is_a_busy_store(store, monkeypatch):
     """A statement that the database does not finish does not hold its connection for ever."""
     begin = postgresql_reads._BEGIN.replace(f"{postgresql_reads.STATEMENT_SECONDS}s", "50ms")
     monkeypatch.setattr(postgresql_reads, "_BEGIN", begin)
@@ -162,7 +142,7 @@ def test_a_read_that_takes_too_long_is_a_busy_store(
     assert 0 == store.feed(FEED).time
 
 
-def test_the_bounds_of_a_read_end_with_it(store: SqlStore) -> None:
+def test_the_bounds_of_a_read_end_with_it(store):
     """A pooler may give the connection to others, who have not asked for bounds."""
     with store._reading() as connection:
         assert "2s" == connection.scalar(text("SHOW lock_timeout"))
@@ -171,12 +151,10 @@ def test_the_bounds_of_a_read_end_with_it(store: SqlStore) -> None:
     assert ("0",) == driver.execute("SHOW lock_timeout").fetchone()
 
 
-def test_failure_of_the_database_is_told_to_a_whole_group_at_once(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failure_of_the_database_is_told_to_a_whole_group_at_once(store, site, monkeypatch):
     """Twenty commits that wait for a lock that does not come wait for it together."""
     set_lock_timeout(monkeypatch, "1s")
-    with feed_locked(store):
+    with feed_locked(site):
         began = time.monotonic()
         raised = in_threads(20, lambda number: store.producer(FEED, f"p{number}"))
     assert [StoreBusyError] * 20 == [type(each) for each in raised]

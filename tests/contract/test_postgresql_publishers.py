@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, event
 
 from tests.contract.databases import commit_under_way, in_threads, site, stopped_at, store
-from tests.contract.sites import PostgresqlSite
 from tests.store_contract.writers import (
     FEED,
     call,
@@ -28,7 +29,7 @@ from zeh_spark.sql_store.store import SqlStore
 __all__ = ["site", "store"]
 
 
-def test_two_publishers_commit_in_one_order(site: PostgresqlSite, store: SqlStore) -> None:
+def test_two_publishers_commit_in_one_order(site, store):
     """Whoever I ask, batches are whole, and positions have no gaps (A7)."""
     stores = [store, site.open()]
 
@@ -44,7 +45,7 @@ def test_two_publishers_commit_in_one_order(site: PostgresqlSite, store: SqlStor
     assert all((a.producer, a.batch) == (b.producer, b.batch) for a, b in pairs)
 
 
-def test_commits_of_two_feeds_do_not_wait_for_each_other(store: SqlStore) -> None:
+def test_commits_of_two_feeds_do_not_wait_for_each_other(store):
     """A long commit on one feed holds up no other feed, and no upload of its own."""
     store.create("other", 2)
     store.stage(FEED, call(0), one := upload(chunk(0, b"1")))
@@ -54,40 +55,33 @@ def test_commits_of_two_feeds_do_not_wait_for_each_other(store: SqlStore) -> Non
     assert [b"1"] == data(store)
 
 
-def test_an_epoch_waits_for_the_commit_that_is_under_way(
-    store: SqlStore, site: PostgresqlSite
-) -> None:
+def test_an_epoch_waits_for_the_commit_that_is_under_way(store, site):
     """Its event is of the epoch before, although the epoch was asked for before it was there."""
     store.stage(FEED, call(0), one := upload(chunk(0, b"1")))
-    beginning = threading.Thread(target=site.open().begin_epoch, args=(FEED,))
-    with commit_under_way(store, call(0), one):
-        beginning.start()
+    with ThreadPoolExecutor(1) as thread, commit_under_way(store, call(0), one):
+        beginning = thread.submit(site.open().begin_epoch, FEED)
         until(site.somebody_waits_for_a_lock)
-    beginning.join()
-    identity = store.identity(FEED)
+    assert beginning.result() == (identity := store.identity(FEED))
     assert identity.epochs[0].id == identity.at(everything(store)[0].time)
 
 
-def test_a_batch_is_not_denied_while_its_first_commit_is_under_way(store: SqlStore) -> None:
+def test_a_batch_is_not_denied_while_its_first_commit_is_under_way(store):
     """ "Not committed" is only said when nobody is about to commit it (PU-03)."""
     store.stage(FEED, call(0), one := upload(chunk(0, b"1")))
-    answers: list[object] = []
-    asks = [
-        threading.Thread(target=lambda: answers.append(store.receipt(FEED, "p", 0, None))),
-        threading.Thread(target=lambda: answers.append(store.producer(FEED, "p").last + 1)),
-    ]
-    with commit_under_way(store, call(0), one):
-        for each in asks:
-            each.start()
-        lane = store._database.writes._lanes.of(FEED)  # type: ignore[attr-defined] # PostgreSQL's
-        until(lambda: len(lane._waiting) == 2)
-        assert not answers
-    for each in asks:
-        each.join()
-    assert None not in answers and 0 not in answers
+    with ThreadPoolExecutor(2) as threads, commit_under_way(store, call(0), one):
+        receipt = threads.submit(store.receipt, FEED, "p", 0, None)
+        producer = threads.submit(store.producer, FEED, "p")
+        until(lambda: len(lane_of(store)._waiting) == 2)
+        assert not receipt.done() and not producer.done()
+    assert receipt.result() is not None
+    assert 0 == producer.result().last
 
 
-def test_uploads_of_a_batch_do_not_wait_for_each_other(store: SqlStore) -> None:
+def lane_of(store: SqlStore) -> Any:
+    return store._database.writes._lanes.of(FEED)  # type: ignore[attr-defined] # PostgreSQL's
+
+
+def test_uploads_of_a_batch_do_not_wait_for_each_other(store):
     """Tasks write at the same time: the row they share is locked at the end only."""
     store.stage(FEED, call(0), upload(chunk(0, b"0")))
     one, two = (upload(chunk(0, b"%d" % task), task=task) for task in (1, 2))
@@ -97,7 +91,7 @@ def test_uploads_of_a_batch_do_not_wait_for_each_other(store: SqlStore) -> None:
     assert [b"1", b"2"] == data(store)
 
 
-def test_first_uploads_of_a_batch_may_come_at_once(store: SqlStore) -> None:
+def test_first_uploads_of_a_batch_may_come_at_once(store):
     """Also the same one twice, as after a lost answer."""
     sent = [upload(chunk(0, b"%d" % task), task=task) for task in range(8)]
     assert [] == in_threads(16, lambda number: store.stage(FEED, call(0), sent[number % 8]))
@@ -105,48 +99,37 @@ def test_first_uploads_of_a_batch_may_come_at_once(store: SqlStore) -> None:
     assert [b"%d" % task for task in range(8)] == data(store)
 
 
-def test_nothing_is_published_behind_the_deletion_of_a_producer(
-    store: SqlStore, site: PostgresqlSite
-) -> None:
+def test_nothing_is_published_behind_the_deletion_of_a_producer(store, site):
     """Also where a named batch of it was under way: the deletion waits for that."""
-    store.stage(FEED, call(0, producer="p#day"), one := upload(chunk(0, b"1")))
-    deleting = threading.Thread(target=store.delete_producer, args=(FEED, "p"))
-    with commit_under_way(store, call(0, producer="p#day"), one):
-        deleting.start()
+    by = call(0, producer="p#day")
+    store.stage(FEED, by, one := upload(chunk(0, b"1")))
+    with ThreadPoolExecutor(1) as thread, commit_under_way(store, by, one):
+        thread.submit(store.delete_producer, FEED, "p")
         until(site.somebody_waits_for_a_lock)
-    deleting.join()
     assert [b"1"] == data(store)
     with pytest.raises(Problem, match="deleted"):
         store.stage(FEED, call(0, producer="p#other"), one)
 
 
-def test_refusal_of_one_commit_is_that_one_s_alone(store: SqlStore) -> None:
+def test_refusal_of_one_commit_is_that_one_s_alone(store):
     """Others that were committed together with it are there."""
-    lane = store._database.writes._lanes.of(FEED)  # type: ignore[attr-defined]
-    sent = upload(chunk(0, b"1"))
+    lane, sent = lane_of(store), upload(chunk(0, b"1"))
     for number in range(6):
         store.stage(FEED, call(0, producer=f"p{number}"), sent)
     batches = [call(0 if number % 3 else 7, producer=f"p{number}") for number in range(6)]
-    raised: list[BaseException] = []
-    with lane.lead():
-        waiting = threading.Thread(
-            target=lambda: raised.extend(
-                in_threads(6, lambda number: store.commit(FEED, batches[number], declared(sent)))
-            )
-        )
-        waiting.start()
+    with ThreadPoolExecutor(6) as threads, lane.lead():
+        commits = [threads.submit(store.commit, FEED, each, declared(sent)) for each in batches]
         until(lambda: len(lane._waiting) == 6)
-    waiting.join()
-    assert ["batch-gap"] * 2 == [each.name for each in raised if isinstance(each, Problem)]
-    assert 2 == len(raised)
+    raised = [getattr(each.exception(), "name", None) for each in commits]
+    assert ["batch-gap", None, None] * 2 == raised
     assert [b"1"] * 4 == data(store)
 
 
-def test_a_look_that_is_refused_holds_up_nobody(store: SqlStore) -> None:
+def test_a_look_that_is_refused_holds_up_nobody(store):
     """Who is overtaken asks again and again; what is committed beside that is committed at once."""
     publish(store, chunk(0, b"0"))
     store.stage(FEED, call(0, producer="q"), sent := upload(chunk(0, b"1")))
-    lane = store._database.writes._lanes.of(FEED)  # type: ignore[attr-defined]
+    lane = lane_of(store)
     commits: list[threading.Thread] = []
 
     def ask() -> None:

@@ -18,26 +18,24 @@ from zeh_spark.store.interface import StoreBusyError
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(open_store(f"sqlite:///{tmp_path / 'feeds.db'}")) as store:
-        store.create("orders", 2)
+def store(store_file: Path) -> Iterator[Store]:
+    with closing(open_store(f"sqlite:///{store_file}")) as store:
         yield store
 
 
-def test_store_that_stays_locked_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_that_stays_locked_is_busy(store_file, monkeypatch):
     """A database held by somebody else is a matter of time, not a broken store."""
     monkeypatch.setattr("zeh_spark.sqlite_store.store.BUSY_MS", 50)
-    file = tmp_path / "feeds.db"
-    store = open_store(f"sqlite:///{file}")
-    other = sqlite3.connect(file, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreBusyError, match="locked"):
-        store.create("orders", 1)
-    other.close()
-    store.close()
+    with (
+        closing(open_store(f"sqlite:///{store_file}")) as store,
+        closing(sqlite3.connect(store_file, isolation_level=None)) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreBusyError, match="locked"):
+            store.create("copies", 1)
 
 
-def test_commits_are_on_disk_and_uploads_need_not_be(store: Store) -> None:
+def test_commits_are_on_disk_and_uploads_need_not_be(store):
     """An acknowledged batch survives a power cut: WAL with full synchronisation, in large pages."""
     assert isinstance(store, sql_store.SqlStore)
     pragmas = ("journal_mode", "synchronous", "page_size")
@@ -61,7 +59,7 @@ def test_commits_are_on_disk_and_uploads_need_not_be(store: Store) -> None:
         ("sqlite:////tmp", "is a directory"),
     ],
 )
-def test_store_that_cannot_be_opened_says_why(url: str, reason: str) -> None:
+def test_store_that_cannot_be_opened_says_why(url, reason):
     """A wrong --store tells me what to write."""
     with pytest.raises(StoreError, match=reason):
         open_store(url)
@@ -74,7 +72,7 @@ def test_store_that_cannot_be_opened_says_why(url: str, reason: str) -> None:
         (None, "another program's"),
     ],
 )
-def test_foreign_file_is_left_alone(tmp_path: Path, content: bytes | None, reason: str) -> None:
+def test_foreign_file_is_left_alone(tmp_path, content, reason):
     """Pointing at the wrong file does not change it."""
     file = tmp_path / "other.db"
     if content is None:
@@ -86,7 +84,7 @@ def test_foreign_file_is_left_alone(tmp_path: Path, content: bytes | None, reaso
         open_store(f"sqlite:///{file}")
 
 
-def test_missing_file_is_not_made_where_it_must_exist(tmp_path: Path) -> None:
+def test_missing_file_is_not_made_where_it_must_exist(tmp_path):
     """A typing error in --store does not serve an empty store."""
     file = tmp_path / "feeds.db"
     with pytest.raises(StoreError, match="zeh-spark create"):
@@ -94,22 +92,20 @@ def test_missing_file_is_not_made_where_it_must_exist(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_keeping_many_cursors_takes_few_statements(tmp_path: Path) -> None:
+def test_keeping_many_cursors_takes_few_statements(store):
     """Other writers do not wait for one statement after the other."""
     statements: list[str] = []
 
     def note(*given: Any) -> None:
         statements.append(given[2])
 
-    with closing(open_store(f"sqlite:///{tmp_path / 'feeds.db'}")) as store:
-        store.create("orders", 2)
-        cursors = {each: f"a{each}" for each in range(1000)}
-        event.listen(Engine, "before_cursor_execute", note)
-        try:
-            store.save_cursors("orders", "w", 1024, cursors)
-            later = {**cursors, **{each: f"b{each}" for each in range(0, 1024, 2)}}
-            store.save_cursors("orders", "w", 1024, later)
-        finally:
-            event.remove(Engine, "before_cursor_execute", note)
-        assert later == store.load_cursors("orders", "w", 1024)
+    cursors = {each: f"a{each}" for each in range(1000)}
+    later = {**cursors, **{each: f"b{each}" for each in range(0, 1024, 2)}}
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        store.save_cursors("orders", "w", 1024, cursors)
+        store.save_cursors("orders", "w", 1024, later)
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert later == store.load_cursors("orders", "w", 1024)
     assert len(statements) < 20

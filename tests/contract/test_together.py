@@ -89,9 +89,7 @@ commits = st.builds(
 
 @pytest.mark.slow
 @given(st.lists(commits, min_size=1, max_size=6))
-def test_commits_together_are_commits_one_by_one(
-    prepared: Path, asked: list[sql_commits.Commit]
-) -> None:
+def test_commits_together_are_commits_one_by_one(prepared, asked):
     """Law: the same answers, positions and numbers; or none of them holds, and one by itself would
     have been refused when its uploads were counted.
     """
@@ -114,7 +112,7 @@ def test_commits_together_are_commits_one_by_one(
                 assert numbers[0] == numbers[1]
 
 
-def test_a_producers_commits_stay_in_their_order() -> None:
+def test_a_producers_commits_stay_in_their_order():
     """What it does next depends on what it did before."""
     asked = [
         (call(batch, producer=producer), declared())

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from contextlib import closing, suppress
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -31,7 +30,7 @@ from tests.fix_middlemen import (
     twice_at_once,
 )
 from tests.fix_publish import events_of
-from tests.fix_publisher import HERE, Publisher, served
+from tests.fix_publisher import HERE, served
 from tests.fix_raw_server import Answer, Request
 from tests.integration.test_publish_crashes import check_numbers, free_port
 from zeh_spark.errors import OutcomeUnknownError, UnavailableError
@@ -82,13 +81,7 @@ def faults_of(commits: list[Fate], others: list[Fate]) -> Fate:
     patience=st.sampled_from(["1ms", "12ms", "20s"]),
     late=st.randoms(use_true_random=True),  # of a seed: how many wait is not ours to choose
 )
-def test_what_is_told_is_true_with_any_faults(
-    faulty: tuple[Publisher, Gateway],
-    commits: list[Fate],
-    others: list[Fate],
-    patience: str,
-    late: random.Random,
-) -> None:
+def test_what_is_told_is_true_with_any_faults(faulty, commits, others, patience, late):
     """Published, not published, or not known and then found out: each is so, whatever arrives, late
     and again (EX-02, F17, PU-14).
     """
@@ -140,9 +133,7 @@ class Killing:
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["counted", "named"])
-def test_program_that_is_killed_continues_by_asking(
-    publisher: Publisher, gateway: Gateway, way: str
-) -> None:
+def test_program_that_is_killed_continues_by_asking(publisher, gateway, way):
     """SIGKILL before, in and after any request, which may still land after the next start: each
     event is there once, and my program keeps no state (EX-06).
     """
@@ -179,11 +170,9 @@ def test_program_that_is_killed_continues_by_asking(
 
 @pytest.mark.kill
 @pytest.mark.slow
-def test_what_is_told_is_true_when_the_publisher_is_killed(tmp_path: Path) -> None:
+def test_what_is_told_is_true_when_the_publisher_is_killed(store_file):
     """Killed in the middle of my commits and started again: I am told the truth (F5, F14)."""
-    file, port, kills = tmp_path / "feeds.db", free_port(), 5
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 2)
+    port, kills = free_port(), 5
     told: list[int] = []
     ended, heard = threading.Event(), threading.Semaphore(0)
     outcomes = {"published": 0, "found out": 0, "not published": 0}
@@ -215,14 +204,14 @@ def test_what_is_told_is_true_when_the_publisher_is_killed(tmp_path: Path) -> No
     program = threading.Thread(target=produce)
     program.start()
     for _ in range(kills):
-        with served(file, port=port) as (_, process):
+        with served(store_file, port=port) as (_, process):
             assert all(heard.acquire(timeout=60) for _ in range(15))
             process.send_signal(signal.SIGKILL)
-    with served(file, port=port):
+    with served(store_file, port=port):
         assert heard.acquire(timeout=60)
         ended.set()
         program.join(60)
-    with closing(open_store(f"sqlite:///{file}")) as store:
+    with closing(open_store(f"sqlite:///{store_file}")) as store:
         assert told == [int(each) for each in events_of(store)]
         check_numbers(store)
     assert outcomes["published"] >= 15 * kills and outcomes["not published"]

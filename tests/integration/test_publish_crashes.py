@@ -11,21 +11,21 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import postgresql
-from tests.fix_publish import Caller, Who, events_of, publish_batch, rows
+from tests.fix_publish import Caller, Who, data_in, events_of, publish_batch, rows
 from tests.fix_publisher import HERE, served
 from tests.ports import free_port
 from tests.programs import crash_publisher as crash
 from zeh_spark.client.publish_client import BatchCall, PublishClient
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
-from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.store.batches import Call, Upload, chained
 from zeh_spark.store.interface import UnknownFeedError
@@ -33,10 +33,8 @@ from zeh_spark.store.interface import UnknownFeedError
 OLD = crash.OLD
 
 
-@contextmanager
-def reopened(url: str) -> Iterator[Store]:
-    with closing(open_store(url)) as store:
-        yield store
+def reopened(url: str) -> closing[Store]:
+    return closing(open_store(url))
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.campaign)])
@@ -66,12 +64,7 @@ def crashed(act: str, place: str) -> list[tuple[str, str]]:
 def data_of(uploads: list[Upload]) -> list[bytes]:
     """In the order of the feed: by partition, upload, chunk, row."""
     chunks = [each for upload in uploads for each in upload.chunks]
-    lines = [
-        line
-        for each in sorted(chunks, key=lambda each: each.partition)
-        for line in lines_of(each.frame).split(b"\n")[:-1]
-    ]
-    return [line.split(b'"data":', 1)[1][:-1] for line in lines]
+    return data_in(each.frame for each in sorted(chunks, key=lambda each: each.partition))
 
 
 def check_numbers(store: Store) -> None:
@@ -115,9 +108,7 @@ def check_commit(store: Store, by: Call, uploads: list[Upload]) -> bool:
         ("release", crash.call(1), crash.LARGE),
     ],
 )
-def test_batch_is_whole_or_absent_wherever_the_publisher_dies(
-    place: str, act: str, by: Call, uploads: list[Upload]
-) -> None:
+def test_batch_is_whole_or_absent_wherever_the_publisher_dies(place, act, by, uploads):
     """Killed anywhere, it has my batch with its receipt, or nothing of it (F14, PU-04, PU-07)."""
     there = []
     for point, url in crashed(act, place):
@@ -132,7 +123,7 @@ def test_batch_is_whole_or_absent_wherever_the_publisher_dies(
 
 @pytest.mark.kill
 @pytest.mark.slow
-def test_batches_of_one_transaction_are_there_together(place: str) -> None:
+def test_batches_of_one_transaction_are_there_together(place):
     """Commits that share a transaction share its fate, and none is torn (F14)."""
     for point, url in crashed("together", place):
         with reopened(url) as store:
@@ -147,7 +138,7 @@ def test_batches_of_one_transaction_are_there_together(place: str) -> None:
 
 
 @pytest.mark.kill
-def test_cleaning_up_takes_nothing_that_is_committed(place: str) -> None:
+def test_cleaning_up_takes_nothing_that_is_committed(place):
     """Killed while it cleans up, the publisher continues, and every event is there (F14)."""
     expected = [*OLD, *data_of(crash.LARGE)]
     for _, url in crashed("tidy", place):
@@ -159,7 +150,7 @@ def test_cleaning_up_takes_nothing_that_is_committed(place: str) -> None:
             check_numbers(store)
 
 
-def test_power_cut_leaves_whole_batches(tmp_path: Path) -> None:
+def test_power_cut_leaves_whole_batches(tmp_path):
     """However much of the log reached the disk, each batch is there with its receipt, or is not."""
     with reopened(f"sqlite:///{tmp_path / 'feeds.db'}") as store:
         store.create(crash.FEED, 2)
@@ -186,19 +177,9 @@ def test_power_cut_leaves_whole_batches(tmp_path: Path) -> None:
 # The real process, over HTTP
 
 
-@pytest.fixture
-def store_file(tmp_path: Path) -> Path:
-    file = tmp_path / "feeds.db"
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 2)
-    return file
-
-
 @pytest.mark.kill
 @pytest.mark.slow
-def test_client_continues_through_deaths_of_the_publisher(
-    store_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_client_continues_through_deaths_of_the_publisher(store_file, monkeypatch):
     """Killed and started again as often as you like: each of my batches is there once (F5, F14)."""
     monkeypatch.setattr("zeh_spark.client.retry.backoff", lambda attempt, jitter: 0.01)
     port, kills, between = free_port(), 4, 20
@@ -219,13 +200,13 @@ def test_client_continues_through_deaths_of_the_publisher(
             process.send_signal(signal.SIGKILL)
     with served(store_file, port=port):
         publisher.join(60)
-    with closing(open_store(f"sqlite:///{store_file}")) as store:
+    with reopened(f"sqlite:///{store_file}") as store:
         assert [b"%d" % number for number in range(kills * between + 10)] == events_of(store)
         check_numbers(store)
 
 
 @pytest.mark.kill
-def test_what_was_acknowledged_is_there_after_the_death(store_file: Path) -> None:
+def test_what_was_acknowledged_is_there_after_the_death(store_file):
     """Who got a receipt may rely on it; who did not asks, and is told the truth (F5, EX-07)."""
     receipts: dict[int, dict[str, Any]] = {}
     heard = threading.Semaphore(0)
@@ -234,18 +215,15 @@ def test_what_was_acknowledged_is_there_after_the_death(store_file: Path) -> Non
         with suppress(OSError), closing(Caller(f"{base}/orders")) as caller:
             for batch in range(10_000):  # until the publisher is gone
                 who = Who(batch, producer=f"p{number}")
-                caller.upload(who, rows(batch))
-                receipts[number] = caller.commit(who, rows(batch)).document["receipt"]
+                reply = caller.publish(who, batch)
+                receipts[number] = reply.document["receipt"]
                 heard.release()
 
-    with served(store_file) as (base, process):
-        drivers = [threading.Thread(target=drive, args=(base, number)) for number in range(8)]
-        for driver in drivers:
-            driver.start()
+    with served(store_file) as (base, process), ThreadPoolExecutor(8) as drivers:
+        for number in range(8):
+            drivers.submit(drive, base, number)
         assert all(heard.acquire(timeout=60) for _ in range(200))
         process.send_signal(signal.SIGKILL)
-        for driver in drivers:
-            driver.join(30)
     with served(store_file) as (base, _), closing(Caller(f"{base}/orders")) as caller:
         for number, receipt in receipts.items():
             who = Who(receipt["batch"], producer=f"p{number}")
@@ -254,5 +232,5 @@ def test_what_was_acknowledged_is_there_after_the_death(store_file: Path) -> Non
             known = caller.receipt(unheard).status == 200
             status = caller.publish(unheard, unheard.batch).document["status"]
             assert known == (status == "already-committed")
-    with closing(open_store(f"sqlite:///{store_file}")) as store:
+    with reopened(f"sqlite:///{store_file}") as store:
         check_numbers(store)

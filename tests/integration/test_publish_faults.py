@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -28,13 +28,13 @@ from tests.fix_middlemen import (
     twice,
     twice_at_once,
 )
-from tests.fix_publish import Caller, Reply, Who, events_of, publish_batch, rows
+from tests.fix_publish import Reply, Who, events_of, publish_batch, rows
 from tests.fix_publisher import Publisher
 from zeh_spark.client.publish_client import BatchCall, PublishClient, TaskDone
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
-from zeh_spark.protocol.upload_format import StagedChunk, upload_body
+from zeh_spark.protocol.upload_format import upload_body
 
 BATCH = BatchCall("p", "a", "r1", 0)
 
@@ -76,6 +76,11 @@ def client_of(address: str, patience: str = "20s") -> PublishClient:
     return PublishClient(parse(ClientOptions, options))
 
 
+@pytest.fixture
+def proxy(publisher: Publisher, start_proxy: Callable[[int], Proxy]) -> Proxy:
+    return start_proxy(int(publisher.base.rpartition(":")[2]))
+
+
 def publish(gateway: Gateway, batch: BatchCall = BATCH, *data: object) -> str:
     """Look up, upload, commit; what the commit answered."""
     return publish_batch(client_of(gateway.address), batch, rows(*data or (1, 2, 3))).status
@@ -84,47 +89,30 @@ def publish(gateway: Gateway, batch: BatchCall = BATCH, *data: object) -> str:
 # What goes wrong with one request
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FATES if kind not in CUT_BODIES])
+@pytest.mark.parametrize("kind", FATES)
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["look up", "upload", "commit"])
-def test_batch_is_there_once_whatever_becomes_of_a_request(
-    faulty: tuple[Publisher, Gateway], kind: str, place: int
-) -> None:
-    """The network may do what it likes with one of my requests (EX-02, F5, DL-02)."""
-    assert_there_once(*faulty, place, FATES[kind])
-
-
-@pytest.mark.parametrize(
-    ("kind", "place"),
-    [(kind, place) for kind in CUT_BODIES for place in range(3)],
-)
-def test_batch_is_there_once_if_an_answer_is_cut(
-    faulty: tuple[Publisher, Gateway], kind: str, place: int
-) -> None:
-    """Half an answer is no answer: I ask again (EX-02, F5)."""
-    assert_there_once(*faulty, place, FATES[kind])
-
-
-def assert_there_once(publisher: Publisher, gateway: Gateway, place: int, fate: Fate) -> None:
+def test_batch_is_there_once_whatever_becomes_of_a_request(faulty, kind, place):
+    """The network may do what it likes with one of my requests. Half an answer is no answer: I ask
+    again (EX-02, F5, DL-02).
+    """
+    publisher, gateway = faulty
     producer = f"p{next(names)}"
     gateway.held.clear()
-    gateway.script(*[passed] * place, fate)
+    gateway.script(*[passed] * place, FATES[kind])
     publish(gateway, BatchCall(producer, "a", "r1", 0))
     gateway.deliver()
     assert [b"1", b"2", b"3"] == events_of(publisher.store, producer=producer)
     assert 1 == publisher.store.producer("orders", producer).receipts
 
 
-def test_answer_that_was_lost_is_recognised_as_my_own(gateway: Gateway) -> None:
+def test_answer_that_was_lost_is_recognised_as_my_own(gateway):
     """A commit that landed is not taken for somebody else's (DL-02, PU-09, EH-09)."""
     gateway.script(passed, passed, answer_lost)
     assert "already-committed" == publish(gateway)
 
 
-def test_publisher_that_stays_away_is_an_error_with_a_name(
-    publisher: Publisher, start_proxy: Callable[[int], Proxy]
-) -> None:
+def test_publisher_that_stays_away_is_an_error_with_a_name(publisher, proxy):
     """If it does not come back in time I am told, and the batch can be published later (F5)."""
-    proxy = start_proxy(int(publisher.base.rpartition(":")[2]))
     proxy.stop()
     with pytest.raises(UnavailableError, match=r"Is the publisher running\?"):
         client_of(proxy.address, "300ms").commit(BATCH, 2, [])
@@ -133,11 +121,8 @@ def test_publisher_that_stays_away_is_an_error_with_a_name(
     assert 0 == publisher.store.producer("orders", "p").last
 
 
-def test_who_cannot_repeat_is_told_how_to_find_out(
-    publisher: Publisher, start_proxy: Callable[[int], Proxy]
-) -> None:
+def test_who_cannot_repeat_is_told_how_to_find_out(proxy):
     """Publishing it again would double what has no name: I am not told to do so (PU-14)."""
-    proxy = start_proxy(int(publisher.base.rpartition(":")[2]))
     batch = BatchCall("till", "batch", "r1", 0, repeatable=False)
     proxy.stop()
     with pytest.raises(OutcomeUnknownError) as raised:
@@ -149,23 +134,29 @@ def test_who_cannot_repeat_is_told_how_to_find_out(
 
 
 @pytest.mark.parametrize("size", [0, 1, 20, 200, 400])
-def test_connections_that_break_for_a_while_do_no_harm(
-    publisher: Publisher, start_proxy: Callable[[int], Proxy], size: int
-) -> None:
+def test_connections_that_break_for_a_while_do_no_harm(publisher, proxy, size):
     """Each connection breaks after some bytes, until the network is well again (F5)."""
-    proxy = start_proxy(int(publisher.base.rpartition(":")[2]))
     client = client_of(proxy.address)
-    client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(1)))
+    upload(client, BATCH, 1)
     proxy.restart()
     proxy.cut_after(size, reset=True)
-    done = [TaskDone(0, 0, 1, rows(1)[0].content)]
-    tries = threading.Thread(target=client.commit, args=(BATCH, 2, done))
-    tries.start()
-    while proxy.connections < 4:
-        pass
-    proxy.restart()
-    tries.join(30)
-    assert ([b"1"], False) == (events_of(publisher.store), tries.is_alive())
+    with ThreadPoolExecutor(1) as thread:
+        committing = thread.submit(commit, client, BATCH, 1)
+        while proxy.connections < 4:
+            pass
+        proxy.restart()
+        committing.result(30)
+    assert [b"1"] == events_of(publisher.store)
+
+
+def upload(client: PublishClient, batch: BatchCall, data: object, task: int = 0) -> None:
+    """As the only upload of a task of a batch."""
+    client.upload(batch, 2, task, 0, 0, upload_body(rows(data)))
+
+
+def commit(client: PublishClient, batch: BatchCall, data: object) -> None:
+    """A batch of one such upload, of task 0."""
+    client.commit(batch, 2, [TaskDone(0, 0, 1, rows(data)[0].content)])
 
 
 # What goes wrong with many
@@ -179,9 +170,7 @@ def test_connections_that_break_for_a_while_do_no_harm(
     ),
     late=st.randoms(use_true_random=True),  # of a seed: how many wait is not ours to choose
 )
-def test_batches_are_there_once_with_any_faults(
-    faulty: tuple[Publisher, Gateway], fates: list[str], late: random.Random
-) -> None:
+def test_batches_are_there_once_with_any_faults(faulty, fates, late):
     """However often and in whatever order things arrive, my feed has each batch once (F17)."""
     publisher, gateway = faulty
     gateway.held.clear()
@@ -189,8 +178,7 @@ def test_batches_are_there_once_with_any_faults(
     producer = f"p{next(names)}"
     for number in range(3):
         publish(gateway, BatchCall(producer, "a", "r1", number), number)
-        order = list(range(len(gateway.held)))
-        late.shuffle(order)
+        order = late.sample(range(len(gateway.held)), len(gateway.held))
         if order:
             gateway.deliver(*order)
     assert [b"0", b"1", b"2"] == events_of(publisher.store, producer=producer)
@@ -206,143 +194,116 @@ def later(gateway: Gateway) -> tuple[int, str]:
     return Reply(int(head.split(b" ")[1]), {}, json.loads(body)).short
 
 
-def stuck(gateway: Gateway, call: Callable[[PublishClient], object]) -> None:
+def stuck(
+    gateway: Gateway, call: Callable[..., object], batch: BatchCall, data: object, **how: int
+) -> None:
     """A request that the client gives up, while it is still on its way."""
     gateway.held.clear()
     gateway.fate = held
     with pytest.raises(UnavailableError):
-        call(client_of(gateway.address, "1ms"))
+        call(client_of(gateway.address, "1ms"), batch, data, **how)
     del gateway.held[1:]
     gateway.fate = passed
 
 
-def done(chunks: list[StagedChunk]) -> list[TaskDone]:
-    return [TaskDone(0, 0, 1, chunks[0].content)]
+@pytest.mark.parametrize(
+    ("data", "short"),
+    [([7, 8], (409, "batch-conflict")), ([1], (200, "already-committed"))],
+    ids=["others", "the same"],
+)
+def test_late_commit_of_an_overtaken_run_changes_nothing(publisher, gateway, data, short):
+    """A commit of a driver that is gone meets what its successor published (F7, F17). It adds
+    nothing, also if it has the same rows (F4).
+    """
+    upload(client_of(gateway.address), BATCH, 1)
+    stuck(gateway, commit, BATCH, 1)
+    publish(gateway, BatchCall("p", "a", "r2", 0), *data)
+    assert short == later(gateway)
+    assert [b"%d" % each for each in data] == events_of(publisher.store)
 
 
-def test_late_commit_of_an_overtaken_run_changes_nothing(
-    publisher: Publisher, gateway: Gateway, caller: Caller
-) -> None:
-    """A commit of a driver that is gone meets what its successor published (F7, F17)."""
-    client = client_of(gateway.address)
-    client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(1)))
-    stuck(gateway, lambda client: client.commit(BATCH, 2, done(rows(1))))
-    publish(gateway, BatchCall("p", "a", "r2", 0), 7, 8)
-    assert ((409, "batch-conflict"), [b"7", b"8"]) == (later(gateway), events_of(publisher.store))
-
-
-def test_late_commit_of_the_same_rows_is_the_same_batch(
-    publisher: Publisher, gateway: Gateway
-) -> None:
-    """It says what was published, and adds nothing (F4)."""
-    client = client_of(gateway.address)
-    client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(1)))
-    stuck(gateway, lambda client: client.commit(BATCH, 2, done(rows(1))))
-    publish(gateway, BatchCall("p", "a", "r2", 0), 1)
-    assert ((200, "already-committed"), [b"1"]) == (later(gateway), events_of(publisher.store))
-
-
-def test_late_commit_of_a_former_checkpoint_changes_nothing(
-    publisher: Publisher, gateway: Gateway, caller: Caller
-) -> None:
+def test_late_commit_of_a_former_checkpoint_changes_nothing(publisher, gateway, caller):
     """Whoever took over stays, also against the remedy that once let the other one in (F12)."""
     caller.publish(Who(incarnation="x"), 0)
     old = BatchCall("p", "a", "r1", 0, {"replaceIncarnation": "x@0:a"})
-    client_of(gateway.address).upload(old, 2, 0, 0, 0, upload_body(rows(1)))
-    stuck(gateway, lambda client: client.commit(old, 2, done(rows(1))))
+    upload(client_of(gateway.address), old, 1)
+    stuck(gateway, commit, old, 1)
     publish(gateway, BatchCall("p", "b", "r2", 0, {"replaceIncarnation": "x@0:b"}), 2)
-    assert ((409, "incarnation-changed"), [b"0", b"2"]) == (
-        later(gateway),
-        events_of(publisher.store),
-    )
+    assert (409, "incarnation-changed") == later(gateway)
+    assert [b"0", b"2"] == events_of(publisher.store)
 
 
-def test_late_upload_of_a_committed_batch_is_not_kept(
-    publisher: Publisher, gateway: Gateway
-) -> None:
+def test_late_upload_of_a_committed_batch_is_not_kept(publisher, gateway):
     """A speculative twin that is still sending hears that all is there (F2)."""
-    stuck(gateway, lambda client: client.upload(BATCH, 2, 1, 0, 0, upload_body(rows(9))))
+    stuck(gateway, upload, BATCH, 9, task=1)
     publish(gateway)
     assert (200, "already-committed") == later(gateway)
     assert [b"1", b"2", b"3"] == events_of(publisher.store)
 
 
-def test_late_upload_of_a_given_up_run_is_in_no_batch(
-    publisher: Publisher, gateway: Gateway
-) -> None:
+def test_late_upload_of_a_given_up_run_is_in_no_batch(publisher, gateway):
     """Rows of an attempt that died do not slip into the one that took its place (F1)."""
-    client = client_of(gateway.address)
-    stuck(gateway, lambda client: client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(9))))
-    again = BatchCall("p", "a", "r2", 0)
-    client.upload(again, 2, 0, 0, 0, upload_body(rows(1)))
+    client, again = client_of(gateway.address), BatchCall("p", "a", "r2", 0)
+    stuck(gateway, upload, BATCH, 9)
+    upload(client, again, 1)
     assert (201, "staged") == later(gateway)
-    client.commit(again, 2, done(rows(1)))
+    commit(client, again, 1)
     assert [b"1"] == events_of(publisher.store)
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_late_release_of_a_former_run_takes_nothing(
-    publisher: Publisher, gateway: Gateway, caller: Caller, committed: bool
-) -> None:
+def test_late_release_of_a_former_run_takes_nothing(publisher, gateway, committed):
     """An abort that comes late neither undoes a commit nor drops another run's rows (F6)."""
     client = client_of(gateway.address)
-    client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(1)))
+    upload(client, BATCH, 1)
     gateway.script(held)
     client.release(BATCH)  # whose answer never comes
     by = BATCH if committed else BatchCall("p", "a", "r2", 0)
-    client.upload(by, 2, 0, 0, 0, upload_body(rows(1)))
+    upload(client, by, 1)
     if committed:
-        client.commit(by, 2, done(rows(1)))
+        commit(client, by, 1)
     gateway.deliver()
-    client.commit(by, 2, done(rows(1)))
+    commit(client, by, 1)
     assert [b"1"] == events_of(publisher.store)
 
 
-def test_late_release_of_the_run_itself_makes_the_commit_fail_by_name(
-    publisher: Publisher, gateway: Gateway
-) -> None:
+def test_late_release_of_the_run_itself_makes_the_commit_fail_by_name(publisher, gateway):
     """Rows that were taken away are missed, and the batch can be published again (F6)."""
     client = client_of(gateway.address)
     gateway.script(held)
     client.release(BATCH)
-    client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(1)))
+    upload(client, BATCH, 1)
     gateway.deliver()
     with pytest.raises(PublishError) as refused:
-        client.commit(BATCH, 2, done(rows(1)))
+        commit(client, BATCH, 1)
     assert ("upload-missing", 0) == (refused.value.problem, publisher.store.feed("orders").head)
     publish(gateway)
     assert [b"1", b"2", b"3"] == events_of(publisher.store)
 
 
-def test_commits_that_arrive_in_the_wrong_order_leave_no_gap(
-    publisher: Publisher, gateway: Gateway
-) -> None:
+def test_commits_that_arrive_in_the_wrong_order_leave_no_gap(publisher, gateway):
     """A later batch that overtakes an earlier one is refused, not published before it (F18)."""
-    client = client_of(gateway.address)
-    client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(0)))
-    stuck(gateway, lambda client: client.commit(BATCH, 2, done(rows(0))))
+    client, following = client_of(gateway.address), BatchCall("p", "a", "r1", 1)
+    upload(client, BATCH, 0)
+    stuck(gateway, commit, BATCH, 0)
     with pytest.raises(PublishError) as refused:
-        client.commit(BatchCall("p", "a", "r1", 1), 2, [])
+        client.commit(following, 2, [])
     assert ("batch-gap", (200, "committed")) == (refused.value.problem, later(gateway))
-    client.commit(BatchCall("p", "a", "r1", 1), 2, [])
+    client.commit(following, 2, [])
     assert (1, [b"0"]) == (publisher.store.producer("orders", "p").last, events_of(publisher.store))
 
 
-def test_many_runs_at_once_commit_one_batch_once(
-    publisher: Publisher, call_feed: Callable[[str], Caller]
-) -> None:
+def test_many_runs_at_once_commit_one_batch_once(publisher, call_feed):
     """Drivers that race with the same rows get one receipt, and all hear the same (F7, PU-10)."""
     callers = [call_feed(publisher.url) for _ in range(8)]
-    replies: list[Reply] = []
+    start = threading.Barrier(8)
 
-    def drive(number: int) -> None:
-        replies.append(callers[number].publish(Who(run=f"r{number}"), *range(50)))
+    def drive(number: int) -> Reply:
+        start.wait()
+        return callers[number].publish(Who(run=f"r{number}"), *range(50))
 
-    threads = [threading.Thread(target=drive, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(8) as threads:
+        replies = [*threads.map(drive, range(8))]
     outcomes = sorted(each.short for each in replies)
     assert [(200, "already-committed")] * 7 + [(200, "committed")] == outcomes
     assert 1 == len({each.document["receipt"]["hash"] for each in replies})

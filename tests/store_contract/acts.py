@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.store_contract.site import Opened, StoppedClock
 from tests.store_contract.writers import FEED, call, chunk, commit, publish, upload
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Problem, Store
@@ -78,20 +77,26 @@ CHANGES: dict[str, tuple[Callable[[Store], object], tuple[str, str, dict[str, ob
 }
 
 
+def newest_act(store: Store, before: list[Act]) -> Act:
+    """The only one since then."""
+    (act,) = store.acts(limit=len(before) + 1)[: -len(before)]
+    return act
+
+
 @pytest.mark.parametrize("action", CHANGES)
-def test_each_change_leaves_its_act(store: Store, opened: Opened, action: Action) -> None:
+def test_each_change_leaves_its_act(store, opened, action):
     """I see who did it, when, and to what, also after a restart."""
     prepare(store)
     before = store.acts()
     change, (feed, subject, details) = CHANGES[action]
     change(store)
-    (act,) = store.acts(limit=len(before) + 1)[: -len(before)]
+    act = newest_act(store, before)
     expected = Act(store.now(), "alice@host", "cli", action.value, feed, subject, details, act.id)
     assert expected == act == opened().acts(limit=1)[0]
     assert act.id > before[0].id
 
 
-def test_new_history_and_new_token_leave_their_acts(store: Store) -> None:
+def test_new_history_and_new_token_leave_their_acts(store):
     """I see who told readers of a restore, and who gave which rights; never a secret."""
     epoch = store.begin_epoch(FEED, copy=True, by=ALICE).epochs[-1].id
     store.add_token(_TOKEN, by=ALICE)
@@ -102,8 +107,10 @@ def test_new_history_and_new_token_leave_their_acts(store: Store) -> None:
     assert _TEXT.rpartition("_")[2] not in repr(store.acts())
 
 
-def test_what_changes_nothing_leaves_no_act(store: Store) -> None:
-    """The log has what was done, not what was tried."""
+def test_what_changes_nothing_leaves_no_act(store):
+    """The log has what was done, not what was tried; and what the publisher does by itself all day
+    does not hide what people did.
+    """
     prepare(store)
     store.delete_producer(FEED, "till")
     store.revoke_token("warehouse")
@@ -118,12 +125,6 @@ def test_what_changes_nothing_leaves_no_act(store: Store) -> None:
     for refused in (store.begin_epoch, lambda feed, by: store.remove(feed, 1, by=by)):
         with pytest.raises(UnknownFeedError):
             refused("unknown", by=ALICE)
-    assert before == store.acts()
-
-
-def test_upkeep_and_publishing_leave_no_acts(store: Store) -> None:
-    """What the publisher does by itself all day does not hide what people did."""
-    before = store.acts()
     publish(store, chunk(0, b"1"))
     store.save_cursors(FEED, "mailer", 2, {0: "1.x"})
     store.remove(FEED, 1)
@@ -141,7 +142,7 @@ OVERRIDES: dict[str, tuple[Call, str, dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("override", OVERRIDES)
-def test_accepted_override_leaves_an_act(store: Store, opened: Opened, override: str) -> None:
+def test_accepted_override_leaves_an_act(store, opened, override):
     """I see later who let a gap, a new checkpoint or other rows pass, and what was dropped."""
     receipt, _ = commit(store, call(0), upload(chunk(0, b"1")))
     needs, text, more = OVERRIDES[override]
@@ -155,13 +156,13 @@ def test_accepted_override_leaves_an_act(store: Store, opened: Opened, override:
         commit(store, allowed(f"{value}0"), upload(chunk(0, b"2")))
     assert before == store.acts()
     commit(store, allowed(value), upload(chunk(0, b"2")))
-    (act,) = store.acts(limit=len(before) + 1)[: -len(before)]
+    act = newest_act(store, before)
     details = {"batch": needs.batch, "run": "r1", override: value, **more}
     expected = Act(store.now(), "alice@host", "cli", "accept-override", FEED, "p", details, act.id)
     assert expected == act == opened().acts(limit=1)[0]
 
 
-def test_override_that_was_not_needed_leaves_no_act(store: Store) -> None:
+def test_override_that_was_not_needed_leaves_no_act(store):
     """An option that stays in the code of a job does not fill the log."""
     before = store.acts()
     for number in range(2):
@@ -171,14 +172,14 @@ def test_override_that_was_not_needed_leaves_no_act(store: Store) -> None:
     assert before == store.acts()
 
 
-def test_act_without_an_actor_is_of_the_program(store: Store) -> None:
+def test_act_without_an_actor_is_of_the_program(store):
     """A script that names nobody is found by its user and host."""
     (act,) = store.acts()
     assert process_actor() == Actor(act.actor, Via(act.via))
     assert (Via.LIBRARY, "create-feed", FEED) == (act.via, act.action, act.feed)
 
 
-def test_acts_are_found_by_feed_actor_kind_and_time(store: Store, clock: StoppedClock) -> None:
+def test_acts_are_found_by_feed_actor_kind_and_time(store, clock):
     """I find what was done to my feed, or by whom, or since yesterday, page by page."""
     bob = Actor("bob", Via.HTTP)
     clock.now += 10
@@ -201,7 +202,7 @@ def test_acts_are_found_by_feed_actor_kind_and_time(store: Store, clock: Stopped
     assert ["feed1", "feed0"] == found(ActFilter(before=last), limit=2)
 
 
-def test_recorded_acts_come_back_in_order(store: Store, opened: Opened) -> None:
+def test_recorded_acts_come_back_in_order(store, opened):
     """What was done before a restore is still known after it."""
     given = [new_act(ALICE, Action.RESTORE, time, subject="ä", n=time) for time in (3, 1)]
     store.record(given)
@@ -211,7 +212,7 @@ def test_recorded_acts_come_back_in_order(store: Store, opened: Opened) -> None:
     ]
 
 
-def test_acts_stay_small(store: Store) -> None:
+def test_acts_stay_small(store):
     """A token with a thousand rights, or a long name, does not blow the log up."""
     long = "x" * 1000
     store.record([new_act(Actor(long), Action.PRUNE, 1, subject=long, texts=[long] * 1000)])
@@ -220,7 +221,7 @@ def test_acts_stay_small(store: Store) -> None:
     assert ("… and 980 more", 21) == (act.details["texts"][-1], len(act.details["texts"]))
 
 
-def test_each_act_is_a_line_in_the_log(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_act_is_a_line_in_the_log(store, caplog):
     """My log collection has it, too."""
     with caplog.at_level(logging.INFO, "zeh_spark.acts"):
         store.create("new", 3, by=ALICE)

@@ -36,63 +36,40 @@ Batch = tuple[str, int]
 
 @dataclass(frozen=True)
 class Entry:
-    """A batch that became visible.
-
-    Args:
-        batch: The incarnation and number of the batch.
-        run: The run that published it.
-        positions: Its first and last position on the feed; None if it has no events.
-        rows: Its rows.
-        lines: The lines that the feed has to have of it, by partition.
-    """
+    """A batch that became visible."""
 
     batch: Batch
     run: str
-    positions: tuple[int, int] | None
+    positions: tuple[int, int] | None  # the first and the last on the feed; None without events
     rows: tuple[DriverRow, ...]
-    lines: dict[int, list[bytes]]
+    lines: dict[int, list[bytes]]  # that the feed has to have of it, by partition
 
 
 @dataclass
 class Belief:
-    """What drivers and operators were told, and so may believe about the feed.
+    """What drivers and operators were told, and so may believe about the feed."""
 
-    Args:
-        log: The batches that became visible, in order.
-        acknowledged_rows: The rows of each batch that a driver was told is there.
-        undone: Batches that a restore took away, until a driver is told that a later one is there.
-        excused: Batches that an operator was told are missing, and accepted.
-        replacements: The values of `replaceIncarnation` that an operator has set.
-        kept: Batches for which an operator has set `keepFirst`, with the digest that it names.
-        doubled: Rows that an operator has allowed to be there twice, by `keepFirst`.
-        deleted: Whether the producer was deleted.
-        seen: The anomalies that were seen when they happened.
-        receipts: How many receipts of a producer the store keeps.
-    """
-
-    log: list[Entry] = field(default_factory=list)
+    log: list[Entry] = field(default_factory=list)  # the batches that became visible, in order
+    # Of each batch that a driver was told is there.
     acknowledged_rows: dict[Batch, tuple[DriverRow, ...]] = field(default_factory=dict)
+    # Batches that a restore took away, until a driver is told that a later one is there.
     undone: set[Batch] = field(default_factory=set)
+    # Batches that an operator was told are missing, and accepted.
     excused: set[Batch] = field(default_factory=set)
+    # The values of `replaceIncarnation` that an operator has set.
     replacements: set[str] = field(default_factory=set)
+    # Batches for which an operator has set `keepFirst`, with the digest that it names.
     kept: set[tuple[Batch, str]] = field(default_factory=set)
+    # Rows that an operator has allowed to be there twice, by `keepFirst`.
     doubled: set[tuple[str, int]] = field(default_factory=set)
     deleted: bool = False
-    seen: list[str] = field(default_factory=list)
-    receipts: int = RECEIPTS
+    seen: list[str] = field(default_factory=list)  # anomalies, when they happened
+    receipts: int = RECEIPTS  # how many of a producer the store keeps
 
     def acknowledged(
         self, execution: Execution, call: Call, receipt: StoredReceipt, new: bool, heard: bool
     ) -> None:
-        """Note the answer to a commit.
-
-        Args:
-            execution: What the driver committed.
-            call: The call with which it did.
-            receipt: The receipt in the answer.
-            new: Whether the commit published the batch, instead of repeating it.
-            heard: Whether the answer reached the driver.
-        """
+        """Note the answer to a commit: whether it is new, and whether the driver has heard it."""
         batch = (receipt.incarnation, receipt.batch)
         rows = tuple(sorted(execution.rows))
         if new:
@@ -106,7 +83,9 @@ class Belief:
                 self.doubled |= {(batch[0], number) for number in changed}
                 rows = here[-1]
             self.acknowledged_rows[batch] = rows
-            self.undone = {each for each in self.undone if not _before(each, batch)}
+            self.undone = {
+                each for each in self.undone if each[0] != batch[0] or each[1] >= batch[1]
+            }
 
     def _check_new(self, entry: Entry) -> None:
         incarnation = entry.batch[0]
@@ -122,13 +101,7 @@ class Belief:
         self.log.append(entry)
 
     def granted(self, problem: Problem, name: str, value: str) -> None:
-        """Note what an operator accepts by setting the override that a refusal printed.
-
-        Args:
-            problem: The refusal.
-            name: The option that it printed.
-            value: The value that it printed.
-        """
+        """Note what an operator accepts by setting the override that a refusal printed."""
         incarnation, batch = problem.members["incarnation"], problem.members["batch"]
         if name == "replaceIncarnation":
             self.replacements.add(value)
@@ -139,25 +112,17 @@ class Belief:
             self.kept.add(((incarnation, batch), problem.members["published"]["digest"][:8]))
 
     def forget(self, incarnation: str, done: int) -> None:
-        """Note that a checkpoint was rolled back to the batch `done`.
-
-        Its drivers then know nothing of later batches.
-        """
-        for batch in [
-            each for each in self.acknowledged_rows if _before((incarnation, done), each)
-        ]:
-            del self.acknowledged_rows[batch]
-            self.undone.discard(batch)
+        """Note that a checkpoint was rolled back to `done`: its drivers know of no later batch."""
+        for batch in [*self.acknowledged_rows]:
+            if batch[0] == incarnation and batch[1] > done:
+                del self.acknowledged_rows[batch]
+                self.undone.discard(batch)
 
     def restored(self, log: list[Entry]) -> None:
         """Note that the store was restored to a backup with these batches."""
         self.log = list(log)
         here = {each.batch for each in log}
         self.undone |= {each for each in self.acknowledged_rows if each not in here}
-
-
-def _before(one: Batch, other: Batch) -> bool:
-    return one[0] == other[0] and one[1] < other[1]
 
 
 def found(store: Store, belief: Belief) -> list[str]:

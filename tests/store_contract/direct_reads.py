@@ -18,38 +18,30 @@ from zeh_spark.publisher import Store
 from zeh_spark.store import direct_plans, direct_reads
 
 
-def test_a_scan_has_the_chunks_of_all_partitions_between_two_positions(store: Store) -> None:
-    """I find what comes next without asking partition by partition."""
+def test_a_scan_has_the_chunks_of_all_partitions_between_two_positions(store):
+    """I find what comes next without asking partition by partition; two feeds do not meet."""
+    store.create("others", 2)
     for g in range(1, 9):
         publish(store, chunk(g % 2, b"%d" % g))
+    publish(store, chunk(1, b"2"), feed="others")
     chunks = everything(store)
     assert chunks[2:5] == store.scan(FEED, 2, 8, 3)
     assert chunks[2:6] == store.scan(FEED, 2, 6, 100)
     assert [] == store.scan(FEED, 8, 9, 100)
+    assert chunks == store.scan(FEED, 0, 9, 9)
 
 
-def test_a_scan_has_chunks_of_its_own_feed_only(store: Store) -> None:
-    """Two feeds of a store do not meet."""
-    store.create("others", 2)
-    publish(store, chunk(0, b"1"))
-    publish(store, chunk(1, b"2"), feed="others")
-    assert everything(store) == store.scan(FEED, 0, 9, 9)
-
-
-def test_partitions_are_unread_if_a_chunk_is_after_their_position(store: Store) -> None:
+def test_partitions_are_unread_if_a_chunk_is_after_their_position(store):
     """I look only into partitions that have something."""
-    publish(store, chunk(0, b"1"))
-    publish(store, chunk(1, b"2"))
-    publish(store, chunk(0, b"3"))
-    found = [store.unread(FEED, {0: at[0], 1: at[1]}, upto) for at, upto in UNREAD]
+    for partition in (0, 1, 0):
+        publish(store, chunk(partition, b"1"))
+    asked = [((0, 0), 3), ((0, 2), 3), ((1, 2), 3), ((1, 2), 2), ((0, 0), 1), ((3, 2), 3)]
+    found = [store.unread(FEED, dict(enumerate(at)), upto) for at, upto in asked]
     assert [{0, 1}, {0}, {0}, set(), {0}, set()] == found
     assert set() == store.unread(FEED, {}, 3)
 
 
-UNREAD = [((0, 0), 3), ((0, 2), 3), ((1, 2), 3), ((1, 2), 2), ((0, 0), 1), ((3, 2), 3)]
-
-
-def test_a_store_can_be_asked_for_many_partitions_and_tags(store: Store) -> None:
+def test_a_store_can_be_asked_for_many_partitions_and_tags(store):
     """A feed may have a thousand partitions."""
     store.create("wide", 1024)
     publish(store, *(chunk(each, b"1") for each in range(1024)), feed="wide")
@@ -58,22 +50,15 @@ def test_a_store_can_be_asked_for_many_partitions_and_tags(store: Store) -> None
     assert set(range(1, 1025)) == store.tags("wide", range(2000)).keys()
 
 
-def test_a_plan_leads_to_the_bytes_that_were_published(store: Store) -> None:
+def test_a_plan_leads_to_the_bytes_that_were_published(store):
     """I read what was written, byte for byte, and the sums show it."""
     chunks = [chunk(each % 2, b'"%d"' % each) for each in range(9)]
     for each in chunks:
         publish(store, each)
     request = PlanRequest(2, {"0": "_first", "1": "_first"}, range_bytes=1)
-    plan = direct_plans.plan(store, FEED, request)
-    assert [lines_of(each.frame) for each in chunks[::2] + chunks[1::2]] == fetched(
-        store, request, plan
-    )
-
-
-def fetched(store: Store, request: PlanRequest, plan: Plan) -> list[bytes]:
-    """Return the lines of a plan's chunks, after all sums were compared."""
-    groups = fetched_groups(store, request, plan)
-    return [lines_of(frame) for group in groups for frame in group.frames]
+    groups = fetched_groups(store, request, direct_plans.plan(store, FEED, request))
+    lines = [lines_of(frame) for group in groups for frame in group.frames]
+    assert [lines_of(each.frame) for each in chunks[::2] + chunks[1::2]] == lines
 
 
 def fetched_groups(store: Store, request: PlanRequest, plan: Plan) -> list[Group]:
@@ -84,14 +69,9 @@ def fetched_groups(store: Store, request: PlanRequest, plan: Plan) -> list[Group
         return []
     wanted = [WantedRange(each.partition, each.from_, each.to) for each in ranges]
     answer = direct_reads.requested_chunks(store, FEED, ChunksRequest(request.n, wanted))
-    groups: list[Group] = []
-    ends: list[RangeEnd] = []
-    for part in parse_answer(answer):
-        if isinstance(part, Group):
-            groups.append(part)
-        else:
-            ends.append(part)
+    parts = [*parse_answer(answer)]
+    ends = [each for each in parts if isinstance(each, RangeEnd)]
     assert [(number, r.to, r.chunks, r.events, r.digest) for number, r in enumerate(ranges)] == [
         (end.range, end.to, end.chunks, end.events, end.digest) for end in ends
     ]
-    return groups
+    return [each for each in parts if isinstance(each, Group)]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.store_contract.site import Opened, Site, StoppedClock, histories
+from tests.store_contract.site import StoppedClock, histories
 from tests.store_contract.writers import FEED, chunk, everything, publish
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, feed_of, parse
@@ -26,28 +26,23 @@ def times(store: Store) -> list[int]:
     return [each.time for each in everything(store)]
 
 
-def test_feeds_id_is_the_beginning_of_its_origin(store: Store) -> None:
-    """A feed that exists already has an id, and one epoch."""
-    name = store.feed(FEED).origin[:8].hex()
-    assert FeedIdentity(name, (Epoch(name, 0),)) == store.identity(FEED)
-
-
-def test_each_feed_has_an_id_of_its_own(store: Store) -> None:
-    """Sequence numbers of two feeds are never mixed up; an epoch changes only its own feed."""
+def test_each_feed_has_an_id_of_its_own(store):
+    """It is the beginning of its origin. Sequence numbers of two feeds are never mixed up; an epoch
+    changes only its own feed, and a typing error begins none.
+    """
     store.create("other", 2)
+    for feed in (FEED, "other"):
+        name = store.feed(feed).origin[:8].hex()
+        assert FeedIdentity(name, (Epoch(name, 0),)) == store.identity(feed)
     before = store.identity("other")
     assert before.id != store.begin_epoch(FEED).id
     assert before == store.identity("other")
-
-
-def test_unknown_feed_has_no_identity(store: Store) -> None:
-    """A typing error begins no epoch."""
     for ask in (store.identity, store.begin_epoch):
         with pytest.raises(UnknownFeedError):
             ask("nothing")
 
 
-def test_a_later_epoch_keeps_the_feeds_id(store: Store) -> None:
+def test_a_later_epoch_keeps_the_feeds_id(store):
     """After a restore the feed is the same one; its events from now on are other ones."""
     first = store.identity(FEED)
     begun = store.begin_epoch(FEED), store.begin_epoch(FEED)
@@ -61,7 +56,7 @@ def test_a_later_epoch_keeps_the_feeds_id(store: Store) -> None:
     assert begun[0].epochs == begun[1].epochs[:2]
 
 
-def test_a_copy_gets_an_id_of_its_own(store: Store) -> None:
+def test_a_copy_gets_an_id_of_its_own(store):
     """A copy beside the original is another feed; events that both have keep their id."""
     first = store.begin_epoch(FEED)
     copied = store.begin_epoch(FEED, copy=True)
@@ -74,39 +69,28 @@ def test_a_copy_gets_an_id_of_its_own(store: Store) -> None:
     assert again == store.identity(FEED) == parse(again.document())
 
 
-@pytest.mark.parametrize("copy", [False, True])
-def test_time_tells_the_events_of_epochs_apart(
-    store: Store, clock: StoppedClock, copy: bool
-) -> None:
-    """Each event's `zeh-time` tells its epoch, although the clock stands still."""
-    publish(store, chunk(0, b"1"))
-    begun = store.begin_epoch(FEED, copy=copy)
-    publish(store, chunk(0, b"2"))
-    before, after = times(store)
-    assert before < begun.epochs[-1].time <= after
-    assert [each.id for each in begun.epochs] == [begun.at(before), begun.at(after)]
-
-
 @pytest.mark.parametrize("hours", [-48, 0, 48])
-def test_time_tells_them_apart_when_the_clock_goes_back(
-    store: Store, clock: StoppedClock, hours: int
-) -> None:
-    """Events after an epoch's begin have at least its time, whatever the clock says.
-
-    The next epoch begins after them.
+@pytest.mark.parametrize("copy", [False, True])
+def test_time_tells_the_events_of_epochs_apart(store, clock, hours, copy):
+    """Events after an epoch's begin have at least its time, whatever the clock says, and also on a
+    feed that was restored to its beginning. The next epoch begins after them.
     """
+    store.create("empty", 2)
     publish(store, chunk(0, b"1"))
-    begun = store.begin_epoch(FEED)
+    begun, of_empty = (store.begin_epoch(feed, copy=copy) for feed in (FEED, "empty"))
     clock.pass_hours(hours)
     publish(store, chunk(1, b"2"))
+    publish(store, chunk(0, b"1"), feed="empty")
     clock.pass_hours(-72)
-    next_one = store.begin_epoch(FEED)
+    identity = store.begin_epoch(FEED)
     publish(store, chunk(0, b"3"))
     one, two, three = times(store)
-    assert one < begun.epochs[1].time <= two < next_one.epochs[2].time <= three
+    assert one < begun.epochs[1].time <= two < identity.epochs[2].time <= three
+    assert [each.id for each in identity.epochs] == [identity.at(each) for each in times(store)]
+    assert 0 < of_empty.epochs[1].time <= everything(store, "empty")[0].time
 
 
-def test_an_epoch_may_begin_at_an_earlier_time(store: Store, clock: StoppedClock) -> None:
+def test_an_epoch_may_begin_at_an_earlier_time(store, clock):
     """Events that were published between the restore and the command belong to it, too."""
     publish(store, chunk(0, b"1"))
     clock.pass_hours(1)
@@ -120,7 +104,7 @@ def test_an_epoch_may_begin_at_an_earlier_time(store: Store, clock: StoppedClock
     assert kept < since <= times(store)[-1]
 
 
-def test_an_epoch_begins_between_the_last_one_and_now(store: Store, clock: StoppedClock) -> None:
+def test_an_epoch_begins_between_the_last_one_and_now(store, clock):
     """It takes no event from the epoch before the last, and none of the future."""
     publish(store, chunk(0, b"1"))
     begun = store.begin_epoch(FEED)
@@ -130,19 +114,7 @@ def test_an_epoch_begins_between_the_last_one_and_now(store: Store, clock: Stopp
     assert begun == store.identity(FEED)
 
 
-def test_epoch_of_an_empty_feed_counts_from_its_first_event(
-    store: Store, clock: StoppedClock
-) -> None:
-    """It works for a feed that was restored to its beginning, too."""
-    begun = store.begin_epoch(FEED)
-    clock.pass_hours(-1)
-    publish(store, chunk(0, b"1"))
-    assert clock.now < begun.epochs[1].time <= times(store)[0]
-
-
-def test_time_tells_any_epochs_apart(
-    new_site: type[Site], store: Store, clock: StoppedClock
-) -> None:
+def test_time_tells_any_epochs_apart(new_site, store, clock):
     """This holds in whatever order commits, epochs and changes of the clock come."""
     steps = st.sampled_from(["commit", "epoch", "copy", "1", "-1"])
     names = (f"feed{number}" for number in count())
@@ -172,7 +144,7 @@ def _taken(store: Store, feed: str, clock: StoppedClock, step: str) -> str | Non
     return None
 
 
-def test_identity_survives_a_crash_and_is_everybodys(site: Site, store: Store) -> None:
+def test_identity_survives_a_crash_and_is_everybodys(site, store):
     """All publishers of a store tell the same identity."""
     begun = store.begin_epoch(FEED)
     assert begun == site.open().identity(FEED)
@@ -180,9 +152,7 @@ def test_identity_survives_a_crash_and_is_everybodys(site: Site, store: Store) -
     assert begun == site.open().identity(FEED)
 
 
-def test_an_epoch_that_a_restore_took_back_is_not_given_again(
-    site: Site, store: Store, clock: StoppedClock
-) -> None:
+def test_an_epoch_that_a_restore_took_back_is_not_given_again(site, store, clock):
     """I can restore the same backup again and again.
 
     Events of each restored history were read. Those of the next one have the same sequence numbers,
@@ -202,7 +172,7 @@ def test_an_epoch_that_a_restore_took_back_is_not_given_again(
     assert numbers == sorted({*numbers})
 
 
-def test_epoch_of_a_clock_that_is_far_ahead_is_refused(store: Store, clock: StoppedClock) -> None:
+def test_epoch_of_a_clock_that_is_far_ahead_is_refused(store, clock):
     """Its number would have more digits than readers accept. A new id can still be given."""
     clock.pass_hours(24 * 365 * 100)
     with pytest.raises(StoreError, match="Set the clock right"):
@@ -211,7 +181,7 @@ def test_epoch_of_a_clock_that_is_far_ahead_is_refused(store: Store, clock: Stop
     assert 2 == len(parse(store.begin_epoch(FEED, copy=True).document()).epochs)
 
 
-def test_epochs_that_begin_at_once_are_all_kept(opened: Opened, store: Store) -> None:
+def test_epochs_that_begin_at_once_are_all_kept(opened, store):
     """Commits and epochs of several publishers come one after the other."""
 
     def run(store: Store) -> None:

@@ -54,7 +54,6 @@ class Histories(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """Begin with an empty feed and one driver."""
         self.directory = tempfile.TemporaryDirectory(dir=MEMORY)
         self.clock = StoppedClock()
         self.site = self.new_site(Path(self.directory.name), self.clock, KEPT_RECEIPTS)
@@ -63,7 +62,6 @@ class Histories(RuleBasedStateMachine):
 
     @rule(layout=layouts, which=st.integers(0, 1), batches=st.integers(1, 4))
     def run_batches(self, layout: TaskLayout, which: int, batches: int) -> None:
-        """Run some batches of a driver from begin to end."""
         for _ in range(batches):
             self.world.run_batch(layout, which)
         self.site.settle()
@@ -83,29 +81,24 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.world.sent)
     @rule(data=st.data(), uploads=st.integers(1, 9))
     def deliver_again(self, data: st.DataObject, uploads: int) -> None:
-        """Deliver requests of the past once more."""
         self.world.deliver_again(data.draw(st.sampled_from(self.world.sent)), uploads)
 
     @rule(execution=executions)
     def release(self, execution: Execution) -> None:
-        """Give up a batch."""
         self.world.release(execution)
 
     @rule()
     def restart(self) -> None:
-        """Restart the query."""
         self.world.restart()
 
     @precondition(lambda self: len(self.world.drivers) == 1)
     @rule()
     def start_a_second_driver(self) -> None:
-        """Start a second driver on the same checkpoint."""
         self.world.start_a_second_driver()
 
     @precondition(lambda self: len(self.world.drivers) > 1)
     @rule(layouts=st.lists(layouts, min_size=1, max_size=6))
     def run_both_in_turn(self, layouts: list[TaskLayout]) -> None:
-        """Run batches of two drivers in turn."""
         for number, layout in enumerate(layouts):
             self.world.run_batch(layout, number)
         self.site.settle()
@@ -123,27 +116,22 @@ class Histories(RuleBasedStateMachine):
 
     @rule(batches=st.integers(1, KEPT_RECEIPTS + 2), recut=st.booleans())
     def roll_back(self, batches: int, recut: bool) -> None:
-        """Delete the newest entries of the checkpoint."""
         self.world.roll_back(batches, recut=recut)
 
     @rule()
     def crash_publisher(self) -> None:
-        """Crash the publishers, and start them again."""
         self.world.crash_publisher()
 
     @rule(target=backups)
     def copy_store(self) -> Any:
-        """Make a backup of the store."""
         return self.world.copy_store()
 
     @rule(backup=backups)
     def restore_store(self, backup: Any) -> None:
-        """Restore the store to a backup, which can be used again."""
         self.world.restore_store(backup)
 
     @rule(backup=consumes(backups))
     def restore_store_and_lose_the_backup(self, backup: Any) -> None:
-        """Restore the store to a backup, which is not used again."""
         self.world.restore_store(backup)
 
     @rule(hours=st.sampled_from([1, 25]))
@@ -159,12 +147,10 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def take_remedies_out(self) -> None:
-        """Remove all overrides from the code."""
         self.world.overrides = Overrides()
 
     @invariant()
     def nothing_is_wrong(self) -> None:
-        """Check the feed after each step."""
         assert [] == self.world.anomalies()
 
     def teardown(self) -> None:
@@ -193,14 +179,14 @@ class Histories(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(1800)  # a campaign's
-def test_any_history_keeps_what_it_acknowledges(new_site: type[Site]) -> None:
+def test_any_history_keeps_what_it_acknowledges(new_site):
     """Whatever happens, I lose nothing and get nothing twice without an error."""
     machine = type("Histories", (Histories,), {"new_site": new_site})
     tried = settings(max_examples=histories(new_site), stateful_step_count=40)
     run_state_machine_as_test(machine, settings=tried)
 
 
-def test_gap_accepted_for_a_lost_checkpoint_is_not_accepted_for_the_next(world: World) -> None:
+def test_gap_accepted_for_a_lost_checkpoint_is_not_accepted_for_the_next(world):
     """An override left in the code never loses a batch of another checkpoint (A2)."""
     backup = world.copy_store()
     world.run_batch(TaskLayout())

@@ -16,21 +16,20 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from tests.scratch_store import MEMORY
 from tests.store_contract.direct_reads import fetched_groups
-from tests.store_contract.site import Opened, Site, histories
+from tests.store_contract.site import Site, histories
 from tests.store_contract.writers import (
     FEED,
     call,
     chunk,
-    commit,
     data,
     everything,
     large,
     publish,
+    publish_as,
 )
-from tests.store_contract.writers import upload as upload_of
 from zeh_spark.protocol.direct_reads import PlanRequest
 from zeh_spark.protocol.upload_format import lines_of
-from zeh_spark.publisher import Problem, Store
+from zeh_spark.publisher import Problem
 from zeh_spark.retention.rules import prune
 from zeh_spark.store import direct_plans
 from zeh_spark.store.feed import ChunkFeed
@@ -39,17 +38,11 @@ from zeh_spark.store.interface import Retention
 
 @dataclass
 class Reader:
-    """A reader of the feed.
-
-    Args:
-        n: How many partitions it works with.
-        behind: The cursors that it has, by its partitions.
-        got: What it has read of each stored partition, or was told is gone.
-    """
+    """A reader of the feed that works with `n` partitions, and its cursor in each of them."""
 
     n: int
     behind: dict[int, str]
-    got: dict[int, list[int]] = field(default_factory=dict)
+    got: dict[int, list[int]] = field(default_factory=dict)  # or told gone, by stored partition
 
 
 class Readings(RuleBasedStateMachine):
@@ -71,14 +64,12 @@ class Readings(RuleBasedStateMachine):
 
     @rule(partitions=st.lists(st.integers(0, 2), max_size=4))
     def publish(self, partitions: list[int]) -> None:
-        """Publish an event to each of some partitions."""
         for each in partitions:
             publish(self.store, chunk(each, b"%d" % len(self.log)))
             self.log.append((each, len(self.log)))
 
     @rule(kept=st.integers(0, 5))
     def prune(self, kept: int) -> None:
-        """Remove all but the newest events."""
         sizes = [each.size for each in everything(self.store)]
         prune(self.store, FEED, Retention(bytes=max(1, sum(sizes[len(sizes) - kept :]))))
 
@@ -105,7 +96,6 @@ class Readings(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 3), chunks=st.integers(1, 5), size=st.sampled_from([1, 100, 1 << 20]))
     def read_directly(self, who: int, chunks: int, size: int) -> None:
-        """Plan some chunks of all partitions, and fetch them."""
         reader = self.readers[who]
         cursors = {str(each): cursor for each, cursor in reader.behind.items()}
         request = PlanRequest(reader.n, cursors, max_chunks=chunks, range_bytes=size)
@@ -145,27 +135,25 @@ class Readings(RuleBasedStateMachine):
         return bool(lost)
 
     def teardown(self) -> None:
-        """Close the store, and remove its directory."""
         self.site.close()
         self.directory.cleanup()
 
     @invariant()
     def each_reader_has_a_beginning_of_each_partition(self) -> None:
-        """Check after each step that no reader has missed an event."""
         for reader in self.readers:
             for partition, got in reader.got.items():
                 all_of_it = [number for each, number in self.log if each == partition]
                 assert got == all_of_it[: len(got)]
 
 
-def test_readers_get_all_that_they_are_not_told_is_gone(new_site: type[Site]) -> None:
+def test_readers_get_all_that_they_are_not_told_is_gone(new_site):
     """Whatever my pages are and whatever is removed, I never miss an event without an error."""
     machine = type("Readings", (Readings,), {"new_site": new_site})
     tried = settings(max_examples=histories(new_site), stateful_step_count=30)
     run_state_machine_as_test(machine, settings=tried)
 
 
-def test_retention_under_load_loses_nothing_that_is_kept(opened: Opened, store: Store) -> None:
+def test_retention_under_load_loses_nothing_that_is_kept(opened, store):
     """Two publishers prune while two write and one reads."""
     ended = threading.Event()
     rule = Retention(bytes=20_000, readers=("reader",))
@@ -173,7 +161,7 @@ def test_retention_under_load_loses_nothing_that_is_kept(opened: Opened, store: 
     def write(name: str) -> None:
         mine = opened()
         for batch in range(40):
-            commit(mine, call(batch, producer=name), upload_of(large(batch % 2, b"1")))
+            publish_as(mine, call(batch, producer=name), large(batch % 2, b"1"))
 
     def remove() -> None:
         mine = opened()

@@ -7,7 +7,16 @@ from collections.abc import Mapping
 import pytest
 
 from tests.store_contract.retention import NOTHING, three
-from tests.store_contract.writers import FEED, chunk, data, everything, large, publish
+from tests.store_contract.writers import (
+    FEED,
+    chunk,
+    data,
+    everything,
+    large,
+    publish,
+    refusal,
+    refused,
+)
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.retention import rules as retention
 from zeh_spark.retention.rules import Removal, plan, prune
@@ -32,7 +41,7 @@ def read(store: Store, asked: Mapping[int, str], n: int = 2, hint: int = 1000) -
 # Readers that retention waits for
 
 
-def test_events_stay_until_a_reader_has_passed_them(store: Store) -> None:
+def test_events_stay_until_a_reader_has_passed_them(store):
     """A consumer that was down for a week finds everything."""
     three(store)
     cursors = {0: cursor(store, 1), 1: cursor(store, 2)}
@@ -54,9 +63,7 @@ def test_events_stay_until_a_reader_has_passed_them(store: Store) -> None:
         {1: "1.x"},
     ],
 )
-def test_reader_whose_cursors_prove_nothing_is_waited_for(
-    store: Store, saved: dict[int, str]
-) -> None:
+def test_reader_whose_cursors_prove_nothing_is_waited_for(store, saved):
     """In doubt nothing is removed."""
     three(store)
     store.save_cursors(FEED, "warehouse", 2, saved)
@@ -64,7 +71,7 @@ def test_reader_whose_cursors_prove_nothing_is_waited_for(
     assert Removal(held_by="warehouse") == prune(store, FEED, rule)
 
 
-def test_reader_that_changes_n_is_waited_for(store: Store) -> None:
+def test_reader_that_changes_n_is_waited_for(store):
     """A reader that changes its number of partitions loses nothing meanwhile."""
     three(store)
     rule = Retention(bytes=1, readers=("warehouse",))
@@ -75,7 +82,7 @@ def test_reader_that_changes_n_is_waited_for(store: Store) -> None:
     assert 2 == prune(store, FEED, rule).upto
 
 
-def test_reader_at_an_anchor_has_passed_it(store: Store) -> None:
+def test_reader_at_an_anchor_has_passed_it(store):
     """What it has read is removed; what comes next can be, too, after it has read that."""
     three(store)
     last = {0: cursor(store, 3), 1: cursor(store, 2)}
@@ -85,9 +92,7 @@ def test_reader_at_an_anchor_has_passed_it(store: Store) -> None:
     assert 4 == prune(store, FEED, Retention(bytes=1, readers=("warehouse",))).upto
 
 
-def test_retention_that_is_switched_off_ends_what_is_under_way(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retention_that_is_switched_off_ends_what_is_under_way(store, monkeypatch):
     """Nothing is removed after I switched it off, nor what a reader has returned to."""
     monkeypatch.setattr(retention, "STEP_CHUNKS", 1)
     three(store)
@@ -117,24 +122,19 @@ def test_retention_that_is_switched_off_ends_what_is_under_way(
 # Readers of what was removed
 
 
-def test_who_has_not_read_what_is_gone_is_told_so(store: Store) -> None:
+def test_who_has_not_read_what_is_gone_is_told_so(store):
     """I get 410 with the oldest cursor that is left; nothing is skipped without an error."""
     three(store)
-    first = cursor(store, 1)
-    anchor = cursor(store, 3)
+    first, anchor = cursor(store, 1), cursor(store, 3)
     prune(store, FEED, NOTHING)
     publish(store, chunk(0, b"4"))
-    with pytest.raises(Problem, match="events after it were removed") as refused:
-        read(store, {0: first})
-    assert (410, "cursor-gone", anchor) == (
-        refused.value.status,
-        refused.value.name,
-        refused.value.members["oldest"],
-    )
+    problem = refused(read, store, {0: first})
+    assert "events after it were removed" in str(problem)
+    assert (("cursor-gone", 410), anchor) == (refusal(problem), problem.members["oldest"])
     assert [b"4"] == read(store, {0: anchor}) == read(store, {0: "_first"})
 
 
-def test_caught_up_reader_of_an_idle_partition_notices_nothing(store: Store) -> None:
+def test_caught_up_reader_of_an_idle_partition_notices_nothing(store):
     """Its last event was removed long ago, and there was none since."""
     publish(store, chunk(1, b"0"))
     idle = cursor(store, 1)
@@ -143,13 +143,11 @@ def test_caught_up_reader_of_an_idle_partition_notices_nothing(store: Store) -> 
     caught_up = cursor(store, 3)
     prune(store, FEED, NOTHING)
     assert [] == read(store, {1: caught_up})
-    with pytest.raises(Problem, match="were removed"):
-        read(store, {1: idle})  # in partition 1, chunk 3 came after it
-    with pytest.raises(Problem, match="were removed"):
-        read(store, {0: never})
+    for asked in ({1: idle}, {0: never}):  # in partition 1, chunk 3 came after it
+        assert "were removed" in str(refused(read, store, asked))
 
 
-def test_reader_of_a_partition_that_never_had_events_notices_nothing(store: Store) -> None:
+def test_reader_of_a_partition_that_never_had_events_notices_nothing(store):
     """The cursor that an empty feed gave it stays valid."""
     never = next(ChunkFeed(store, FEED).page({1: "_first"}, 2, 0)).cursor
     publish(store, chunk(0, b"1"))
@@ -161,7 +159,7 @@ def test_reader_of_a_partition_that_never_had_events_notices_nothing(store: Stor
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_special_cursors_of_an_emptied_feed_lead_on(store: Store, n: int) -> None:
+def test_special_cursors_of_an_emptied_feed_lead_on(store, n):
     """`_first` and `_last` are answered with cursors that stay valid."""
     three(store)
     prune(store, FEED, NOTHING)
@@ -169,27 +167,24 @@ def test_special_cursors_of_an_emptied_feed_lead_on(store: Store, n: int) -> Non
         asked = {v: next(ChunkFeed(store, FEED).page({v: special}, n, 0)).cursor for v in range(n)}
         assert [] == read(store, asked, n)
     publish(store, chunk(0, b"4"), chunk(1, b"5"))
-    assert (
-        [b"4", b"5"] == read(store, asked, n) == read(store, dict.fromkeys(range(n), "_first"), n)
-    )
+    firsts = dict.fromkeys(range(n), "_first")
+    assert [b"4", b"5"] == read(store, asked, n) == read(store, firsts, n)
 
 
-def test_cursor_at_an_anchor_is_held_against_its_tag(store: Store) -> None:
+def test_cursor_at_an_anchor_is_held_against_its_tag(store):
     """A cursor of a history that a restore undid is not taken for a valid one."""
     three(store)
     anchor = cursor(store, 3)
     prune(store, FEED, NOTHING)
     assert [] == read(store, {0: anchor})
-    with pytest.raises(Problem) as refused:
-        read(store, {0: "3.00000000"})
-    assert "cursor-of-another-history" == refused.value.name
+    assert "cursor-of-another-history" == refused(read, store, {0: "3.00000000"}).name
 
 
 @pytest.mark.parametrize("frames_stay", [True, False])
 @pytest.mark.parametrize("read_before", [1, 7, 8, 20])
 def test_page_under_way_does_not_skip_what_goes_meanwhile(
-    store: Store, monkeypatch: pytest.MonkeyPatch, read_before: int, frames_stay: bool
-) -> None:
+    store, monkeypatch, read_before, frames_stay
+):
     """I get all of it, or my connection ends and the next answer says why."""
     monkeypatch.setattr(feed, "READ_BYTES", 1)
     publish(store, *[large(0, b"%d" % each) for each in range(60)])
@@ -206,9 +201,7 @@ def test_page_under_way_does_not_skip_what_goes_meanwhile(
     assert [each.sequence for each in seen] == [201 * at for at in range(len(seen))]
 
 
-def test_without_anchors_readers_would_skip_in_silence(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_anchors_readers_would_skip_in_silence(store, monkeypatch):
     """This shows what the anchors are for."""
     three(store)
     first = cursor(store, 1)

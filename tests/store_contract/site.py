@@ -19,36 +19,22 @@ Opened = Callable[[], Store]
 
 
 class Site(Protocol):
-    """A place where a store keeps its data. It is empty at first.
-
-    Attributes:
-        slowness: By how much to divide the number of random histories.
-        receipts: How many receipts of a producer its stores keep, as given.
-
-    Args:
-        directory: A directory of its own, which is empty.
-        clock: The clock of its stores.
-        receipts: How many receipts of a producer its stores keep.
-    """
+    """A place where a store keeps its data. It is empty at first, as is its own directory."""
 
     slowness: int
+    """By how much to divide the number of random histories."""
     receipts: int
+    """How many receipts of a producer its stores keep."""
 
     def __init__(
         self, directory: Path, clock: Clock = now_ms, receipts: int = RECEIPTS
     ) -> None: ...
 
     def open(self) -> Store:
-        """Open the store, with the site's clock and receipts.
-
-        A second call opens another connection to the same data. The site's `close` closes them.
-        """
+        """Open the store: at a second call another connection to the same data."""
 
     def opener(self) -> Opened:
-        """Return what opens the store in another process, with the system's clock.
-
-        It is sent there by pickle.
-        """
+        """Return what opens the store in another process, to which it is sent by pickle."""
 
     def crash(self) -> None:
         """End everything that is open, as kill -9 would; `open` then finds what was written."""
@@ -72,11 +58,7 @@ def histories(site: type[Site]) -> int:
 
 
 class StoppedClock:
-    """A clock of a store, in ms since 1970, that stands still until a test changes it.
-
-    Attributes:
-        now: The time in ms since 1970.
-    """
+    """A clock of a store, in ms since 1970, that stands still until a test changes it."""
 
     def __init__(self) -> None:
         self.now = now_ms()
@@ -84,7 +66,6 @@ class StoppedClock:
         self._told.set()
 
     def __call__(self) -> int:
-        """Return the time in ms since 1970, once the clock is not held."""
         self._asked.set()
         self._told.wait()
         return self.now
@@ -93,8 +74,7 @@ class StoppedClock:
     def held(self) -> Iterator[threading.Event]:
         """Let everything that asks for the time wait until the end of the block.
 
-        Yields:
-            What is set when something waits: a commit is then under way.
+        The event is set when something waits: a commit is then under way.
         """
         self._asked.clear()
         self._told.clear()

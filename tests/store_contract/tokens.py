@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.store_contract.site import Opened
-from zeh_spark.publisher import Store
 from zeh_spark.store.access import ADMIN, Grant, Right, Token, new_token
 
 _GRANTS = Grant(Right.READ, "orders*"), Grant(Right.PUBLISH, "orders", 'till-"ä*')
@@ -13,20 +11,16 @@ def _made(name: str, now: int, expires: int | None = None) -> Token:
     return new_token(name, _GRANTS, now, expires)[1]
 
 
-def test_a_token_comes_back_as_it_was(store: Store, opened: Opened) -> None:
-    """My rights are the same after the publisher's restart."""
+def test_a_token_comes_back_as_it_was(store, opened):
+    """My rights are the same after the publisher's restart, and nobody has one that nobody gave."""
+    assert [] == store.tokens()
     made = [_made("b", 1), _made("a", 2, expires=3), new_token("c", ADMIN, 4)[1]]
     for each in made:
         store.add_token(each)
     assert made == store.tokens() == opened().tokens()
 
 
-def test_a_store_begins_without_tokens(store: Store) -> None:
-    """Nobody has a right that nobody gave."""
-    assert [] == store.tokens()
-
-
-def test_tokens_are_revoked_by_id_or_by_name_and_stay(store: Store) -> None:
+def test_tokens_are_revoked_by_id_or_by_name_and_stay(store):
     """I take back one of two tokens of a name, or both; the list still shows them."""
     first, second, other = _made("a", 1), _made("a", 2), _made("b", 3)
     for each in (first, second, other):

@@ -13,7 +13,6 @@ Rules for editors:
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from tests.store_contract import anomalies
 from tests.store_contract.anomalies import Entry
 from tests.store_contract.drivers import Driver, DriverCheckpoint, DriverRow, Execution, TaskLayout
 from tests.store_contract.site import Site
-from tests.store_contract.writers import FEED
+from tests.store_contract.writers import FEED, upload
 from zeh_spark.protocol.upload_format import Chunker, Content
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.store.batches import Call, Declared, Overrides, StoredReceipt, TaskAttempt, Upload
@@ -42,31 +41,21 @@ HONEST |= {"upload-missing", "layout-changed", "producer-deleted"}
 """Refusals that are true in a world where each attempt has its own number and no byte changes."""
 
 
+def publish_batch(store: Store, call: Call, execution: Execution) -> tuple[StoredReceipt, bool]:
+    return store.commit(FEED, call, execution.declared)
+
+
 class World:
     """A store, a feed with one producer `p`, and everybody who uses it.
 
-    Attributes:
-        checkpoints: All checkpoints that there ever were, in order.
-        drivers: The drivers that run, of the same checkpoint.
-        overrides: The overrides that the drivers publish with.
-        belief: What drivers and operators were told.
-        sent: Everything that drivers have executed.
-        refusal: The last refusal that reached a running driver, and this driver; None if it has had
-            none since its batch began.
-        refusals: The names of all refusals.
-        honest: The names of refusals that are not a fault of the store.
-        restores: How many times the store was restored.
-
-    Args:
-        site: Where the store's data is. The feed has to exist.
-        publish: What to commit with instead of `Store.commit`, for tests that have to find faults.
-        publishers: How many publishers serve the store; calls go to each in turn.
+    `publish` is called instead of `Store.commit`, for tests that have to find faults. Calls go to
+    each of the `publishers` in turn.
 
     Guarantee: `anomalies()` is empty as long as the store keeps its promises.
     """
 
     def __init__(
-        self, site: Site, publish: Callable[..., Any] | None = None, publishers: int = 1
+        self, site: Site, publish: Callable[..., Any] = publish_batch, publishers: int = 1
     ) -> None:
         self.site = site
         self._publishers = publishers
@@ -74,13 +63,14 @@ class World:
         self._publish = publish
         self._runs, self._attempts, self._incarnations = count(1), count(1), count(1)
         self.checkpoints = [DriverCheckpoint(self._new_incarnation())]
-        self.drivers = [self._start(self.checkpoints[0])]
+        self.drivers = [self._start(self.checkpoints[0])]  # those that run
         self.overrides = Overrides()
         self.belief = anomalies.Belief(receipts=site.receipts)
-        self.sent: list[Execution] = []
+        self.sent: list[Execution] = []  # everything that drivers have executed
+        # The last one that reached a running driver, since its batch began.
         self.refusal: tuple[Driver, Problem] | None = None
         self.refusals: list[str] = []
-        self.honest = set(HONEST)
+        self.honest = set(HONEST)  # refusals that are not a fault of the store
         self.restores = 0
 
     def _open(self) -> None:
@@ -94,15 +84,7 @@ class World:
     # What drivers do
 
     def execute(self, layout: TaskLayout, which: int = -1) -> Execution | None:
-        """Run the tasks of a driver's batch, and send their uploads.
-
-        Args:
-            layout: How Spark divides and orders the rows.
-            which: Which driver runs it, as an index.
-
-        Returns:
-            What the driver has for its commit; None if an upload was refused.
-        """
+        """Run the tasks of a driver's batch, and send their uploads; None if one was refused."""
         execution = self._planned(self.drivers[which % len(self.drivers)], layout)
         self.sent.append(execution)
         with self._refusable(execution.driver):
@@ -112,23 +94,19 @@ class World:
         return None
 
     def commit(self, execution: Execution, heard: bool = True) -> StoredReceipt | None:
-        """Commit what a driver has executed.
+        """Commit what a driver has executed, which hears the answer if it still waits for it.
 
-        Args:
-            execution: What `execute` has returned.
-            heard: Whether the answer reaches the driver, if it still waits for it.
-
-        Returns:
-            The receipt; None if the commit was refused, or must not happen after a restore.
+        None if the commit was refused, or must not happen after a restore.
         """
         call = replace(execution.call, overrides=self.overrides)
         if self._ended_with_a_restore(execution):
             return None
         with self._refusable(execution.driver):
-            receipt, new = self._committed(call, execution)
-            self.belief.acknowledged(execution, call, receipt, new, self._hears(execution, heard))
-            if self._hears(execution, heard):
-                driver = execution.driver
+            receipt, new = self._publish(self.store, call, execution)
+            driver = execution.driver
+            heard = heard and driver in self.drivers and driver.batch == call.batch
+            self.belief.acknowledged(execution, call, receipt, new, heard)
+            if heard:
                 driver.batch += 1
                 driver.checkpoint.done = max(driver.checkpoint.done, driver.batch - 1)
             return receipt
@@ -172,12 +150,7 @@ class World:
         self.drivers = [self._start(self.checkpoints[checkpoint % len(self.checkpoints)])]
 
     def roll_back(self, batches: int, *, recut: bool) -> None:
-        """Delete the newest entries of a checkpoint, as an operator may.
-
-        Args:
-            batches: How many batches are no longer done.
-            recut: Whether also to delete which rows they had.
-        """
+        """Delete the newest batches of a checkpoint; with `recut` which rows they had, too."""
         checkpoint = self.drivers[-1].checkpoint
         checkpoint.done = max(-1, checkpoint.done - batches)
         if recut:
@@ -211,7 +184,6 @@ class World:
     # What an operator does
 
     def delete_producer(self) -> None:
-        """Delete the producer."""
         self.store.delete_producer(FEED, "p")
         self.belief.deleted = True
 
@@ -252,14 +224,8 @@ class World:
             uploads += made
             attempts.append(TaskAttempt(task, attempt, len(made), len(mine)))
         content = sum((each.content for each in uploads), Content())
-        call = Call(
-            "p",
-            driver.checkpoint.incarnation,
-            driver.run,
-            driver.batch,
-            layout.partitions,
-            self.overrides,
-        )
+        incarnation, overrides = driver.checkpoint.incarnation, self.overrides
+        call = Call("p", incarnation, driver.run, driver.batch, layout.partitions, overrides)
         declared = Declared(content, tuple(attempts))
         return Execution(
             driver, call, tuple(uploads), declared, rows, lines, (begin, end), self.restores
@@ -277,22 +243,8 @@ class World:
         batch = (execution.call.incarnation, execution.call.batch or 0)
         acknowledged = self.belief.acknowledged_rows.get(batch)
         plans = execution.driver.checkpoint.plans[batch[1] : batch[1] + 1]
-        return plans != [execution.span] or acknowledged not in (
-            None,
-            tuple(sorted(execution.rows)),
-        )
-
-    def _committed(self, call: Call, execution: Execution) -> tuple[StoredReceipt, bool]:
-        """Commit; return what `Store.commit` returns."""
-        if self._publish:
-            done: tuple[StoredReceipt, bool] = self._publish(self.store, call, execution)
-            return done
-        return self.store.commit(FEED, call, execution.declared)
-
-    def _hears(self, execution: Execution, heard: bool) -> bool:
-        """Return whether the driver runs, and still waits for the answer to this batch."""
-        driver = execution.driver
-        return heard and driver in self.drivers and driver.batch == execution.call.batch
+        rows = tuple(sorted(execution.rows))
+        return plans != [execution.span] or acknowledged not in (None, rows)
 
     @contextmanager
     def _refusable(self, driver: Driver | None) -> Iterator[None]:
@@ -316,6 +268,4 @@ def _upload(task: int, attempt: int, number: int, routed: list[tuple[int, Driver
     chunker = Chunker()
     for partition, row in routed:
         assert not chunker.add(partition, {}, row.data)
-    chunks = tuple(chunker.close())
-    digest = hashlib.sha256(b"".join(each.frame for each in chunks)).digest()
-    return Upload(task, attempt, number, digest, chunks)
+    return upload(*chunker.close(), task=task, attempt=attempt, number=number)

@@ -8,6 +8,9 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
 
 from tests.patience import PATIENCE
 from zeh_spark.loading.one_batch import next_batch
@@ -33,9 +36,7 @@ def large(partition: int, *data: bytes) -> StagedChunk:
     return chunk(partition, *data, *[b"0"] * 200)
 
 
-def upload(
-    *chunks: StagedChunk, task: int = 0, attempt: int = 0, number: int = 0
-) -> Upload:  # as a PUT makes it
+def upload(*chunks: StagedChunk, task: int = 0, attempt: int = 0, number: int = 0) -> Upload:
     """Return an upload of a task's attempt with these chunks; `number` is its number in it."""
     digest = hashlib.sha256(b"".join(each.frame for each in chunks)).digest()
     return Upload(task, attempt, number, digest, chunks)
@@ -50,16 +51,7 @@ def call(
     partitions: int = 2,
     **overrides: str,
 ) -> Call:
-    """Return a call of a producer.
-
-    Args:
-        batch: The batch's number; None for the producer's next one.
-        producer: The producer's name.
-        incarnation: Its incarnation.
-        run: Its run.
-        partitions: The number of partitions that the batch was made for.
-        **overrides: Overrides, by the names of `Overrides`.
-    """
+    """Return a call of a producer. The batch None is its next one; overrides as `Overrides` has."""
     return Call(producer, incarnation, run, batch, partitions, Overrides(**overrides))
 
 
@@ -75,25 +67,25 @@ def declared(*uploads: Upload) -> Declared:
     return Declared(sum((each.content for each in uploads), Content()), tuple(named))
 
 
-def commit(store: Store, by: Call, *uploads: Upload) -> tuple[StoredReceipt, bool]:
+def commit(
+    store: Store, by: Call, *uploads: Upload, feed: str = FEED
+) -> tuple[StoredReceipt, bool]:
     """Stage all uploads, then commit them; return what `Store.commit` returns."""
     for each in uploads:
-        store.stage(FEED, by, each)
-    return store.commit(FEED, by, declared(*uploads))
-
-
-def publish(store: Store, *chunks: StagedChunk, feed: str = FEED) -> StoredReceipt:
-    """Publish chunks as the next batch of the producer `test`, and return its receipt."""
-    return publish_as(store, next_batch(store, feed, "test"), *chunks, feed=feed)[0]
+        store.stage(feed, by, each)
+    return store.commit(feed, by, declared(*uploads))
 
 
 def publish_as(
     store: Store, by: Call, *chunks: StagedChunk, feed: str = FEED
 ) -> tuple[StoredReceipt, bool]:
     """Publish chunks as one upload; return what `Store.commit` returns."""
-    one = upload(*chunks)
-    store.stage(feed, by, one)
-    return store.commit(feed, by, declared(one))
+    return commit(store, by, upload(*chunks), feed=feed)
+
+
+def publish(store: Store, *chunks: StagedChunk, feed: str = FEED) -> StoredReceipt:
+    """Publish chunks as the next batch of the producer `test`, and return its receipt."""
+    return publish_as(store, next_batch(store, feed, "test"), *chunks, feed=feed)[0]
 
 
 def everything(store: Store, feed: str = FEED) -> list[Chunk]:
@@ -121,3 +113,10 @@ def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
 def refusal(problem: Problem) -> tuple[str, int]:
     """Return the name and the HTTP status of a refusal."""
     return problem.name, problem.status
+
+
+def refused(work: Callable[..., object], *given: Any, **named: Any) -> Problem:
+    """Return the refusal of a call; fail if it is not refused."""
+    with pytest.raises(Problem) as found:
+        work(*given, **named)
+    return found.value
