@@ -20,7 +20,7 @@ import pyarrow.dataset
 import pytest
 
 import zeh_spark
-from tests import class_archive
+from tests import class_archive, warm_python
 from tests.patience import PATIENCE
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 
@@ -65,13 +65,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             # A quarter of the time of small batches of Delta is the making of Java for each task's
             # projections. Whole stages are compiled all the same; in programs and notebooks, all.
             .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-            .config("spark.python.daemon.module", "tests.worker_daemon")
         )
-        with _standard_error(tmp_path_factory.mktemp("spark") / "stderr") as log:
-            session = zeh_spark.configure(builder, parallelism=2).getOrCreate()
-    _logs[session] = log
-    yield session
-    session.stop()
+        folder = tmp_path_factory.mktemp("spark")
+        with warm_python.started(folder) as python, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYSPARK_PYTHON", str(python))
+            with _standard_error(folder / "stderr") as log:
+                session = zeh_spark.configure(builder, parallelism=2).getOrCreate()
+            patch.undo()
+            _logs[session] = log
+            yield session
+            session.stop()
 
 
 _logs: dict[SparkSession, Path] = {}

@@ -1,0 +1,112 @@
+"""A Python for Spark's processes that need not import anything: `with started(folder) as python`.
+
+Each query starts a process for its source, each kind of worker a daemon, and each one takes one to
+two CPU seconds to import the same libraries. `python` is a program that hands its arguments, its
+environment and its standard streams to one process that has them loaded, which forks.
+
+Only shared sessions use it. Programs and clusters in tests start their workers as users do: what
+is forked here is in no group of processes that could be killed with a driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+# Without site-packages Python starts in 15 ms.
+_PROGRAM = """#!{python} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    asked = json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode()
+    socket.send_fds(server, [len(asked).to_bytes(4, "big")], [0, 1, 2])
+    server.sendall(asked)
+    os._exit(int(server.makefile().read() or 1))
+"""
+
+
+@contextlib.contextmanager
+def started(folder: Path) -> Iterator[Path]:
+    """Start the process that forks, and give the path of the program that asks it."""
+    address, program = folder / "socket", folder / "python"
+    program.write_text(_PROGRAM.format(python=sys.executable, address=str(address)))
+    program.chmod(0o700)
+    # It ends with its standard input. Spark's workers expect this hash seed of their parents.
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.warm_python", str(address)],
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as server:
+        assert server.stdin and server.stdout
+        assert server.stdout.readline() == b"ready\n"
+        yield program
+        server.stdin.close()
+
+
+def _serve(address: str) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for what is forked
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(100)
+        os.write(1, b"ready\n")
+        while select.select([listener, sys.stdin], [], [])[0] == [listener]:
+            asker, _ = listener.accept()
+            with asker:
+                if os.fork() == 0:
+                    listener.close()
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    _answer(asker)
+
+
+def _answer(asker: socket.socket) -> NoReturn:
+    """Run what is asked for in a child, and tell the asker how it ended."""
+    size, streams, *_ = socket.recv_fds(asker, 4, 3)
+    with asker.makefile("rb") as line:
+        arguments, environment, folder = json.loads(line.read(int.from_bytes(size, "big")))
+    if child := os.fork():
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        with contextlib.suppress(BrokenPipeError):
+            asker.sendall(str(code % 256).encode())
+        os._exit(0)
+    asker.close()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.path += environment.get("PYTHONPATH", "").split(os.pathsep)
+    option, module, *_ = sys.argv = arguments
+    assert option == "-m", arguments
+    del sys.argv[0]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
+if __name__ == "__main__":
+    import pandas  # noqa: F401
+    import pyarrow.compute
+    import pyarrow.dataset  # noqa: F401
+    import pyspark.daemon
+    import pyspark.sql.pandas.serializers
+    import pyspark.sql.pandas.types
+    import pyspark.sql.streaming.python_streaming_source_runner
+    import pyspark.worker  # noqa: F401
+
+    import zeh_spark.datasource
+    import zeh_spark.sink.writer
+    import zeh_spark.source.batch
+    import zeh_spark.source.stream  # noqa: F401
+
+    _serve(*sys.argv[1:])
