@@ -17,8 +17,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
-# Sessions of tests live for seconds: compile little, collect simply.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Sessions of tests live for minutes: compile little, but keep it, and collect simply.
+SHORT_LIVED = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:NewSize=256m"
+)
 SHARED = f"{SHORT_LIVED} -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable -Xlog:all=error:stderr"
 
 

@@ -2,7 +2,8 @@
 
 Each query starts a process for its source, each kind of worker a daemon, and each one takes one to
 two CPU seconds to import the same libraries. `python` is a program that hands its arguments, its
-environment and its standard streams to one process that has them loaded, which forks.
+environment and its standard streams to one process that has them loaded, which forks. What is not
+a module to run (`-m`) is left to a plain Python.
 
 Only shared sessions use it. Programs and clusters in tests start their workers as users do: what
 is forked here is in no group of processes that could be killed with a driver.
@@ -26,6 +27,8 @@ from typing import NoReturn
 # Without site-packages Python starts in 15 ms.
 _PROGRAM = """#!{python} -IS
 import json, os, socket, sys
+if sys.argv[1] != "-m":
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
     asked = json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode()
@@ -87,10 +90,8 @@ def _answer(asker: socket.socket) -> NoReturn:
     os.environ.update(environment)
     os.chdir(folder)
     sys.path += environment.get("PYTHONPATH", "").split(os.pathsep)
-    option, module, *_ = sys.argv = arguments
-    assert option == "-m", arguments
-    del sys.argv[0]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.argv = arguments[1:]  # after -m
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     sys.exit()
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.fix_cli import call
 from tests.fix_dead_letters import Two
 from tests.fix_publisher import Publisher
-from tests.integration.test_dead_letter_replay import BAD, repaired_dead_letter
+from tests.integration.test_dead_letter_replay import BAD
 from tests.scratch_store import ScratchStore
 from zeh_spark.cli import dead_letter_replay
 from zeh_spark.errors import RowError
@@ -62,7 +62,7 @@ def test_keys_to_keep_have_to_be_named(command: str, publisher: Publisher) -> No
 def test_a_replayed_dead_letter_keeps_its_key_on_request(two: Two) -> None:
     """So it is published as its query would have published it."""
     two.publish(0, ["1", BAD])
-    letter = json.loads(repaired_dead_letter(two, data='{"i": 1}'))
+    letter = json.loads(two.repaired_letter('{"i": 1}'))
 
     def repaired(key: str) -> list[dead_letter_replay.RepairedLetter]:
         letter["data"]["row"]["key"] = key
