@@ -45,6 +45,7 @@ def make() -> None:
     from zeh_spark.testing import publish, running_publisher
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = zeh_spark.configure(builder).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     store = ScratchStore()
