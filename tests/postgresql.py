@@ -30,6 +30,7 @@ USER = "zeh"
 marked = False
 """Whether the test that runs has the mark `postgresql` (tests/conftest.py)."""
 _NAMES = count()
+ROOM = 4 << 30
 
 
 def why_absent() -> str | None:
@@ -81,12 +82,23 @@ def program(name: str) -> str:
     return f"{_programs()}/{name}"
 
 
+def _roomy_memory() -> str | None:
+    """Return a folder in memory, if there is room for the servers of all processes of xdist."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > ROOM
+    return str(memory) if roomy else None
+
+
 class Server:
-    """Guarantee: what it was told is committed survives `kill`, not a power cut."""
+    """Guarantee: what it was told is committed survives `kill`, not a power cut.
+
+    Its files are in memory if there is room: a new database then takes a fifth of the time.
+    """
 
     def __init__(self, *settings: str) -> None:
         self.settings = settings
-        self.directory = Path(tempfile.mkdtemp(prefix="zeh-postgresql-"))
+        self._admin: psycopg.Connection[Any] | None = None
+        self.directory = Path(tempfile.mkdtemp(prefix="zeh-postgresql-", dir=_roomy_memory()))
         self._user: dict[str, Any] = {}
         if os.geteuid() == 0:
             self._user = {"user": _unprivileged(), "extra_groups": []}
@@ -128,6 +140,9 @@ class Server:
             "listen_addresses=127.0.0.1",
             f"unix_socket_directories={self.directory}",
             "fsync=off",
+            "autovacuum=off",
+            "jit=off",
+            "max_wal_size=128MB",
             "max_connections=300",
             *self.settings,
         ]
@@ -136,10 +151,12 @@ class Server:
         self.run("pg_ctl", "-D", str(self.data), "-l", log, "-w", "-o", given, "start")
 
     def stop(self, mode: str = "fast") -> None:
+        self._leave()
         self.run("pg_ctl", "-D", str(self.data), "-m", mode, "-w", "stop")
 
     def kill(self) -> None:
         """SIGKILL for all of its processes; `start` then recovers."""
+        self._leave()
         postmaster = psutil.Process(int((self.data / "postmaster.pid").read_text().split()[0]))
         processes = [postmaster, *postmaster.children(recursive=True)]
         for each in processes:
@@ -159,15 +176,33 @@ class Server:
         return f"postgresql+psycopg://{USER}@127.0.0.1:{self.port}/{database}"
 
     def execute(self, statement: str, database: str = "postgres") -> list[Any]:
-        with psycopg.connect(
+        if database == "postgres":
+            return _rows(self._stays(), statement)
+        with self._connect(database) as connection:
+            return _rows(connection, statement)
+
+    def _stays(self) -> psycopg.Connection[Any]:
+        """Return a connection for all statements until the server stops: each costs 5 ms."""
+        if self._admin is None or self._admin.closed:
+            self._admin = self._connect("postgres")
+        return self._admin
+
+    def _connect(self, database: str) -> psycopg.Connection[Any]:
+        return psycopg.connect(
             host="127.0.0.1", port=self.port, user=USER, dbname=database, autocommit=True
-        ) as connection:
-            cursor = connection.execute(statement)  # type: ignore[call-overload]
-            return cursor.fetchall() if cursor.description else []
+        )
+
+    def _leave(self) -> None:
+        if self._admin:
+            self._admin.close()
+            self._admin = None
 
     def create_database(self, template: str = "template1") -> str:
+        """Make one from another, whose files are copied: the log would take three times as long."""
         name = f"feeds{next(_NAMES)}"
-        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        # Before version 15 there was no other way.
+        how = "STRATEGY file_copy" if self._stays().info.server_version >= 150000 else ""
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template} {how}")
         return name
 
     def copy_database(self, name: str) -> str:
@@ -187,6 +222,11 @@ class Server:
             f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
             f"WHERE datname = '{name}'"
         )
+
+
+def _rows(connection: psycopg.Connection[Any], statement: str) -> list[Any]:
+    cursor = connection.execute(statement)  # type: ignore[call-overload]
+    return cursor.fetchall() if cursor.description else []
 
 
 class Pooler:
