@@ -4,6 +4,7 @@ A part that is absent on a machine is named in the report's header, and the test
 with the same words.
 """
 
+import gc
 import os
 import platform
 import re
@@ -95,6 +96,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(mark)
         if group := lanes.group_of(item):
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish() -> None:
+    """Have Python not look at thousands of collected tests whenever it looks for garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

@@ -88,7 +88,7 @@ def test_events_that_would_be_dropped_as_one_stop_the_batch():
 
 
 @each_case("other", [(stamped(3), "2"), (stamped(3, a="1"), "1")])
-@each_case("between", [0, 1, 300])
+@each_case("between", [0, 1, 40])
 def test_an_origin_is_known_for_the_whole_task(other, between):
     """Also if Spark hands the events over far apart, and only their headers differ."""
     for publish in (Renderer.render, Renderer.sift):

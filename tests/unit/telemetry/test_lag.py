@@ -54,19 +54,21 @@ def test_what_nobody_waits_for_does_not_count():
     assert Lag("warehouse", 1, 1, 7, 2000) == lag_of(backlog, 1, {0: "0.00000000"}, removed)
 
 
-@given(st.lists(st.integers(1, 1000), min_size=1, max_size=20), st.integers(0, 60_000))
-@settings(max_examples=20, deadline=None)
-def test_a_long_feed_takes_little_memory_and_the_lag_stays_near(sizes, read):
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=20))
+@settings(max_examples=3)
+def test_a_long_feed_takes_little_memory_and_the_lag_stays_near(sizes):
     """Near the head it is exact; far behind it is too high by two percent at most."""
     count = 60_000
     chunks = [chunk(g, 0, sizes[g % len(sizes)]) for g in range(1, count + 1)]
     backlog = filled(chunks)
-    left = sum(each.events for each in chunks[read:])
+    for read in (*range(0, count, 997), *range(count - 99, count + 1)):
+        left = sum(each.events for each in chunks[read:])
 
-    found = lag_of(backlog, 1, {0: f"{read}.00000000"})
+        found = lag_of(backlog, 1, {0: f"{read}.00000000"})
 
-    assert left <= found.events <= (1 + 1 / PRECISION) * left
-    if read > count - 64 // 20:
-        assert left == found.events
-    assert (None if read == count else True) == (found.since and found.since <= 1000 * (read + 1))
+        assert left <= found.events <= (1 + 1 / PRECISION) * left
+        if read > count - 64 // 20:
+            assert left == found.events
+        since = None if read == count else True
+        assert since == (found.since and found.since <= 1000 * (read + 1))
     assert len(backlog._partitions[0]._positions) <= POSITIONS
