@@ -51,6 +51,7 @@ class Sent:
     lines: bytes = LINE
     partition: int = 0
     producer: str = "p"
+    sequence: int = 0
     time: int = 10
     events: int | None = None
     size: int | None = None
@@ -61,7 +62,9 @@ class Sent:
         events = self.lines.count(b"\n") if self.events is None else self.events
         size = len(self.lines) if self.size is None else self.size
         producer = wire.name_hash(self.producer)
-        return (self.g, self.time, producer, 7, 0, 0x0A1B2C3D, self.partition, events, size)
+        return (
+            self.g, self.time, producer, 7, self.sequence, 0x0A1B2C3D, self.partition, events, size
+        )  # fmt: skip
 
 
 def records(chunks: Sequence[Sent]) -> np.ndarray:

@@ -159,21 +159,6 @@ def test_retention_during_an_audit_is_no_difference(publisher: Publisher) -> Non
         audit.run()
 
 
-def test_events_older_than_producers_are_counted(publisher: Publisher, vandal: Vandal) -> None:
-    """Stores of the first version know of no producers."""
-    seven_chunks(publisher.store)
-    for table in ("receipts", "sequences", "producers"):
-        vandal.run(f"DELETE FROM {table}")
-    vandal.run("UPDATE chunks SET producer = NULL, batch = NULL, sequence = NULL")
-    commit(publisher.store, call(0), upload(large(0)))
-    tally = whole(publisher.url)
-    assert (1, 200, 7) == (tally.batches, tally.events, tally.unstamped)
-    assert "Chunks older than producers (not checked): 7, with 1,407 events." in str(tally)
-    vandal.run("DELETE FROM chunks WHERE g = 3")
-    expected = "position 3: events: expected some, found no such position"
-    assert expected == difference(publisher.url)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("receipts", [3, 1000])
 def test_feed_passes_while_others_publish(publisher: Publisher, kept: int) -> None:

@@ -83,12 +83,9 @@ TAMPERED: dict[str, tuple[Change, str]] = {
     "producer": (
         sql("UPDATE chunks SET producer = 'q' WHERE g = 5"),
         FIFTH + "whose .* found batch 1 of producer 'q'"),
-    "stamps-lost": (
-        sql("UPDATE chunks SET producer = NULL, batch = NULL, sequence = NULL WHERE g = 5"),
-        FIFTH + "whose .* found batch None of producer None"),
-    "stamp-lost": (
-        sql("UPDATE chunks SET sequence = NULL WHERE g = 5"),
-        FIFTH + "the lines: .* a line with some stamps only: .*"),
+    "stamp-negative": (
+        sql("UPDATE chunks SET sequence = -1 WHERE g = 5"),
+        FIFTH + "the lines: .* a line without the publisher's stamps: .*"),
     "time": (
         sql("UPDATE chunks SET time = time + 1 WHERE g = 4"),
         FOURTH + r"zeh-time: expected \d+, found \d+"),

@@ -52,6 +52,9 @@ CHUNKS = {
     "of a producer without a name": (
         [Sent(5), Sent(7, producer="q")], END, "the name of a producer is missing"
     ),
+    "without a number": (
+        [Sent(5), Sent(7, sequence=-1)], END, "the number of a batch or of an event is missing"
+    ),
     "too many in a group": ([Sent(g) for g in range(4, 1029)], FAR, "a group of 1025 chunks"),
     "small frames that unpack to too many bytes": (
         [Sent(g, size=1 << 20) for g in range(4, 21)],

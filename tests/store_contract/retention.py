@@ -243,6 +243,6 @@ def test_pruner_goes_on_whatever_fails(store, monkeypatch, caplog):
 )
 def test_what_is_removed(times, now, limits, steps):
     """Of a log of chunks of 10 bytes."""
-    log = [Chunk(g, 0, 1, 10, time, "", 0) for g, time in enumerate(times, 1)]
+    log = [Chunk(g, 0, 1, 10, time, "", 0, "p", 0, 0) for g, time in enumerate(times, 1)]
     found = removable(log, now, limits, 100, lambda _: None)
     assert steps == [each.upto for each in found]

@@ -56,7 +56,6 @@ class Claim:
         if part is None:
             yield self._differs(g, "partition", f"one of {sorted(self._ranges)}", stamps.partition)
             return
-        assert stamps.sequence is not None
         begin = self._following.get(stamps.partition, part.first if self.whole else None)
         if begin is None:
             begin = max(part.first, stamps.sequence)

@@ -43,7 +43,6 @@ class Tally:
         partial: Batches whose beginning retention has removed. Their content is not checked.
         removed: Batches that retention has removed completely. Only their receipts are checked.
         expired: Batches whose receipt has expired. Only their numbers are checked.
-        unstamped: Chunks older than producers, which are not checked.
         gaps: How many times a producer left batch numbers out, which an operator has accepted.
     """
 
@@ -58,8 +57,6 @@ class Tally:
     removed: int = 0
     expired: int = 0
     expired_events: int = 0
-    unstamped: int = 0
-    unstamped_events: int = 0
     gaps: int = 0
 
     def __str__(self) -> str:
@@ -89,11 +86,6 @@ class Tally:
             f"{counted(self.expired_events, 'event')}": self.expired,
         }
         said = [f"Batches {words}." for words, count in batches.items() if count]
-        if self.unstamped:
-            said.append(
-                f"Chunks older than producers (not checked): {self.unstamped:,}, with "
-                f"{counted(self.unstamped_events, 'event')}."
-            )
         if self.gaps:
             said.append(f"Gaps in batch numbers that an operator accepted: {self.gaps:,}.")
         return said

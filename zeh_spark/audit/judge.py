@@ -71,12 +71,7 @@ class Judge:
                 return
             yield from self._misstamped(piece, stamps)
             self._time = stamps.time
-            if stamps.producer is None and not claimed:
-                self._tally.unstamped += 1
-                self._tally.unstamped_events += lines.events(piece.lines)
-                return
-            numbered = stamps.sequence is not None
-            content = lines.content(piece.lines, stamps) if numbered else Content()
+            content = lines.content(piece.lines, stamps)
         except OddLineError as exc:
             if not exc.stamped:
                 raise NotOursError(str(exc)) from None
@@ -131,7 +126,6 @@ class Judge:
 
     def _unnumbered(self, piece: Piece, stamps: Stamps, content: Content) -> Iterator[Difference]:
         producer, number = stamps.producer, stamps.sequence
-        assert producer is not None and number is not None
         expected = self._ledger.following(producer, stamps.partition)
         if expected is None and self._oldest == 1:
             expected = self._ledger.first(producer, stamps.partition)
@@ -144,7 +138,6 @@ class Judge:
 
     def _unclaimed(self, piece: Piece, stamps: Stamps, content: Content) -> Iterator[Difference]:
         producer, g = stamps.producer, piece.position
-        assert producer is not None
         known = self._ledger.producer(producer)
         if known is None:
             expected = "one that the publisher's list has"
@@ -197,10 +190,8 @@ class Judge:
                 what = f"nextSequences of partition {partition}"
                 yield Difference(self._at, what, expected, told, producer)
 
-    def _mine(self, producer: str | None) -> bool:
-        if self._only is None:
-            return True
-        return producer is not None and belongs(producer, self._only)
+    def _mine(self, producer: str) -> bool:
+        return self._only is None or belongs(producer, self._only)
 
     def _differs(self, position: int, what: str, expected: object, found: object) -> Difference:
         claim = self._claim

@@ -19,9 +19,9 @@ from zeh_spark.protocol.upload_format import Content, content_of
 
 _HEAD = re.compile(
     rb'\{"partition":(?P<served>\d+),"headers":\{'
-    rb'(?:"zeh-producer":"(?P<producer>[^"\\]*)","zeh-batch":"(?P<batch>\d+)",)?'
-    rb'"zeh-partition":"(?P<partition>\d+)","zeh-time":"(?P<time>\d+)"'
-    rb'(?:,"zeh-sequence":"(?P<sequence>\d+)")?'
+    rb'"zeh-producer":"(?P<producer>[^"\\]*)","zeh-batch":"(?P<batch>\d+)",'
+    rb'"zeh-partition":"(?P<partition>\d+)","zeh-time":"(?P<time>\d+)",'
+    rb'"zeh-sequence":"(?P<sequence>\d+)"'
 )
 _REST = b'"headers":{'
 """What the rest of a stored line begins with; its own headers follow."""
@@ -43,8 +43,6 @@ class OddLineError(ValueError):
 class Stamps:
     """The stamps of a chunk, from its first line.
 
-    Chunks of stores that are older than producers have no producer, batch and sequence.
-
     Args:
         begin: The bytes that each line begins with, up to its sequence number.
         served: The partition that was asked for (`partition` of the line).
@@ -57,15 +55,15 @@ class Stamps:
     served: int
     partition: int
     time: int
-    producer: str | None = None
-    batch: int | None = None
-    sequence: int | None = None
+    producer: str
+    batch: int
+    sequence: int
 
 
 def stamps_of(lines: bytes) -> Stamps:
     """Return the stamps of a chunk's lines, from the first of them.
 
-    Raises OddLineError if it has no stamps, or only some of them.
+    Raises OddLineError if it has not all of them.
     """
     match = _HEAD.match(lines)
     if not match:
@@ -73,14 +71,10 @@ def stamps_of(lines: bytes) -> Stamps:
         stamped = b'"zeh-partition"' in line
         reason = f"a line without the publisher's stamps: {wire.excerpt(line)}"
         raise OddLineError(reason, stamped=stamped)
-    named = match["producer"] is not None
-    if named != (match["sequence"] is not None):
-        raise OddLineError(f"a line with some stamps only: {wire.excerpt(match[0])}")
-    served, partition, time = (int(match[each]) for each in ("served", "partition", "time"))
-    if not named:
-        return Stamps(match[0], served, partition, time)
+    served, partition, time, batch, sequence = (
+        int(match[each]) for each in ("served", "partition", "time", "batch", "sequence")
+    )
     begin = lines[: match.start("sequence")]
-    batch, sequence = int(match["batch"]), int(match["sequence"])
     producer = match["producer"].decode(errors="replace")
     return Stamps(begin, served, partition, time, producer, batch, sequence)
 
@@ -91,7 +85,6 @@ def content(lines: bytes, stamps: Stamps) -> Content:
     Raises OddLineError for the first line that has other stamps, or whose number is not one more
     than that of the line before.
     """
-    assert stamps.sequence is not None
     served = lines.split(b"\n")
     if served.pop():
         return _slowly(lines, stamps)
@@ -106,15 +99,9 @@ def content(lines: bytes, stamps: Stamps) -> Content:
     return content_of(list(map(_REST.__add__, own)))
 
 
-def events(lines: bytes) -> int:
-    """Return the number of events in lines."""
-    return wire.count_lines(lines)
-
-
 def _slowly(lines: bytes, stamps: Stamps) -> Content:
     """Do what `content` does, line by line. Raises OddLineError for the first wrong line."""
     rests: list[bytes] = []
-    assert stamps.sequence is not None
     for number, line in enumerate(lines.removesuffix(b"\n").split(b"\n"), stamps.sequence):
         expected = stamps.begin + b'%d"' % number
         end = line[len(expected) : len(expected) + 1]

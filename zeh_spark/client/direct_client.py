@@ -251,8 +251,10 @@ class _Fetch:
         if not (headers["events"].all() and headers["size"].all()):
             raise FormatError("a chunk is empty")
         names = {direct_reads.name_hash(name): name for name in group.producers}
-        if not {*headers["producer"].tolist()} <= {0, *names}:
+        if not {*headers["producer"].tolist()} <= names.keys():
             raise FormatError("the name of a producer is missing")
+        if (headers["batch"] < 0).any() or (headers["sequence"] < 0).any():
+            raise FormatError("the number of a batch or of an event is missing")
         self.got += direct_reads.totals(headers)
         self.cursor = f"{g[-1]}.{headers['tag'][-1]:08x}"
         return FetchedGroup(planned.partition, headers, names, group.frames)

@@ -48,13 +48,13 @@ class ShownEvent:
     """An event as it is shown.
 
     Attributes:
-        sequence: Its sequence number; None in stores that are older than producers.
+        sequence: Its sequence number.
         data: The beginning of its data.
         size: The bytes of its line.
     """
 
     chunk: Chunk
-    sequence: int | None
+    sequence: int
     headers: Sequence[tuple[str, str]]
     data: str
     size: int
@@ -73,7 +73,7 @@ def newest(store: Store, feed: str, partition: int | None, most: int) -> list[Sh
         end = len(lines)
         for back in range(1, chunk.events + 1 if lines else 0):
             begin = lines.rfind(b"\n", 0, end - 1) + 1
-            sequence = None if chunk.sequence is None else chunk.sequence + chunk.events - back
+            sequence = chunk.sequence + chunk.events - back
             found.append(_shown(chunk, sequence, lines[begin:end].rstrip(b"\n")))
             end = begin
             if len(found) == most:
@@ -123,7 +123,7 @@ class _Event(msgspec.Struct):
 _event = msgspec.json.Decoder(_Event).decode
 
 
-def _shown(chunk: Chunk, sequence: int | None, line: bytes) -> ShownEvent:
+def _shown(chunk: Chunk, sequence: int, line: bytes) -> ShownEvent:
     try:
         event = _event(line)
         headers, data = list(event.headers.items()), bytes(event.data)

@@ -83,8 +83,6 @@ class ChunkDecoder:
         headers: pa.Array | None = None
         if "headers" in self.decoder.columns:
             headers = self._headers(lines, group, own)
-            if headers is None:
-                return None
         data = lines.data()
         stamps = self._columns(group, lines.chunk)
         if stamps is None or not is_utf8(data):
@@ -98,10 +96,8 @@ class ChunkDecoder:
         """Whether the column `headers` may show any header."""
         return "headers" in self.decoder.columns and bool({*self.wanted} - {*self.decoder.hidden})
 
-    def _headers(
-        self, lines: _Lines, group: FetchedGroup, own: _OwnHeaders | None
-    ) -> pa.MapArray | None:
-        """Return what the column `headers` shows; None if it is not simple."""
+    def _headers(self, lines: _Lines, group: FetchedGroup, own: _OwnHeaders | None) -> pa.MapArray:
+        """Return what the column `headers` shows."""
         if own is None or not self._shows_headers:
             return _no_headers(lines.count).maps
         if not self.decoder.hidden:
@@ -124,27 +120,21 @@ class ChunkDecoder:
                 epochs = pa.array([self.feed.at(each) for each in chunks["time"].tolist()])
                 found[name] = epochs.take(pa.array(chunk))
             elif name == "producer":
-                names = [group.producers.get(each) for each in chunks["producer"].tolist()]
+                names = [group.producers[each] for each in chunks["producer"].tolist()]
                 found[name] = pa.array(names, pa.string()).take(pa.array(chunk))
             elif name == "storedPartition":
                 found[name] = pa.array(chunks["partition"].astype(np.int32)[chunk])
             elif name == "sequence":
                 numbers = chunks["sequence"].astype(np.int64)[chunk]
-                found[name] = pa.array(numbers + _place(chunk, len(chunks)), mask=numbers < 0)
+                found[name] = pa.array(numbers + _place(chunk, len(chunks)))
             elif name == "batch":
-                numbers = chunks["batch"].astype(np.int64)[chunk]
-                found[name] = pa.array(numbers, mask=numbers < 0)
+                found[name] = pa.array(chunks["batch"].astype(np.int64)[chunk])
             elif name == POSITION:
                 found[name] = pa.array(chunks["g"].astype(np.int64)[chunk])
         return found
 
-    def _all_headers(
-        self, lines: _Lines, group: FetchedGroup, own: _OwnHeaders
-    ) -> pa.MapArray | None:
-        """Return the headers of all lines with their stamps; None if they are not simple."""
-        chunks = group.headers
-        if (chunks["producer"] == 0).any() or (chunks["sequence"] < 0).any():
-            return None
+    def _all_headers(self, lines: _Lines, group: FetchedGroup, own: _OwnHeaders) -> pa.MapArray:
+        """Return the headers of all lines with their stamps."""
         names, values, begins = own.maps.keys, own.maps.items, own.maps.offsets.to_numpy()
         counts = np.diff(begins) + len(_STAMPS) + (self.feed is not None)
         offsets = np.concatenate(([0], np.cumsum(counts)))
@@ -214,10 +204,9 @@ def _texts(numbers: np.ndarray) -> pa.StringArray:
 
 def _block(header: np.void, lines: bytes, group: FetchedGroup) -> Block:
     """Return a chunk as the publisher renders it."""
-    producer = group.producers.get(int(header["producer"]))
+    producer = group.producers[int(header["producer"])]
     stored, batch, sequence = (int(header[each]) for each in ("partition", "batch", "sequence"))
-    stamped = stamps(stored, int(header["time"]), producer, batch if batch >= 0 else None)
-    return Block(stored, lines, "", stamped, sequence if sequence >= 0 else None)
+    return Block(stored, lines, "", stamps(stored, int(header["time"]), producer, batch), sequence)
 
 
 def unpacked(group: FetchedGroup) -> bytes:

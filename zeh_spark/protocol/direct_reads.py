@@ -57,9 +57,9 @@ HEADERS = np.dtype(
     [
         ("g", "<i8"),
         ("time", "<i8"),  # ms since 1970
-        ("producer", "<u8"),  # xxh3-64 of the name; 0 without one
-        ("batch", "<i8"),  # -1 without one
-        ("sequence", "<i8"),  # of the first event; -1 without one
+        ("producer", "<u8"),  # xxh3-64 of the name
+        ("batch", "<i8"),
+        ("sequence", "<i8"),  # of the first event
         ("tag", "<u4"),
         ("partition", "<u4"),  # the stored one
         ("events", "<u4"),
@@ -265,9 +265,9 @@ class FormatError(ValueError):
     """The bytes are no answer with chunks, or they were changed on their way."""
 
 
-def name_hash(producer: str | None) -> int:
+def name_hash(producer: str) -> int:
     """Return what stands for a producer's name in a header record."""
-    return 0 if producer is None else xxhash.xxh3_64_intdigest(producer.encode())
+    return xxhash.xxh3_64_intdigest(producer.encode())
 
 
 def totals(headers: np.ndarray) -> Totals:

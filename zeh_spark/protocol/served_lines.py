@@ -58,15 +58,17 @@ _events = msgspec.json.Decoder(_Event)
 _data = msgspec.json.Decoder(_Data)
 
 
-def stamps(partition: int, time: int, producer: str | None, batch: int | None) -> dict[str, str]:
+def stamps(partition: int, time: int, producer: str, batch: int) -> dict[str, str]:
     """Return the headers with which all events of a chunk are stamped.
 
     `time` is that of the commit, in ms since 1970.
     """
-    publication = {"zeh-partition": str(partition), wire.TIME_HEADER: str(time)}
-    if producer is None:
-        return publication
-    return {"zeh-producer": producer, "zeh-batch": str(batch), **publication}
+    return {
+        "zeh-producer": producer,
+        "zeh-batch": str(batch),
+        "zeh-partition": str(partition),
+        wire.TIME_HEADER: str(time),
+    }
 
 
 def renderer(headers: tuple[str, ...]) -> Render:

@@ -77,7 +77,7 @@ def requested_chunks(
 
 
 def _encoded(store: Store, name: str, chunks: Sequence[Chunk]) -> EncodedGroup:
-    names = {each.producer for each in chunks if each.producer is not None}
+    names = {each.producer for each in chunks}
     return encode_group(header_records(chunks), names, frames_of(store, name, chunks))
 
 
@@ -148,10 +148,8 @@ def header_records(chunks: Sequence[Chunk]) -> np.ndarray:
         return found
     columns = dict(zip(Chunk._fields, zip(*chunks, strict=True), strict=True))
     hashes = {name: name_hash(name) for name in set(columns["producer"])}
-    for name in ("g", "time", "partition", "events", "size"):
+    for name in ("g", "time", "batch", "sequence", "partition", "events", "size"):
         found[name] = columns[name]
-    for name in ("batch", "sequence"):
-        found[name] = [-1 if each is None else each for each in columns[name]]
     found["producer"] = [hashes[each] for each in columns["producer"]]
     found["tag"] = np.frombuffer(bytes.fromhex("".join(columns["tag"])), ">u4")
     return found

@@ -77,8 +77,6 @@ class StoreOutcomeUnknownError(StoreError):
 class Chunk(NamedTuple):
     """A committed chunk, without its lines.
 
-    Chunks of stores that are older than producers have no producer, batch and sequence.
-
     It is a tuple, because feeds of tiny chunks make one for a few events: a frozen dataclass takes
     four times as long to make.
 
@@ -102,9 +100,9 @@ class Chunk(NamedTuple):
     time: int
     tag: str
     blob: int
-    producer: str | None = None
-    batch: int | None = None
-    sequence: int | None = None
+    producer: str
+    batch: int
+    sequence: int
 
     @property
     def cursor(self) -> str:

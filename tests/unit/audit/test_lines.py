@@ -77,14 +77,6 @@ def test_the_same_pieces_come_however_the_network_cut_them(events, data):
     assert ([one, one, Piece(1, "4.00000000", 4, b"")], False) == (pieces, cutter.held)
 
 
-def test_chunks_older_than_producers_have_fewer_stamps():
-    stored, _ = block([({}, 1)], None, {"zeh-partition": "3", "zeh-time": "9"})
-
-    stamps = stamps_of(with_all_headers(stored, 3))
-
-    assert (None, None, None, 9) == (stamps.producer, stamps.batch, stamps.sequence, stamps.time)
-
-
 @each_case(
     ("old", "new", "reason"),
     [
@@ -119,6 +111,8 @@ def test_line_that_is_not_as_the_others_is_named(old, new, reason, own):
         (b'{"partition":0,"headers":{"zeh-time":"1","zeh-partition":"1"},"data":1}', True),
         (b'{"partition":0,"headers":{"zeh-partition":"1","zeh-time":"1","zeh-sequence":"1"},}',
          True),
+        (b'{"partition":0,"headers":{"zeh-producer":"p","zeh-batch":"1","zeh-partition":"1",'
+         b'"zeh-time":"1"},}', True),
         (b"", False),
     ],
 )  # fmt: skip

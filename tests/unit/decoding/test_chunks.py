@@ -44,10 +44,10 @@ events = st.tuples(
 chunks = st.tuples(
     st.sampled_from([0, 2, 4]),  # stored partitions of the reader's partition 0
     st.sampled_from([10, 50, 90]),  # time
-    st.sampled_from(["p", "q", None]),
+    st.sampled_from(["p", "q"]),
     st.lists(events, min_size=1, max_size=4),
 )
-Chunk = tuple[int, int, str | None, list[tuple[dict[str, str], object]]]
+Chunk = tuple[int, int, str, list[tuple[dict[str, str], object]]]
 columns = st.sampled_from([("partition", "headers", "data"), ("data",), ("data", "headers")])
 typed = st.lists(st.sampled_from([*OF_HEADERS, POSITION]), unique=True).map(tuple)
 
@@ -64,10 +64,9 @@ def group_of(given_chunks: Sequence[Chunk]) -> FetchedGroup:
     texts = [stored_lines(chunk[0], chunk[3]) for chunk in given_chunks]
     records = []
     for g, (partition, time, producer, own) in enumerate(given_chunks, 1):
-        batch, sequence = (-1, -1) if producer is None else (7, 100 * g)
         size = len(texts[g - 1])
         whose = name_hash(producer)
-        records.append((g, time, whose, batch, sequence, g, partition, len(own), size))
+        records.append((g, time, whose, 7, 100 * g, g, partition, len(own), size))
     names = {name_hash(each): each for each in ("p", "q")}
     return FetchedGroup(0, np.array(records, HEADERS), names, list(map(frame_of, texts)))
 
@@ -81,10 +80,8 @@ def driver_rows(
     """What the driver's way makes of the same chunks."""
     render, rows = renderer(wanted), []
     for g, (partition, time, producer, own) in enumerate(given_chunks, 1):
-        batch = None if producer is None else 7
-        stamped = publisher_stamps(partition, time, producer, batch)
-        sequence = None if producer is None else 100 * g
-        block = Block(partition, stored_lines(partition, own), "", stamped, sequence)
+        stamped = publisher_stamps(partition, time, producer, 7)
+        block = Block(partition, stored_lines(partition, own), "", stamped, 100 * g)
         for found in decoder.batches(render(block, 0), 0, feed, g):
             rows += found.to_pylist()
     return rows
@@ -134,8 +131,8 @@ def expected_stamps(given_chunks: list[Chunk], feed: FeedIdentity) -> list[dict[
             "feed": feed.at(time),
             "producer": producer,
             "storedPartition": partition,
-            "sequence": None if producer is None else 100 * g + number,
-            "batch": None if producer is None else 7,
+            "sequence": 100 * g + number,
+            "batch": 7,
             "position": g,
             "key": own_headers.get("zeh-key"),
         }

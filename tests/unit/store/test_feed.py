@@ -207,7 +207,7 @@ def test_many_partitions_take_few_look_ups() -> None:
 
 
 def chunk(g: int, partition: int, size: int = 1) -> Chunk:
-    return Chunk(g, partition, events=1, size=size, time=0, tag="", blob=g)
+    return Chunk(g, partition, 1, size, 0, "", g, "p", 0, 0)
 
 
 class Shrinking(ScratchStore):
