@@ -35,7 +35,6 @@ class ListedState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def state_of(document: Mapping[str, Any]) -> ListedState:
-    """Return the state in the publisher's answer."""
     return msgspec.convert(document, ListedState, str_keys=True)
 
 

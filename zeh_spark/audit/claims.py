@@ -21,7 +21,6 @@ class Claim:
 
     Attributes:
         whole: Whether nothing of the batch was removed.
-        content: Count and digest of the events so far.
 
     Args:
         oldest: The lowest position that the feed still has.

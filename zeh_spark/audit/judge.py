@@ -28,7 +28,6 @@ class Judge:
     """Takes the chunks of a feed in order of position, and reports the first difference.
 
     Args:
-        books: The receipts and producers, all of them noted before the first chunk.
         only: A producer, to check only its batches and its named batches; None, to check all.
 
     Guarantee: it reports no difference only if all that is left of the feed is as the receipts say.

@@ -70,7 +70,6 @@ class Ledger:
         self._database.close()
 
     def add_receipt(self, receipt: StoredReceipt) -> None:
-        """Keep a receipt that claims positions."""
         assert receipt.positions
         row = (*receipt.positions, msgspec.json.encode(receipt))
         self._database.execute("INSERT INTO receipts VALUES (?, ?, ?)", row)
@@ -82,7 +81,6 @@ class Ledger:
             yield _decode(document)
 
     def add_producer(self, name: str, known: ListedProducer) -> None:
-        """Keep what the publisher's list says of a producer."""
         row = (name, known.expired, known.lowest)
         self._database.execute("INSERT OR REPLACE INTO producers VALUES (?, ?, ?)", row)
 
@@ -123,7 +121,6 @@ class Ledger:
         return row and int(row[0])
 
     def saw(self, producer: str, partition: int, following: int) -> None:
-        """Note the number after the last one that was seen."""
         self._numbers[producer, partition] = following
         if len(self._numbers) > _IN_MEMORY:
             rows = ((*key, each) for key, each in self._numbers.items())

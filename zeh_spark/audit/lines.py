@@ -28,11 +28,7 @@ _REST = b'"headers":{'
 
 
 class OddLineError(ValueError):
-    """A line that a publisher of `zeh_spark` does not serve.
-
-    Args:
-        stamped: Whether the line has stamps at all.
-    """
+    """A line that a publisher of `zeh_spark` does not serve."""
 
     def __init__(self, reason: str, *, stamped: bool = True) -> None:
         super().__init__(reason)
@@ -48,7 +44,6 @@ class Stamps:
         served: The partition that was asked for (`partition` of the line).
         partition: The stored partition (`zeh-partition`).
         time: The time of the commit in ms since 1970.
-        sequence: The sequence number of the first event.
     """
 
     begin: bytes

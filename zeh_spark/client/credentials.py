@@ -47,7 +47,6 @@ class _Mask(logging.Filter):
         return text
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Mask a log record (see `logging.Filter.filter`)."""
         record.msg, record.args = self(record.getMessage()), None
         return True
 

@@ -152,7 +152,6 @@ class FetchedGroup:
     Args:
         headers: what the chunks are: an array of `direct_reads.HEADERS`.
         producers: the names of their producers, by what stands for them in `headers`.
-        frames: their lines, compressed.
     """
 
     partition: int

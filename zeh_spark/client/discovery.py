@@ -40,7 +40,6 @@ class Discovered:
     """What a publisher tells of a feed.
 
     Args:
-        identity: the feed's identity; None if the publisher tells none.
         direct: whether executors can fetch chunks (`protocol.direct_reads`).
     """
 

@@ -44,7 +44,6 @@ class PageRequest:
 
     Args:
         page_size_hint: the number of events to ask for; publishers may give more or fewer.
-        headers: the names of the event headers to ask for; none if empty.
         wait: the seconds that the publisher may wait for events; 0 for long polling off.
     """
 
@@ -74,7 +73,6 @@ class Statistics:
     """Counts of what reading took so far. Threads may share it.
 
     Args:
-        pages: requests that were answered.
         ignored_lines: lines that were neither events nor checkpoints.
         seconds: the time spent inside requests.
     """

@@ -48,7 +48,6 @@ class BatchCall:
     Args:
         incarnation: the producer's memory, like a Spark checkpoint.
         run: the id of one start of the writer.
-        number: the batch's number in its incarnation, from 0.
         repeatable: whether the publisher recognizes the same events if another run publishes them
             again.
     """
@@ -80,7 +79,6 @@ class BatchStatus(NamedTuple):
     """What the publisher knows of a batch and its feed.
 
     Args:
-        receipt: the batch's receipt; None if it is not committed.
         feed_id: the feed's id, the same at each address; None if the batch is committed, or if the
             publisher does not tell it.
     """
@@ -95,9 +93,7 @@ class TaskDone:
     """What one attempt at a task did for a batch.
 
     Args:
-        attempt: the number of the attempt; each attempt at a task has its own.
         uploads: how many uploads it sent; 0 if the batch was committed before.
-        content: the number of its events, and the sum of their contents.
     """
 
     task: int

@@ -74,7 +74,6 @@ class TransientError(Exception):
         retry_after: the seconds that the publisher asks to wait, if it does.
         reason: what happened, for the log; by default what `final` says, without its advice.
         within: the seconds after which there is no other try, if they are less than usual.
-        status: the HTTP status of the answer; None if there was no answer.
     """
 
     def __init__(

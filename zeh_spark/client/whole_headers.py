@@ -69,12 +69,10 @@ class WholeHeadersAdapter(HTTPAdapter):
     """Sends the requests of a session through such connections, also through an HTTP proxy."""
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        """Make the pools of direct connections (see `HTTPAdapter`)."""
         super().init_poolmanager(*arguments, **options)
         _use_own_pools(self.poolmanager)
 
     def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
-        """Return the pools of connections through a proxy (see `HTTPAdapter`)."""
         manager = super().proxy_manager_for(*arguments, **options)
         if isinstance(manager, ProxyManager):  # not one of SOCKS, which has pools of its own
             _use_own_pools(manager)

@@ -35,7 +35,6 @@ class Page:
 
     Args:
         events: the events of each partition in their order, each as canonical JSON.
-        headers: how many events have headers.
     """
 
     events: dict[int, list[str]] = field(default_factory=dict)
@@ -48,11 +47,9 @@ class Page:
         return sum(map(len, self.events.values()))
 
     def of(self, partition: int) -> list[str]:
-        """Return the events of a partition."""
         return self.events.get(partition, [])
 
     def cursors(self, partition: int) -> list[Checkpoint]:
-        """Return the checkpoints of a partition."""
         return [each for each in self.checkpoints if each.partition == partition]
 
 

@@ -26,13 +26,7 @@ _WORST = (Verdict.SKIPPED, Verdict.PASS, Verdict.DEVIATION, Verdict.FAILURE)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule.
-
-    Args:
-        title: what holds if it passes.
-        source: the section of the specification, or the reason for the rule.
-        remedy: what the publisher's owner or the reader does if it does not pass.
-    """
+    """A rule."""
 
     id: str
     title: str
@@ -42,13 +36,7 @@ class Rule:
 
 @dataclass(slots=True)
 class Finding:
-    """The judgement of a rule, with what was found.
-
-    Args:
-        verdict: the worst of its verdicts.
-        found: the first thing that was found for this verdict.
-        times: how often this verdict was given.
-    """
+    """The judgement of a rule, with what was found."""
 
     rule: Rule
     verdict: Verdict = Verdict.SKIPPED
@@ -65,7 +53,6 @@ class Finding:
         self.verdict, self.found, self.times = verdict, found, 1
 
     def document(self) -> dict[str, object]:
-        """Return the finding as `--json` prints it."""
         said: dict[str, object] = {
             "rule": self.rule.id,
             "verdict": self.verdict.value,
@@ -276,7 +263,6 @@ class Judgement:
         return self._findings[rule]
 
     def count(self, verdict: Verdict) -> int:
-        """Return how many rules have this verdict."""
         return sum(each.verdict is verdict for each in self)
 
     def passes(self, rule: str, found: str) -> None:

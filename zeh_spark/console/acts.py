@@ -44,7 +44,6 @@ class ConsoleActs:
         self._store = store
 
     def routes(self) -> list[Route]:
-        """Return the routes of all these pages."""
         feed = "/feeds/{feed}"
         cursor_set = f"{feed}/delete-cursor-set"  # names may have any characters
         producer = f"{feed}/producers/{{producer}}/delete"
@@ -59,7 +58,6 @@ class ConsoleActs:
         ]
 
     async def acts(self, request: Request) -> Response:
-        """Answer with what was changed, the newest first."""
         before = number_in(request, "before") or None
         look_up = partial(self._store.acts, ActFilter(before=before), ACTS + 1)
         found = await self._console.in_thread(look_up)
@@ -69,7 +67,6 @@ class ConsoleActs:
         )
 
     async def retention(self, request: Request) -> Response:
-        """Answer with the form for a feed's retention."""
         feed = await self._feed(request)
         rule = await self._console.in_thread(partial(self._store.retention, feed))
         return self._retention_form(request, feed, retention_form.texts(rule))
@@ -108,7 +105,6 @@ class ConsoleActs:
         )  # fmt: skip
 
     async def ask_cursor_set(self, request: Request) -> Response:
-        """Answer with the question whether a cursor set is to be deleted."""
         feed, name = await self._feed(request), request.query_params.get("name", "")
         rule = await self._console.in_thread(partial(self._store.retention, feed))
         kept_cursors = await self._console.in_thread(partial(self._store.saved_cursors, feed, name))
@@ -121,7 +117,6 @@ class ConsoleActs:
         )  # fmt: skip
 
     async def delete_cursor_set(self, request: Request) -> Response:
-        """Delete a cursor set."""
         form = await form_of(request, self._console.sessions)
         feed, name = await self._feed(request), form.get("name", "")
         delete = partial(

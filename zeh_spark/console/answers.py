@@ -47,7 +47,6 @@ def page(
     headers: Mapping[str, str] | None = None,
     **shown: Any,
 ) -> Response:
-    """Return a page."""
     root = request.scope.get("root_path", "") + PATH
     html = _environment().get_template(template).render(root=root, **{"now": now_ms(), **shown})
     return Response(
@@ -56,7 +55,6 @@ def page(
 
 
 def asset(name: str, media_type: str) -> Response:
-    """Return a file that pages link to."""
     content = _environment().get_template(name).render()
     return Response(content, headers=HEADERS, media_type=media_type)
 

@@ -45,13 +45,7 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class ShownEvent:
-    """An event as it is shown.
-
-    Attributes:
-        sequence: Its sequence number.
-        data: The beginning of its data.
-        size: The bytes of its line.
-    """
+    """An event as it is shown."""
 
     chunk: Chunk
     sequence: int

@@ -45,9 +45,7 @@ class Consumer:
     """A cursor set that a feed keeps.
 
     Attributes:
-        bound: The identity of the consumer; "" if it is bound to none.
         kept: Of how many of them there is a position.
-        lag: How far it is behind; None if that is not known yet.
     """
 
     name: str

@@ -25,7 +25,6 @@ class FeedRow:
     """A feed in the list.
 
     Attributes:
-        state: What the store says of it; None for a table.
         staged: Bytes that are uploaded and not committed.
         behind: The most events that a cursor set of it has not passed; None without one.
     """
@@ -62,7 +61,6 @@ def overview(
     named: str,
     after: str,
 ) -> Overview:
-    """Return the feeds of a page that a visitor may see."""
     stored = {each.name: each for each in (store.feeds() if store else [])}
     names = [
         each

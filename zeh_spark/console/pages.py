@@ -68,9 +68,7 @@ class Console:
     """The pages of a publisher's console.
 
     Args:
-        tables: More feeds, by name.
         look: Has `lags` be of now.
-        lags: Returns the lags of cursor sets, with their feeds.
     """
 
     def __init__(
@@ -96,7 +94,6 @@ class Console:
         self._limiter = anyio.CapacityLimiter(READERS)
 
     def routes(self) -> list[Route]:
-        """Return the routes of all pages."""
         feed, producer = "/feeds/{feed}", "/feeds/{feed}/producers/{producer}"
         return [
             self.route("", self.overview, knows_anything),
@@ -144,14 +141,12 @@ class Console:
         )  # fmt: skip
 
     async def refusals(self, request: Request) -> Response:
-        """Answer with the last refusals."""
         feed = request.query_params.get("feed", "")
         seen = [each for each in self._seen(self.viewer(request)) if feed in ("", each.feed)]
         shown = [(each, sides(each)) for each in seen]
         return self.page(request, "refusals.html", refusals=shown, feed=feed)
 
     async def feed(self, request: Request) -> Response:
-        """Answer with a feed: its partitions, producers and consumers."""
         viewer, name = self.viewer(request), request.path_params["feed"]
         if name in self._tables:
             partitions = await self.in_thread(lambda: self._tables[name].partitions)
@@ -177,7 +172,6 @@ class Console:
         )  # fmt: skip
 
     async def producer(self, request: Request) -> Response:
-        """Answer with a producer and its receipts."""
         feed, name = request.path_params["feed"], request.path_params["producer"]
         look_up = partial(
             producer_view, self._of_store(feed), feed, name, number_in(request, "below")
@@ -186,7 +180,6 @@ class Console:
         return self.page(request, "producer.html", feed=feed, name=name, found=found)
 
     async def events(self, request: Request) -> Response:
-        """Answer with the newest events of a partition."""
         feed, text = request.path_params["feed"], request.path_params["partition"]
         store = self._of_store(feed)
         state = await self.in_thread(partial(store.feed, feed))
@@ -206,7 +199,6 @@ class Console:
         )  # fmt: skip
 
     async def letters(self, request: Request) -> Response:
-        """Answer with the dead letters among the newest events of a feed."""
         feed = request.path_params["feed"]
         store = self._of_store(feed)
         events = await self.in_thread(partial(newest, store, feed, None, EVENTS))
@@ -214,17 +206,14 @@ class Console:
         return self.page(request, "letters.html", feed=feed, letters=letters, looked_at=len(events))
 
     async def style(self, request: Request) -> Response:
-        """Answer with the style sheet."""
         return asset("style.css", "text/css; charset=utf-8")
 
     async def icon(self, request: Request) -> Response:
-        """Answer with the icon."""
         return asset("icon.svg", "image/svg+xml")
 
     # Signing in
 
     async def sign_in(self, request: Request) -> Response:
-        """Answer with the form that asks for a token."""
         return self._sign_in_form(request, request.query_params.get("back", ""))
 
     async def signed_in(self, request: Request) -> Response:
@@ -245,7 +234,6 @@ class Console:
         return answer
 
     async def sign_out(self, request: Request) -> Response:
-        """End the session."""
         await form_of(request, self.sessions)
         answer = seen_at(request, "/sign-in")
         self.sessions.end(request, answer)
@@ -270,7 +258,6 @@ class Console:
         return problem_page(request, problem, headers, request_id, self.sessions.form_key(request))
 
     def viewer(self, request: Request) -> Viewer:
-        """Return who sent a request."""
         return Viewer(holder_of(request))
 
     def page(self, request: Request, template: str, status: int = 200, **shown: Any) -> Response:

@@ -21,9 +21,7 @@ class Sides:
 
     Attributes:
         rows: Name, the publisher's value, and the call's value; "" where a side has none.
-        option: The option that an operator may set once, as NAME=VALUE; "" if there is none.
         remedy: What makes the publisher take the batch, in words; "" if the answer has none.
-        detail: What the answer says, without the remedy.
     """
 
     rows: list[tuple[str, str, str]]

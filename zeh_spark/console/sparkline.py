@@ -10,12 +10,7 @@ WIDTH, HEIGHT = 120, 24
 
 @dataclass(frozen=True, slots=True)
 class Sparkline:
-    """The shapes of a chart, in a box of WIDTH by HEIGHT.
-
-    Attributes:
-        line: The points of the line, as SVG's `points`; empty if all counts are 0.
-        area: The same, closed along the bottom.
-    """
+    """The shapes of a chart, in a box of WIDTH by HEIGHT."""
 
     line: str
     area: str
@@ -23,7 +18,6 @@ class Sparkline:
 
 
 def sparkline(counts: Sequence[int]) -> Sparkline:
-    """Return the chart of some counts, in their order."""
     most = max(counts, default=0)
     if most <= 0:
         return Sparkline("", "", 0)

@@ -14,11 +14,7 @@ from zeh_spark.store.batches import base
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A visitor.
-
-    Attributes:
-        token: The visitor's token; None if the publisher asks nobody for one.
-    """
+    """A visitor."""
 
     token: Token | None
 

@@ -18,12 +18,7 @@ class State(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check.
-
-    Args:
-        state: whether it is in order. A note is about something that only some users need.
-        remedy: what to do; empty if there is nothing to do.
-    """
+    """A check."""
 
     name: str
     state: State
@@ -31,7 +26,6 @@ class Check:
     remedy: str = ""
 
     def document(self) -> dict[str, str]:
-        """Return the check as `--json` prints it."""
         said = {"name": self.name, "state": self.state.value, "found": self.found}
         return {**said, "remedy": self.remedy} if self.remedy else said
 

@@ -17,7 +17,6 @@ _INSTALL = 'pip install "pyspark[sql]==4.2.0" "pandas<3"'
 
 
 def checks(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
-    """Yield the checks of Spark."""
     version = _version("pyspark")
     spec = find_spec("pyspark")
     if spec is None or not spec.origin:

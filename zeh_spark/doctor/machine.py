@@ -44,7 +44,6 @@ print(json.dumps(found))
 
 
 def checks(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
-    """Yield the checks of this machine."""
     yield _python()
     yield _java(environment)
     worker = environment.get("PYSPARK_PYTHON") or "python3"

@@ -52,11 +52,7 @@ class BatchContent:
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """A line of the table's history.
-
-    Attributes:
-        metadata: The commit's `userMetadata`.
-    """
+    """A line of the table's history."""
 
     version: int
     operation: str
@@ -70,8 +66,6 @@ class CommitRecord:
     """What a batch's commit says.
 
     Attributes:
-        app: The name of Delta's transaction.
-        number: The number of Delta's transaction.
         content: What the batch holds; None for a query without state.
     """
 
@@ -84,7 +78,6 @@ class CommitRecord:
     content: BatchContent | None = None
 
     def to_json(self) -> str:
-        """Return the record as JSON, for `userMetadata`."""
         document = {
             "zeh_spark": FORMAT,
             "name": self.name,
@@ -296,7 +289,6 @@ def with_transactions(
 
 
 def app_of(name: str, generation: int | str | None) -> str:
-    """Return the name of a transaction."""
     return f"zeh-spark:{name}:{generation}"
 
 

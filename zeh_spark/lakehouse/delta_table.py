@@ -69,7 +69,6 @@ class LakeTable:
     Attributes:
         text: The table as the user gave it: a path (`/lake/orders`, `s3://…`, delta.`/lake/orders`)
             or a name of one to three parts.
-        page: The number of commits that are read first.
     """
 
     spark: SparkSession
@@ -95,7 +94,6 @@ class LakeTable:
 
     @property
     def identifier(self) -> str:
-        """The table as SQL names it."""
         return self.text if self.path is None else identifier(self.path)
 
     def exists(self) -> bool:
@@ -166,12 +164,10 @@ class LakeTable:
             return delta.forPath(self.spark, self.path)
 
     def frame(self) -> DataFrame:
-        """Return the table's rows."""
         with delta_errors(self.text):
             return self.spark.read.table(self.identifier)
 
     def columns(self) -> list[str]:
-        """Return the names of the table's columns."""
         return self.frame().columns
 
     def save(self, writer: DataFrameWriter) -> None:
@@ -290,13 +286,11 @@ class LakeTable:
         return LakeTableState(identity, None, dict(properties))
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Set properties of the table, in a commit without rows."""
         pairs = ", ".join(f"{_literal(key)} = {_literal(properties[key])}" for key in properties)
         with delta_errors(self.text):
             self.spark.sql(f"ALTER TABLE {self.identifier} SET TBLPROPERTIES ({pairs})")
 
     def properties(self) -> dict[str, str]:
-        """Return the table's properties."""
         return dict(self._details("properties")[0])
 
     def delete(self, condition: str) -> None:

@@ -196,7 +196,6 @@ class Merge:
         """Merge a batch, in one commit, into a table that `prepare` has made.
 
         Args:
-            df: the batch.
             commit: what Delta keeps with the commit: txnAppId, txnVersion and userMetadata.
             constants: columns to add to the rows that are changed.
         """

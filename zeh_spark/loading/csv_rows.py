@@ -30,7 +30,6 @@ class CsvFormat:
     """How to understand a CSV file.
 
     Attributes:
-        nulls: Texts that mean null, besides the empty one.
         texts: Columns whose numbers stay text; `*` for all.
     """
 

@@ -65,7 +65,6 @@ class Source:
     """A file to load, or a stream of NDJSON.
 
     Attributes:
-        name: The path of the file, or what messages call the stream.
         key: The column or field that chooses the partition.
         envelope: Whether each line has an event with its key, partition and headers.
     """
@@ -101,8 +100,6 @@ class Loaded:
 
     Attributes:
         bytes: Size of the events' lines, before compression.
-        repeated: Whether the batch was published before, so that nothing was added.
-        content: The content of the events that were given.
     """
 
     events: int = 0

@@ -42,7 +42,6 @@ class Published(NamedTuple):
 
     Attributes:
         new: Whether it is new (see `Store.commit`).
-        content: The content of the events that were given.
     """
 
     receipt: StoredReceipt

@@ -73,7 +73,6 @@ class _Refusing(ssl.SSLObject):
     _ignored = 0
 
     def do_handshake(self) -> None:
-        """Go on with the handshake (see `ssl.SSLObject.do_handshake`)."""
         if self._failed is None:
             try:
                 super().do_handshake()

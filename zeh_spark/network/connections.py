@@ -271,7 +271,6 @@ class Listener(socket.socket):
             del self._of[address]
 
     def close(self) -> None:
-        """Close the socket (see `socket.close`)."""
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None

@@ -65,10 +65,6 @@ class BoundedProtocol(HttpToolsProtocol):
     A request is answered once the client has taken the answers before it, so that the bytes that
     wait in the connection's buffer are those of one answer. They count for its client, which the
     app tells as `client` in the state of the scope.
-
-    Args:
-        refused: Is told of each head that is refused.
-        idle: Where it is noted while it answers nothing.
     """
 
     def __init__(
@@ -101,14 +97,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request (see `asyncio.Protocol`)."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=1, low=0)  # so that all that waits is counted
         self._rest()
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection (see `asyncio.Protocol`)."""
         self._cancel_timer()
         self.resume_writing()
         self._idle.remove(self)
@@ -120,7 +114,6 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came (see `asyncio.Protocol`)."""
         if self._refused:
             self._discarded += len(data)
             if self._discarded > LINGER_BYTES:
@@ -142,7 +135,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(Problem(problems.HEADERS_TOO_LARGE, _limits()))
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         super().on_message_begin()
         self._unset_keepalive_if_required()
         self._headers_size, self._after_head, self._is_over = 0, 0, False
@@ -184,7 +176,6 @@ class BoundedProtocol(HttpToolsProtocol):
         return f"the request has {hosts or 'no'} headers Host. Send one"
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
         self._after_head = 0
         if not self._refused:
             super().on_body(body)
@@ -227,7 +218,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self._stalled = self.loop.call_later(STALLED_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on (see `asyncio.Protocol`)."""
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
@@ -238,7 +228,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._rest()
 
     def end(self) -> None:
-        """Close the connection at once."""
         self.transport.abort()
 
     def _rest(self) -> None:

@@ -32,12 +32,7 @@ SMALL = 16 << 10
 
 
 class Shares:
-    """Something that clients share. Clients that wait for more get it one after the other.
-
-    Args:
-        what: What it is and what becomes of it, for the error.
-        unit: How much of it a turn gets.
-    """
+    """Something that clients share. Clients that wait for more get it one after the other."""
 
     def __init__(self, most: int, what: str, unit: int = 1) -> None:
         self.total = 0
@@ -47,7 +42,6 @@ class Shares:
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     def room(self, client: str) -> int:
-        """Return how much more a client may have."""
         left = self._most - self.total
         return left - self._share if self._of.get(client, 0) >= self._share else left
 
@@ -71,7 +65,6 @@ class Shares:
         self._of[client] += size
 
     def release(self, client: str, size: int = 1) -> None:
-        """Count so much less. Those that wait get their turns."""
         self.total -= size
         self._of[client] -= size
         if not self._of[client]:

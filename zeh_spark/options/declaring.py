@@ -55,8 +55,6 @@ class Declared:
     """An option as users know it.
 
     Args:
-        name: its public name, like `maxBytesPerTrigger`.
-        field: the field of its class.
         group: the field that holds it with the other options of one prefix; None without a prefix.
     """
 

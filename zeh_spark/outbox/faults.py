@@ -16,12 +16,7 @@ from zeh_spark.outbox.table import OutboxTable
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A reason why a table cannot be a feed.
-
-    Args:
-        reason: The reason, as a part of a sentence.
-        statements: The SQL statements that repair it, in order; empty if none can.
-    """
+    """A reason why a table cannot be a feed."""
 
     reason: str
     statements: tuple[str, ...] = ()

@@ -24,7 +24,6 @@ def quoted(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Return a text as a quoted string."""
     return "'" + text.replace("'", "''") + "'"
 
 

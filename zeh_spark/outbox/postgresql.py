@@ -67,15 +67,12 @@ class PostgresqlTable(TableSql):
         return postgresql_ddl.partition_sql(self.table)
 
     def faults(self) -> list[Fault]:
-        """Return why the table cannot be a feed (see `TableSql.faults`)."""
         return postgresql_check.postgresql_faults(self.table, self.facts)
 
     def ddl(self, more: More) -> list[str]:
-        """Return the statements that add what is missing (see `TableSql.ddl`)."""
         return postgresql_check.postgresql_ddl(self.table, self.facts, more)
 
     def standing(self, connection: Connection) -> TableStatus | None:
-        """Return how the table stands now (see `TableSql.standing`)."""
         name = literal(self.table.bare_name)
         same = f"coalesce(cluster = {CLUSTER}, true)" if self.facts.sees_cluster else "true"
         found = connection.exec_driver_sql(
@@ -100,7 +97,6 @@ class PostgresqlTable(TableSql):
         return TableStatus(history, removed, (end,), (horizon,), standby, server)
 
     def feed_id(self, connection: Connection) -> str:
-        """Return the feed's id (see `TableSql.feed_id`)."""
         found = connection.exec_driver_sql(
             f"SELECT feed_id FROM {self._beside(HISTORY)}"
             f" WHERE table_name = {literal(self.table.bare_name)}"
@@ -142,7 +138,6 @@ class PostgresqlTable(TableSql):
         )
 
     def blocker(self, connection: Connection) -> BlockingTransaction | None:
-        """Return the oldest transaction that writes (see `TableSql.blocker`)."""
         if connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar():
             return BlockingTransaction()
         found = connection.exec_driver_sql(

@@ -28,7 +28,6 @@ class Column:
     Args:
         type: The name of its type, beneath all domains.
         category: The category of this type (pg_type.typcategory).
-        element: The name of the type of an array's elements; None for other types.
     """
 
     type: str
@@ -50,8 +49,6 @@ class PostgresqlFacts:
         unfinished: The names of the other indexes.
         triggers: The triggers that are on, with the bodies of their functions.
         lacks_feed_ids: Whether the table of histories is there, without the column feed_id.
-        has_removed: Whether the table is there in which deletions are noted.
-        has_cursors: Whether the table is there in which cursors are kept for readers.
     """
 
     columns: Mapping[str, Column]
@@ -70,22 +67,18 @@ class PostgresqlFacts:
 
     @property
     def is_view(self) -> bool:
-        """Return whether it is a view."""
         return self.kind == "v"
 
     @property
     def moves_updates(self) -> bool:
-        """Return whether updated rows become the last ones (see `TableFacts.moves_updates`)."""
         return statements.UPDATES in self.triggers
 
     @property
     def notifies(self) -> bool:
-        """Return whether a trigger tells of new rows (see `TableFacts.notifies`)."""
         return statements.INSERTS in self.triggers
 
     @property
     def notes_removed(self) -> bool:
-        """Return whether a trigger notes what is deleted (see `TableFacts.notes_removed`)."""
         return self.has_removed and statements.DELETES in self.triggers
 
 

@@ -55,7 +55,6 @@ def partition_sql(table: OutboxTable) -> str:
 
 
 def create_table(table: OutboxTable) -> str:
-    """Return the statement that creates a table that is absent."""
     types = {table.id: "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"}
     types[table.tx] = f"bigint NOT NULL DEFAULT {qualified(table, NEXT_TX)}()"
     for name in table.used:
@@ -82,7 +81,6 @@ def add_tx(table: OutboxTable) -> str:
 
 
 def set_default(table: OutboxTable) -> str:
-    """Return the statement that sets the default of `tx`."""
     change = f"ALTER TABLE {name_of(table)} ALTER COLUMN {quoted(table.tx)}"
     return f"{change} SET DEFAULT {qualified(table, NEXT_TX)}();"
 
@@ -110,7 +108,6 @@ def index_keys(table: OutboxTable) -> str:
 
 
 def create_index(table: OutboxTable, keys: str, *, concurrently: bool, unique: bool = False) -> str:
-    """Return the statement that creates an index on `keys`."""
     what = "UNIQUE INDEX" if unique else "INDEX"
     how = " CONCURRENTLY" if concurrently else ""
     name = quoted(index_name(table, keys))

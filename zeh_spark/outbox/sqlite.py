@@ -69,15 +69,12 @@ class SqliteTable(TableSql):
         return partition_sql(self.table)
 
     def faults(self) -> list[Fault]:
-        """Return why the table cannot be a feed (see `TableSql.faults`)."""
         return sqlite_ddl.sqlite_faults(self.table, self.facts)
 
     def ddl(self, more: More) -> list[str]:
-        """Return the statements that add what is missing (see `TableSql.ddl`)."""
         return sqlite_ddl.sqlite_ddl(self.table, self.facts, more)
 
     def standing(self, connection: Connection) -> TableStatus | None:
-        """Return how the table stands now (see `TableSql.standing`)."""
         name = literal(self.table.bare_name)
         if (found := _history(connection, self.table, "history")) is None:
             raise self._gone_history()
@@ -95,7 +92,6 @@ class SqliteTable(TableSql):
         return TableStatus(found[0], removed, (0, last + 1))
 
     def feed_id(self, connection: Connection) -> str:
-        """Return the feed's id (see `TableSql.feed_id`)."""
         if (found := _history(connection, self.table, "feed_id")) is None:
             raise self._gone_history()
         return found[0]  # type: ignore[no-any-return]
@@ -113,7 +109,6 @@ class SqliteTable(TableSql):
         return None
 
     def new_history(self, connection: Connection, *, copy: bool) -> str:
-        """Begin a new history and return it (see `TableSql.new_history`)."""
         name = literal(self.table.bare_name)
         renamed = f", feed_id = {sqlite_ddl.NEW_FEED_ID}" if copy else ""
         if self.facts.notes_removed:

@@ -33,7 +33,6 @@ class Column:
 
     Args:
         type: Its type as it was declared, in capitals.
-        is_generated: Whether its value is computed, so that it cannot be inserted.
     """
 
     name: str
@@ -47,12 +46,10 @@ class SqliteFacts:
     """What was found when a table was inspected.
 
     Args:
-        columns: Its columns; empty if there is no such table.
         statement: The statement that created the table; None if there is no such table.
         beside: The statements that created its indexes and triggers.
         lacks_feed_ids: Whether the table of histories is there, without the column feed_id.
         notes_removed: Whether a trigger notes what is deleted, by the partitions that it has now.
-        has_cursors: Whether the table is there in which cursors are kept for readers.
         uuid: False: ids in SQLite are integers.
         moves_updates: False: SQLite has no such trigger.
         notifies: False: SQLite has no such trigger.
@@ -72,7 +69,6 @@ class SqliteFacts:
 
     @property
     def types(self) -> dict[str, str]:
-        """Return the types of the columns, by name."""
         return {each.name: each.type for each in self.columns}
 
 
@@ -127,7 +123,6 @@ def sqlite_ddl(table: OutboxTable, facts: SqliteFacts, more: More) -> list[str]:
 
 
 def create_table(table: OutboxTable) -> str:
-    """Return the statement that creates a table that is absent."""
     types = {table.id: "INTEGER PRIMARY KEY AUTOINCREMENT"}
     for name in table.used:
         kind = "INTEGER NOT NULL" if name == table.partition else "TEXT"

@@ -20,7 +20,6 @@ class TableStatus:
         removed: What is noted as deleted of each stored partition; the key -1 stands for all.
         end: A place after all places that cursors can have; empty if that is not known.
         settled: A place before which no row will come any more; empty if there is no such limit.
-        standby: Whether this is a replica, which may lag.
         server: The server that was asked, by the time of its start.
     """
 
@@ -65,8 +64,6 @@ class More:
     Args:
         notify: A trigger that wakes readers at once.
         updates: A trigger that makes an updated row the last one.
-        retention: A trigger that notes what is deleted.
-        grant_to: A role that gets the rights to serve the table; None for none.
     """
 
     notify: bool = False

@@ -24,9 +24,6 @@ class Chores:
     """A thread that cleans up, from the first step until `close`.
 
     A step that fails is not tried again until it is added again.
-
-    Args:
-        write: does a step in a transaction, and returns whether there may be more to do.
     """
 
     def __init__(self, write: Callable[..., bool]) -> None:
@@ -37,6 +34,7 @@ class Chores:
         self._thread: threading.Thread | None = None
 
     def add(self, step: Step) -> None:
+        """Have a step repeated until nothing is left to do; return at once."""
         """Have a step repeated until nothing is left to do; return at once."""
         with self._news:
             self._steps[step] = None

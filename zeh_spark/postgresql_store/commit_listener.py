@@ -36,9 +36,6 @@ class Watch(Generic[V]):
     """A thread with one connection that listens for commits, from the first call of `version`.
 
     The connection is taken out of the engine's pool.
-
-    Args:
-        look: reads the value that changes with each commit (see `Look`).
     """
 
     def __init__(self, engine: Engine, channel: str, look: Look[V]) -> None:

@@ -34,9 +34,7 @@ class Asked:
 
     Args:
         about: the commit, as `work` takes it; None for a read.
-        work: what to do in the transaction; it is the same for all commits of a feed.
         share: how much of a transaction it fills; 1 is a full one.
-        changes: whether it is a commit.
     """
 
     about: Any

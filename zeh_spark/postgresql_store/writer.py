@@ -76,7 +76,6 @@ class Writer:
         self._chores = Chores(self.write)
 
     def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
-        """Do work in a transaction, repeated if others are in the way (see `Writes.write`)."""
         for tried in count(1):
             try:
                 with self._engine.connect() as connection:
@@ -103,18 +102,15 @@ class Writer:
             self._uploads.release()
 
     def commit(self, feed: str, about: A, work: Commits[A, T], share: float) -> T:
-        """Do a commit, with others that wait for the feed (see `Writes.commit`)."""
         result: T = self._lanes.of(feed).through(Asked(about, work, share))
         return result
 
     def consistent_read(self, feed: str, work: Callable[[Connection], T]) -> T:
-        """Read in the order of the feed's commits (see `Writes.consistent_read`)."""
         look = Asked(None, lambda connection, _: [_seen(work, connection)], changes=False)
         result: T = self._lanes.of(feed).through(look)
         return result
 
     def tidy(self, step: Step) -> None:
-        """Have a step repeated in the background (see `Writes.tidy`)."""
         self._chores.add(step)
 
     def close(self) -> None:

@@ -97,7 +97,6 @@ class DeadRow(msgspec.Struct, forbid_unknown_fields=True):
     """A row as it may be published again.
 
     Args:
-        data: the event's data, as JSON or as a text that is JSON.
         base64: the data that could not be published, if it was not UTF-8.
         unfit: the data that could not be published, if it has no form in JSON.
     """
@@ -183,12 +182,7 @@ class DeadLetterId:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead letter as it was read.
-
-    Args:
-        line: the number of its first line in the input, from 1.
-        whole: the line of its event, with all parts joined.
-    """
+    """A dead letter as it was read."""
 
     line: int
     place: DeadLetterId

@@ -37,7 +37,6 @@ class EventOrigin(NamedTuple):
 
     Attributes:
         feed: The id of the feed's epoch; the feed's name if its publisher tells none.
-        sequence: The producer's number in that partition.
         time: The time of the commit, in ms since 1970.
         parts: The numbers that relays gave it when they made several events of one.
     """

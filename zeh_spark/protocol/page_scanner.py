@@ -25,8 +25,6 @@ class PageScanner:
     them.
 
     Attributes:
-        ignored: the number of unknown lines.
-        unknown: the first of them.
         tail_events: the number of events after the last checkpoint.
         tail_bytes: the bytes of those events' lines.
     """

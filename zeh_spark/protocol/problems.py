@@ -40,7 +40,6 @@ class ProblemType:
         name: the end of the document's `type`, after URN.
         says: what happened, and what a client does then.
         members: a JSON schema for each member, besides those that every document has.
-        optional: the members that are there only if they are known.
     """
 
     name: str
@@ -51,12 +50,10 @@ class ProblemType:
 
     @property
     def type(self) -> str:
-        """The member `type` of the document."""
         return URN + self.name
 
     @property
     def title(self) -> str:
-        """The member `title` of the document."""
         return self.name.replace("-", " ").capitalize()
 
     @property

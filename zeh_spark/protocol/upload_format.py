@@ -108,12 +108,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class StagedChunk:
-    """A chunk before its commit.
-
-    Args:
-        size: the bytes of its lines.
-        frame: its lines, compressed.
-    """
+    """A chunk before its commit."""
 
     partition: int
     events: int
@@ -123,7 +118,6 @@ class StagedChunk:
 
     @property
     def content(self) -> Content:
-        """The content of its events."""
         return Content(self.events, self.sum)
 
     @property
@@ -200,7 +194,6 @@ class Chunker:
 
     Attributes:
         content: the content of all chunks that were returned, or only counted.
-        bytes: the bytes of all lines.
     """
 
     def __init__(self, held_bytes: int = OPEN_UPLOADS * UPLOAD_BYTES) -> None:
@@ -270,12 +263,7 @@ class Chunker:
 
 
 class IndexEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A chunk in the first line of an upload.
-
-    Args:
-        size: the bytes of its lines.
-        bytes: the bytes of its frame.
-    """
+    """A chunk in the first line of an upload."""
 
     partition: int
     events: int

@@ -48,18 +48,13 @@ class ClientStalledError(TimeoutError):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A part of an answer.
-
-    Attributes:
-        rest: What follows, piece by piece; None if nothing does.
-    """
+    """A part of an answer."""
 
     sends: list[bytes]
     rest: Iterator[Sequence[bytes]] | None
 
     @property
     def size(self) -> int:
-        """The number of bytes."""
         return sum(map(len, self.sends))
 
 
@@ -127,7 +122,6 @@ class Answer(Response):
     Args:
         take: Returns the next part, given what is left, and the client for which it is counted.
         send_timeout: Seconds for which a client may take nothing.
-        unsent: Where its bytes are counted.
         ended: Called once when the answer was sent, or broke off.
         gone: A task that ends when the client disconnects, if there is one already.
     """
@@ -158,7 +152,6 @@ class Answer(Response):
         self._rare = rare or RareLog(log)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer (see `Response`)."""
         patience = _Patience(self._send_timeout)
         self._client = scope.get("state", {}).get("client", "")
         self._hold(self._begun.size)

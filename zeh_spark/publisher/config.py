@@ -125,7 +125,6 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     @property
     def stop_times(self) -> StopTimes:
-        """How long the publisher takes to stop."""
         delay, grace = (self._parsed(each, parse_duration) for each in ("drain_delay", "grace"))
         return StopTimes(delay, grace)
 

@@ -82,7 +82,6 @@ class DirectApi:
         self._answers = Shares(ANSWERS, "answers with chunks are under way")
 
     def routes(self, feed: str, gate: Gate) -> list[Route]:
-        """Return the routes, given the path of a feed."""
         path = feed.rstrip("/")
         return [
             gate.route(f"{path}/plan", self.plan, reads, methods=["POST"]),

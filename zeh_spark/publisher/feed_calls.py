@@ -76,7 +76,6 @@ class FeedCalls:
     Attributes:
         stopped: Whether the server is about to stop: then nothing waits any more.
         backlogs: What the store's feeds have after which position, if there is a store.
-        unsent: The bytes of answers that clients have not taken.
 
     Args:
         send_timeout: Seconds for which a client may take nothing before it is dropped.

@@ -65,8 +65,6 @@ class Opened:
     """A page whose first part was read, so that it can no longer be refused.
 
     Attributes:
-        cursors: Where to go on, if the page has no events.
-        seen: The feed's state before the page.
         begun: The first part of the answer; None if the page has no events and its reader waits.
         is_taken: Whether a reader takes the rest, which is there once.
     """
@@ -81,12 +79,7 @@ class Opened:
 
 
 class PageApi:
-    """The read API of the spec: pages of events.
-
-    Args:
-        disk_of: Returns the disk on which the feed of a name keeps cursors.
-        most_cursor_sets: How many cursor sets each client may have begun.
-    """
+    """The read API of the spec: pages of events."""
 
     def __init__(
         self, calls: FeedCalls, disk_of: Callable[[str], Disk], most_cursor_sets: int

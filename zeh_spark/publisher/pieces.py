@@ -30,7 +30,6 @@ class Piece:
 
     Attributes:
         sends: Its bytes, at most SEND_BYTES each.
-        size: The number of bytes before compression.
         crc: Their CRC-32, if the piece is compressed.
         shift: What a CRC before them is multiplied with (see `combined`), if it is compressed.
     """

@@ -98,13 +98,7 @@ T = TypeVar("T")
 
 
 class PublishApi:
-    """The calls of the publish API, on a store.
-
-    Args:
-        staging_quota: Bytes that a producer may have staged and not committed.
-        most_chunks: How many chunks a commit may have.
-        most_producers: How many producers each client may have begun.
-    """
+    """The calls of the publish API, on a store."""
 
     def __init__(
         self,
@@ -129,7 +123,6 @@ class PublishApi:
         self._readers = anyio.CapacityLimiter(READERS)
 
     def routes(self, gate: Gate) -> list[Route]:
-        """Return the routes of all calls."""
         return [
             gate.route("/{feed}" + path, getattr(self, call), needs, methods=[method])
             for method, path, call, needs in CALLS

@@ -44,8 +44,6 @@ class Ask:
 
     Attributes:
         resume: Partitions to read from the cursors that the feed keeps under `cursor_set`.
-        hint: The page size hint; None if the feed decides.
-        wait: Seconds to wait for an event, at most MAX_WAIT.
         consumer: The identity that the reader tells; NOBODY if it tells none.
     """
 

@@ -42,10 +42,8 @@ class Reload:
     """Reads the settings again when that is asked for.
 
     Args:
-        load: Returns the settings as they are given now.
         live: What takes a setting over, by its name. Several may share one, which is called once.
         also: Is called, too, for what is read from other files.
-        is_asked: Returns whether to read them, as `Hangups.take` does.
     """
 
     def __init__(

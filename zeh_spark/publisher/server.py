@@ -48,8 +48,6 @@ class Running:
         certificates: Those of TLS; None to speak without it.
         forwarded_allow_ips: Addresses and networks of proxies whose `X-Forwarded-For` and
             `X-Forwarded-Proto` count.
-        look: Is called ten times a second.
-        refused: Is told of each request that is refused before the app sees it.
     """
 
     draining: Draining = field(default_factory=Draining)
@@ -67,7 +65,6 @@ class Server(uvicorn.Server):
     """A uvicorn server that drains before it stops, and sets `ready` once it listens.
 
     Args:
-        stop: Ends all long polls.
         drain: Ends the long polls that wait for long.
     """
 
@@ -109,11 +106,9 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to `stop_on_signals` (see `uvicorn.Server`)."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen (see `uvicorn.Server`), then set `ready`."""
         for each in sockets or ():
             if isinstance(each, Listener):
                 each.idle = self._idle

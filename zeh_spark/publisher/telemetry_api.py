@@ -65,7 +65,6 @@ class TelemetryApi:
         self._looking: asyncio.Task[None] | None = None
 
     def routes(self) -> list[Route]:
-        """Return the routes of all calls."""
         root = [] if "" in self._tables else ["/"]  # there one feed is served alone
         return [
             *(self._gate.route(each, self.index, knows_anything, methods=["GET"]) for each in root),

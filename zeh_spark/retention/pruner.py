@@ -36,7 +36,6 @@ class Pruner:
     """A context manager that prunes all feeds of a store from time to time, in a thread.
 
     Args:
-        store: The store whose feeds are pruned.
         every_seconds: Seconds between two rounds; 60 by default.
         held_seconds: Seconds to wait if the clock has jumped ahead; a day by default.
     """

@@ -35,8 +35,6 @@ class Removal:
     """What may be removed, or was removed.
 
     Attributes:
-        bytes: The bytes of their lines.
-        upto: The last position g.
         newest: The time of the newest event, in ms since 1970.
         held_by: The reader because of which the next chunk stays, if it would be removed otherwise.
     """

@@ -93,9 +93,6 @@ class BucketBatch:
     """One bucket in one batch. Give it rows or the time, then `save` what is left.
 
     Raises CheckpointError if it has no value, or one of other settings or another version.
-
-    Args:
-        blob: The bucket's value in Spark's state; None if it has none.
     """
 
     def __init__(self, blob: bytes | None, settings: Settings, segments: Segments) -> None:

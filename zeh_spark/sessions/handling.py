@@ -130,7 +130,6 @@ class _Row(NamedTuple):
         status: "ordered", "control", "dead"; of a kept event "failed" or "waiting".
         begun: When the session began, in milliseconds since 1970; None for a replayed event of a
             session that is not known.
-        attempts: How often the event was tried before.
         past: The status that the table has of a replayed event; None if it has none.
     """
 

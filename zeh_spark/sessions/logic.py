@@ -54,11 +54,7 @@ from zeh_spark.stateful import ranges
 
 
 class SessionLogic:
-    """Decides by a policy. Its methods change the session that they are given, and return it.
-
-    Args:
-        policy: How sessions are judged; its times are in milliseconds.
-    """
+    """Decides by a policy. Its methods change the session that they are given, and return it."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy

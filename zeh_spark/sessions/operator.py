@@ -32,7 +32,6 @@ class SessionProcessor(BucketProcessor):
         self._settings = settings
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state (see `StatefulProcessor`)."""
         super().init(handle)
         self._handle = handle
         self._counted: set[int] = set()
@@ -41,13 +40,11 @@ class SessionProcessor(BucketProcessor):
         )
 
     def empty(self) -> bytes:
-        """Return a bucket without sessions."""
         return state.empty(self._settings)
 
     def handleInputRows(
         self, key: Any, rows: Iterator[Any], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
-        """Take the rows of a batch (see `StatefulProcessor`)."""
         mark = max(0, timerValues.getCurrentWatermarkInMs())
         blob, batch = self._open()
         before = batch.timer
@@ -59,7 +56,6 @@ class SessionProcessor(BucketProcessor):
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
-        """Judge the sessions that are due (see `StatefulProcessor`)."""
         mark = max(0, timerValues.getCurrentWatermarkInMs())
         blob, batch = self._open()
         now = batch.now(mark, first=int(key[0]) not in self._counted)

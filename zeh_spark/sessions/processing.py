@@ -138,7 +138,6 @@ class SessionWriter:
     """The function for `foreachBatch` that `process` returns.
 
     Args:
-        plan: What tasks have to know, without what the table has.
         activity: The expression that gives the kind of an event; None if there are no kinds.
     """
 

@@ -44,7 +44,6 @@ class Clock(NamedTuple):
 
     Attributes:
         latest: The time than which it cannot be later.
-        complaint: The error for NULL.
     """
 
     time: Column

@@ -131,12 +131,10 @@ _segment = msgspec.msgpack.Decoder(dict[int, str]).decode
 
 
 def raw_of(value: Session | Stored) -> Raw:
-    """Return a session packed."""
     return Raw(_encode(value))
 
 
 def encoded(bucket: SessionBucket) -> bytes:
-    """Return a bucket as the value of Spark's state."""
     return bytes([VERSION]) + _encode(bucket)
 
 
@@ -202,7 +200,6 @@ class Kept:
 
     Args:
         arrived: The events of the batch, by number.
-        compare: Whether hashes of contents are kept.
     """
 
     def __init__(

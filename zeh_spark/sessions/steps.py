@@ -33,7 +33,6 @@ class Steps(NamedTuple):
 
     Attributes:
         lists: The names of steps by the kind of session; a single list is of the kind "".
-        kind: The kind of an event's session, STRING.
     """
 
     lists: Mapping[str, Sequence[str]]

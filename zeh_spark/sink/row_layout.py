@@ -31,7 +31,6 @@ class RowLayout:
     """What the columns of a frame mean, decided once from its schema. It is sent to executors.
 
     Attributes:
-        columns: The names of the columns in order, with a meaning in lower case.
         text: Whether the column `data` holds JSON already.
         other_case: The frame's names of columns with a meaning that it writes in another case.
     """

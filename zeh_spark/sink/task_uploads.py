@@ -30,9 +30,6 @@ class TaskUploads:
     the publisher refuses the batch.
 
     Guarantee: after `finish` all events are staged, in their order, or the batch is committed.
-
-    Args:
-        task: The task, without any uploads.
     """
 
     def __init__(

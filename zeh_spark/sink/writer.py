@@ -46,11 +46,7 @@ log = logging.getLogger("zeh_spark.sink")
 
 @dataclass(frozen=True, slots=True)
 class StagedLetters:
-    """What a task staged on the dead-letter feed.
-
-    Attributes:
-        rows: The number of refused rows. A long row takes several events.
-    """
+    """What a task staged on the dead-letter feed."""
 
     partition_count: int
     done: TaskDone

@@ -75,7 +75,6 @@ class BatchReader(DataSourceReader):
 
     @at_spark_border
     def partitions(self) -> Sequence[InputPartition]:
-        """Return where each partition starts and ends (see `DataSourceReader.partitions`)."""
         if isinstance(self._decoder, OptionError):
             raise self._decoder
         options = self._options
@@ -143,7 +142,6 @@ class BatchReader(DataSourceReader):
 
     @at_spark_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one feed partition, in a task (see `DataSourceReader.read`)."""
         assert isinstance(self._decoder, Decoder)
         if partition is None or type(partition) is InputPartition:
             return  # Spark's own, because there is nothing to read: None until Spark 4.1

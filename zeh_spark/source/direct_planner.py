@@ -84,7 +84,6 @@ class PlannedBatch:
         return any(self.ranges) or bool(self.begun)
 
     def totals(self, partition: int) -> Totals:
-        """Return what the batch has of a partition."""
         return sum((totals_of(each) for each in self.ranges[partition]), Totals())
 
     @property
@@ -94,7 +93,6 @@ class PlannedBatch:
 
     @property
     def events(self) -> int:
-        """The number of events."""
         return sum(each.events for ranges in self.ranges for each in ranges)
 
     def positions(self) -> tuple[Position, ...]:

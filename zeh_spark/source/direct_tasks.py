@@ -39,8 +39,6 @@ class DirectPartition(InputPartition):
     """Ranges that one task fetches and decodes.
 
     Args:
-        n: the number of the feed's partitions that the query works with.
-        options: how to talk to the publisher, with the token.
         feed: the identity whose ids the events get as the header `zeh-feed`; None adds none.
     """
 

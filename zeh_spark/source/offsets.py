@@ -65,9 +65,6 @@ class Position:
     """Where a partition is, and what lies between its previous position and this one.
 
     Args:
-        cursor: the last checkpoint that was read.
-        events: the number of events since the previous position.
-        bytes: the size of their lines.
         digest: the digest of their lines, by the offset's version; None without events.
         begun: the cursor after which they begin, if events before it were lost; None if they begin
             at the previous position.
@@ -125,7 +122,6 @@ class Offset:
 
     @property
     def version(self) -> int:
-        """The version of the offset's format."""
         return VERSION if self.direct is None else DIRECT_VERSION
 
     @property

@@ -372,7 +372,6 @@ class SourceOptions(ClientOptions):
             )
 
     def check(self) -> None:
-        """Refuse options that contradict each other (see `ClientOptions.check`)."""
         ClientOptions.check(self)  # super() needs __class__, which slots=True has replaced
         if self.fetch == "executors" and self.staging_location:
             raise OptionError(

@@ -45,12 +45,7 @@ class PackedBatch:
 
 
 class PackedBatches:
-    """The batches of one fetcher, in their order.
-
-    Args:
-        fetcher: reads ahead. It has been started.
-        parallelism: into how many segments a large batch is cut.
-    """
+    """The batches of one fetcher, in their order."""
 
     def __init__(self, fetcher: Fetcher, parallelism: int) -> None:
         self.fetcher = fetcher

@@ -51,14 +51,11 @@ class Track:
     """How far one partition has been read.
 
     Args:
-        cursor: the last checkpoint that arrived.
         due: when to ask for the next page, in seconds of the monotonic clock.
         answered: whether the publisher gave events, or said that there are none. An answer that
             only moves the cursor counts after `_MOST_SKIPPED` of them, because events may follow.
         skipped: how many answers in a row only moved the cursor.
         held: the bytes of the page being read that wait for their checkpoint.
-        ended: whether a finite read of it has ended.
-        reading: the rest of its finite read.
     """
 
     partition: int
@@ -78,7 +75,6 @@ class Fetcher:
     """Reads all partitions ahead, in threads.
 
     Args:
-        options: the query's options; they limit memory and requests.
         finite: whether to read each partition to its end only, as `end_detection` finds it.
     """
 

@@ -23,7 +23,6 @@ class Segment:
 
     Args:
         parts: for each part, the feed partition and the number of bytes.
-        lines: the blocks of lines of all parts, in order.
     """
 
     parts: list[tuple[int, int]] = field(default_factory=list)
@@ -31,7 +30,6 @@ class Segment:
     size: int = 0
 
     def add(self, partition: int, block: bytes) -> None:
-        """Add a block of lines of a feed partition."""
         if self.parts and self.parts[-1][0] == partition:
             self.parts[-1] = (partition, self.parts[-1][1] + len(block))
         else:

@@ -144,7 +144,6 @@ class Staging:
             delete_folder(self._root[0], self._path(batch))
 
     def forget_all_but(self, batch: str | None) -> None:
-        """Delete what a crash left under this stage: all batches but one."""
         with self._explained("read from"):
             selector = fs.FileSelector(self._path(), allow_not_found=True, recursive=True)
             found = [info.path for info in self._root[0].get_file_info(selector)]

@@ -47,7 +47,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @at_spark_border
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query starts (see `DataSourceStreamReader`)."""
         return offsets.initial(self._begun.options).to_json()
 
     @at_spark_border
@@ -56,14 +55,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(self._begun.options.driver_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read to the feed's end only (see `SupportsTriggerAvailableNow`)."""
         self._finite = True
 
     @at_spark_border
     def latestOffset(  # Spark 4.0 and 4.1 pass no arguments
         self, start: dict[str, Any] | None = None, limit: object = None
     ) -> dict[str, Any]:
-        """Return the end of the next batch (see `DataSourceStreamReader`)."""
         driver = self._begun
         lone = start is None
         if start is None:
@@ -74,7 +71,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @at_spark_border
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the segments of the batch (start, end] (see `DataSourceStreamReader`)."""
         if start == end:
             self._restart_at(end)
             return []
@@ -95,7 +91,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @at_spark_border
     def commit(self, end: dict[str, Any]) -> None:
-        """Forget a batch that Spark has processed (see `DataSourceStreamReader`)."""
         self._begun.commit(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -103,13 +98,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._driver.report() if self._driver else None
 
     def stop(self) -> None:
-        """End the run (see `DataSourceStreamReader`)."""
         if self._driver:
             self._driver.stop()
 
     @at_spark_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one segment, in a task (see `DataSourceStreamReader`)."""
         assert isinstance(self._decoder, Decoder)
         if isinstance(partition, DirectPartition):
             yield from direct_tasks.read(partition, self._decoder)

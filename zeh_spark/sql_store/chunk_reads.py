@@ -69,7 +69,6 @@ _MANY = 1000
 def after(
     connection: Connection, feed: str, positions: Mapping[int, int], upto: int, limit: int
 ) -> list[Chunk]:
-    """Return chunks after these positions, in order (see `Store.chunks`)."""
     found: list[Chunk] = []
     for partition, position in positions.items():
         given = {
@@ -84,13 +83,11 @@ def after(
 
 
 def scan(connection: Connection, feed: str, after: int, upto: int, limit: int) -> list[Chunk]:
-    """Return chunks of all partitions between two positions (see `Store.scan`)."""
     given = {"feed": feed, "after": after, "upto": upto, "most": limit}
     return list(map(Chunk._make, _tuples(connection.execute(_SCAN, given))))
 
 
 def unread(connection: Connection, feed: str, positions: Mapping[int, int], upto: int) -> set[int]:
-    """Return the partitions that have chunks after their positions (see `Store.unread`)."""
     if not positions:
         return set()
     columns = column("partition", Integer), column("after", BigInteger)
@@ -113,7 +110,6 @@ def frames(connection: Connection, blobs: Sequence[int]) -> list[bytes]:
 
 
 def tags(connection: Connection, feed: str, positions: Iterable[int]) -> dict[int, str]:
-    """Return the tags of chunks by position (see `Store.tags`)."""
     wanted = sorted(set(positions))
     found: dict[int, str] = {}
     for begin in range(0, len(wanted), _MANY):
@@ -123,14 +119,12 @@ def tags(connection: Connection, feed: str, positions: Iterable[int]) -> dict[in
 
 
 def last(connection: Connection, feed: str, partitions: Iterable[int], upto: int) -> Chunk | None:
-    """Return the newest chunk of these partitions (see `Store.last`)."""
     asked = [{"feed": feed, "partition": each, "upto": upto} for each in partitions]
     rows = [connection.execute(_LAST_CHUNK, given).one_or_none() for given in asked]
     return max((Chunk(*row) for row in rows if row), key=lambda each: each.g, default=None)
 
 
 def anchors_of(connection: Connection, feed: str) -> dict[int, Anchor]:
-    """Return what retention removed last, by partition (see `Store.anchors`)."""
     rows = connection.execute(_ANCHORS, {"feed": feed})
     return {partition: Anchor(g, tag) for partition, g, tag in rows}
 

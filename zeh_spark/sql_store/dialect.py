@@ -72,8 +72,6 @@ class Database:
     """What a dialect brings.
 
     Args:
-        version: a number that changes after commits (see `Store.version`).
-        stored_version: the version of the tables as of now (see `schema.VERSION`).
         explained: a database's error as a StoreError; an error that may pass by itself as a
             StoreBusyError.
         free_bytes: bytes that can be written before the database's file grows, as far as known.

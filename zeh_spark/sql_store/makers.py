@@ -30,7 +30,6 @@ def count(connection: Connection, maker: Maker | None, kind: str, feed: int, nam
 
 
 def add(connection: Connection, maker: Maker | None, kind: str, feed: int, name: str) -> None:
-    """Note that a client has begun a name, unless that is known."""
     if maker is not None and not _is_known(connection, kind, feed, name):
         row = {"feed": feed, "kind": kind, "name": name, "client": maker.client}
         connection.execute(insert(makers), row)

@@ -235,7 +235,6 @@ class Committed:
 
     Args:
         key: the id of the producer's row, None if it has none yet.
-        known: what was known of the producer before.
         numbers: the producer's numbers before the batch, by stored partition.
     """
 
@@ -246,7 +245,6 @@ class Committed:
 
     @property
     def receipt(self) -> StoredReceipt:
-        """The receipt of the batch."""
         return self.publication.receipt
 
 

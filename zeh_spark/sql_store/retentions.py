@@ -28,7 +28,6 @@ def find(connection: Connection, feed: str) -> Retention:
 
 
 def replace(connection: Connection, feed_id: int, retention: Retention) -> None:
-    """Set what a feed keeps."""
     values = {**asdict(retention), "readers": json.dumps(retention.readers)}
     connection.execute(delete(retentions).where(retentions.c.feed == feed_id))
     connection.execute(insert(retentions), {"feed": feed_id, **values})

@@ -186,7 +186,6 @@ class SqlStore:
             ) from exc
 
     def create(self, name: str, partitions: int, *, by: Actor | None = None) -> FeedState:
-        """Create a feed (see `Store.create`)."""
         feed = new_feed(name, partitions)
         row = {column: value for column, value in asdict(feed).items() if column in feeds.c}
 
@@ -201,7 +200,6 @@ class SqlStore:
         return feed
 
     def feed(self, name: str) -> FeedState:
-        """Return a feed as it is now (see `Store.feed`)."""
         with self._reading() as connection:
             return find_feed(connection, name)[1]
 
@@ -227,8 +225,6 @@ class SqlStore:
         since: int | None = None,
         by: Actor | None = None,
     ) -> FeedIdentity:
-        """Begin an epoch of a feed (see `Store.begin_epoch`)."""
-
         def work(connection: Connection) -> tuple[FeedIdentity, dict[str, Any]]:
             begun = epochs.begin_epoch(connection, feed, self.now, copy=copy, since=since)
             return begun, {"epoch": begun.epochs[-1].id, "copy": copy, "since": since}
@@ -236,7 +232,6 @@ class SqlStore:
         return self._administer(by, Action.NEW_HISTORY, work, feed=feed)
 
     def admit(self, feed: str, call: Call) -> StoredReceipt | None:
-        """Return the receipt if the call's batch is committed (see `Store.admit`)."""
         with self._reading() as connection, suppress(Problem):
             return uploads.admit(connection, feed, call)
 
@@ -249,8 +244,6 @@ class SqlStore:
     def stage(
         self, feed: str, call: Call, upload: Upload, quota: int | None = None
     ) -> StagingResult | StoredReceipt:
-        """Keep an upload until its batch is committed (see `Store.stage`)."""
-
         def work(connection: Connection) -> StagingResult | StoredReceipt:
             return uploads.stage(connection, feed, call, upload, quota, self.now)
 
@@ -271,14 +264,11 @@ class SqlStore:
         return done
 
     def staged_chunks(self, feed: str, call: Call, attempts: Sequence[TaskAttempt]) -> int:
-        """Return how many chunks attempts have staged (see `Store.staged_chunks`)."""
         with self._reading() as connection:
             feed_id, _ = find_feed(connection, feed)
             return uploads.staged_chunks(connection, feed_id, call, attempts)
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
-        """Make a batch visible (see `Store.commit`)."""
-
         def work(connection: Connection, asked: Sequence[commits.Commit]) -> list[commits.Done]:
             return commits.commit(connection, feed, asked, self.now, self._receipts)
 
@@ -292,7 +282,6 @@ class SqlStore:
         return receipt, new
 
     def tidy(self) -> None:
-        """Have what is staged and needed no more deleted (see `Store.tidy`)."""
         self._database.writes.tidy(self._tidy)
 
     def _tidy(self, connection: Connection) -> bool:
@@ -306,7 +295,6 @@ class SqlStore:
         run: str,
         attempt: tuple[int, int] | None = None,
     ) -> int:
-        """Drop what a run has staged, in small transactions (see `Store.release`)."""
         dropped = 0
 
         def work(connection: Connection, feed_id: int) -> int | None:
@@ -317,21 +305,17 @@ class SqlStore:
         return dropped
 
     def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
-        """Return the feed's producers by name (see `Store.producers`)."""
         with self._reading() as connection:
             feed_id, _ = find_feed(connection, feed)
             return producers.some_producers(connection, feed_id, after, limit)
 
     def producer(self, feed: str, name: str) -> ProducerState:
-        """Return a producer's state, after commits under way (see `Store.producer`)."""
-
         def work(connection: Connection, feed_id: int) -> ProducerState:
             return producers.find_producer(connection, feed_id, name)[1]
 
         return self._look(feed, work)
 
     def sequences(self, feed: str, name: str) -> dict[int, Numbers]:
-        """Return the producer's next sequence numbers (see `Store.sequences`)."""
         with self._reading() as connection:
             key, _ = producers.find_producer(connection, find_feed(connection, feed)[0], name)
             return {} if key is None else producers.all_sequences(connection, [key])[key]
@@ -339,8 +323,6 @@ class SqlStore:
     def receipt(
         self, feed: str, name: str, batch: int, incarnation: str | None
     ) -> StoredReceipt | None:
-        """Return a batch's receipt, after commits under way (see `Store.receipt`)."""
-
         def work(connection: Connection, feed_id: int) -> StoredReceipt | None:
             _, producer = producers.find_producer(connection, feed_id, name)
             which = producer.incarnation if incarnation is None else incarnation
@@ -351,14 +333,11 @@ class SqlStore:
         return self._look(feed, work)
 
     def receipts(self, feed: str, name: str, below: int, limit: int) -> list[StoredReceipt]:
-        """Return a producer's receipts, newest first (see `Store.receipts`)."""
         with self._reading() as connection:
             key, _ = producers.find_producer(connection, find_feed(connection, feed)[0], name)
             return [] if key is None else producers.newest_receipts(connection, key, below, limit)
 
     def delete_producer(self, feed: str, name: str, *, by: Actor | None = None) -> None:
-        """Delete a producer permanently (see `Store.delete_producer`)."""
-
         def work(connection: Connection) -> tuple[None, dict[str, Any] | None]:
             feed_id, _ = find_feed(connection, feed, Lock.CHANGE)  # its named batches have ended
             return None, {} if producers.delete_producer(connection, feed_id, name) else None
@@ -366,8 +345,6 @@ class SqlStore:
         self._administer(by, Action.DELETE_PRODUCER, work, feed=feed, subject=name)
 
     def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None:
-        """Remove all chunks up to a position (see `Store.remove`)."""
-
         def work(connection: Connection) -> tuple[None, dict[str, Any] | None]:
             feed_id, _ = find_feed(connection, feed, Lock.CHANGE)
             return None, commits.remove(connection, feed_id, upto)
@@ -378,8 +355,6 @@ class SqlStore:
             self._write(work, durable=False)
 
     def set_retention(self, feed: str, retention: Retention, *, by: Actor | None = None) -> None:
-        """Set what the feed keeps (see `Store.set_retention`)."""
-
         def work(connection: Connection) -> tuple[None, dict[str, Any] | None]:
             feed_id, _ = find_feed(connection, feed)
             before = retentions.find(connection, feed)
@@ -390,8 +365,6 @@ class SqlStore:
         self._administer(by, Action.SET_RETENTION, work, feed=feed)
 
     def expire_names(self, feed: str, before: int, limit: int) -> int:
-        """Delete the receipts of old batches with names (see `Store.expire_names`)."""
-
         def work(connection: Connection) -> int:
             feed_id, _ = find_feed(connection, feed)
             return expire_names(connection, feed_id, before, limit)
@@ -399,8 +372,6 @@ class SqlStore:
         return self._write(work, durable=False)
 
     def expire_producers(self, feed: str, before: int, limit: int) -> int:
-        """Delete producers that are idle (see `Store.expire_producers`)."""
-
         def work(connection: Connection) -> int:
             feed_id, _ = find_feed(connection, feed, Lock.CHANGE)
             return producers.expire_producers(connection, feed_id, before, limit)
@@ -416,8 +387,6 @@ class SqlStore:
         consumer: str = NOBODY,
         maker: Maker | None = None,
     ) -> None:
-        """Keep a consumer's cursors under a name (see `Store.save_cursors`)."""
-
         def work(connection: Connection, feed_id: int) -> None:
             cursor_sets.save(connection, (feed_id, feed), name, n, cursors, consumer, maker)
 
@@ -427,25 +396,20 @@ class SqlStore:
             self._write_to(feed, work)
 
     def load_cursors(self, feed: str, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
-        """Return the cursors kept under a name and n (see `Store.load_cursors`)."""
         with self._reading() as connection:
             feed_id, _ = find_feed(connection, feed)
             return cursor_sets.load(connection, (feed_id, feed), name, n, consumer)
 
     def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
-        """Return the cursors kept under a name, for every n (see `Store.saved_cursors`)."""
         with self._reading() as connection:
             found = cursor_sets.every(connection, find_feed(connection, feed)[0], name)
         return {n: dict(cursors) for each in found for n, cursors in each.cursors.items()}
 
     def cursor_sets(self, feed: str) -> list[CursorSet]:
-        """Return all kept cursors of a feed, by name (see `Store.cursor_sets`)."""
         with self._reading() as connection:
             return cursor_sets.every(connection, find_feed(connection, feed)[0])
 
     def delete_cursor_set(self, feed: str, name: str, *, by: Actor | None = None) -> bool:
-        """Forget the cursors of a name (see `Store.delete_cursor_set`)."""
-
         def work(connection: Connection) -> tuple[bool, dict[str, Any] | None]:
             found = cursor_sets.forget(connection, find_feed(connection, feed)[0], name)
             return found, {} if found else None
@@ -453,13 +417,10 @@ class SqlStore:
         return self._administer(by, Action.DELETE_CURSOR_SET, work, feed=feed, subject=name)
 
     def tokens(self) -> list[Token]:
-        """Return all tokens, also those that are not valid (see `Store.tokens`)."""
         with self._reading() as connection:
             return tokens.every(connection)
 
     def add_token(self, token: Token, *, by: Actor | None = None) -> None:
-        """Keep a new token (see `Store.add_token`)."""
-
         def work(connection: Connection) -> tuple[None, dict[str, Any]]:
             tokens.add(connection, token)
             return None, token.told
@@ -467,8 +428,6 @@ class SqlStore:
         self._administer(by, Action.CREATE_TOKEN, work, subject=token.id)
 
     def revoke_token(self, which: str, *, by: Actor | None = None) -> list[str]:
-        """Revoke the tokens of an id or a name (see `Store.revoke_token`)."""
-
         def work(connection: Connection) -> tuple[list[str], dict[str, Any] | None]:
             revoked = tokens.revoke(connection, which, self.now())
             return revoked, {"ids": revoked} if revoked else None
@@ -476,25 +435,20 @@ class SqlStore:
         return self._administer(by, Action.REVOKE_TOKEN, work, subject=which)
 
     def acts(self, wanted: ActFilter = EVERY_ACT, limit: int = ACTS_SHOWN) -> list[Act]:
-        """Return the newest acts (see `Store.acts`)."""
         with self._reading() as connection:
             return acts.newest(connection, wanted, limit)
 
     def record(self, done: Sequence[Act]) -> None:
-        """Keep acts (see `Store.record`)."""
         self._write(partial(acts.add, done=done))
         for each in done:
             if not each.id:
                 log_act(each)
 
     def clock_seen(self) -> int:
-        """Return the time that a publisher saw last (see `Store.clock_seen`)."""
         with self._reading() as connection:
             return int(connection.scalar(select(clocks.c.seen)) or 0)
 
     def see_clock(self, now: int, *, by: Actor | None = None) -> None:
-        """Note that the clock is right (see `Store.see_clock`)."""
-
         def work(connection: Connection) -> tuple[None, dict[str, Any]]:
             before = int(connection.scalar(select(clocks.c.seen)) or 0)
             if not connection.execute(update(clocks).values(seen=now)).rowcount:
@@ -508,22 +462,18 @@ class SqlStore:
             self._write(work, durable=False)
 
     def version(self) -> int:
-        """Return a number that changes after commits (see `Store.version`)."""
         with self._errors():
             return self._database.version()
 
     def stored_version(self) -> int:
-        """Return the version of the tables as of now (see `Store.stored_version`)."""
         with self._reading() as connection:
             return self._database.stored_version(connection)
 
     def free_bytes(self) -> int:
-        """Return the bytes that can be written before the file grows (see `Store.free_bytes`)."""
         with self._reading() as connection:
             return self._database.free_bytes(connection)
 
     def close(self) -> None:
-        """Close files and connections (see `Store.close`)."""
         self._database.close()
 
 

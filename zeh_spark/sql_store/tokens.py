@@ -31,7 +31,6 @@ def every(connection: Connection) -> list[Token]:
 
 
 def add(connection: Connection, token: Token) -> None:
-    """Keep a new token."""
     grants = [(each.right.value, each.feed, each.name) for each in token.grants]
     connection.execute(insert(tokens), {**asdict(token), "grants": json.dumps(grants)})
 

@@ -332,7 +332,6 @@ def insert_blobs(connection: Connection, frames: Sequence[bytes]) -> Sequence[in
 
 
 def place_of(call: Call) -> tuple[str, str, int, str]:
-    """Return the call's values of the columns `STAGED`."""
     batch = NEXT if call.batch is None else call.batch
     return call.producer, call.incarnation, batch, call.run
 

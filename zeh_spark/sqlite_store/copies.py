@@ -84,11 +84,7 @@ def _growth(part: Path, progress: Callable[[int], object]) -> Callable[[], int]:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """What a restored copy takes over from the store that it replaces.
-
-    Attributes:
-        acts: Its administrative acts, the oldest first.
-    """
+    """What a restored copy takes over from the store that it replaces."""
 
     tokens: Sequence[Token] = ()
     acts: Sequence[Act] = ()

@@ -101,7 +101,6 @@ class Writer:
 
     Args:
         engine: connections whose transactions begin with BEGIN IMMEDIATE.
-        gate: the barrier that all of the process's readers pass.
     """
 
     def __init__(self, engine: Engine, log: Path, gate: ReaderBarrier) -> None:
@@ -119,7 +118,6 @@ class Writer:
         self._groups = 0
 
     def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
-        """Do work in the writer's thread (see `Writes.write`)."""
         done: Future[T] = Future()
         with self._news:
             if self._ended:
@@ -129,19 +127,15 @@ class Writer:
         return done.result()
 
     def stage(self, work: Callable[[Connection], T], *, durable: bool) -> T:
-        """Stage an upload in the writer's thread (see `Writes.stage`)."""
         return self.write(work, durable=durable)
 
     def commit(self, _feed: str, about: A, work: Commits[A, T], _share: float) -> T:
-        """Do a commit in the writer's thread (see `Writes.commit`)."""
         return self.write(lambda connection: only(work(connection, [about])))
 
     def consistent_read(self, _feed: str, work: Callable[[Connection], T]) -> T:
-        """Read in the writer's thread, between writes (see `Writes.consistent_read`)."""
         return self.write(work)
 
     def tidy(self, step: Step) -> None:
-        """Have a step repeated when there is time (see `Writes.tidy`)."""
         with self._news:
             self._chores[step] = None
             self._wake()

@@ -49,7 +49,6 @@ class SeenBucket(msgspec.Struct, array_like=True):
 
     @property
     def keys(self) -> int:
-        """The number of keys."""
         return len(self.numbers) + sum(map(len, self.feeds.values()))
 
     def claim(self, slots: Collection[tuple[str, str]], sources: int) -> None:
@@ -87,7 +86,6 @@ class SeenBucket(msgspec.Struct, array_like=True):
         return _seen(raw) if raw is not None else Seen()
 
     def put(self, feed: str, key: str, seen: Seen) -> None:
-        """Keep the numbers of a slot."""
         self._of(feed)[key] = Raw(_encode(seen))
 
     def _of(self, feed: str) -> dict[str, Raw]:
@@ -100,7 +98,6 @@ _seen = msgspec.msgpack.Decoder(Seen).decode
 
 
 def encoded(bucket: SeenBucket) -> bytes:
-    """Return a bucket as the value of Spark's state."""
     return bytes([VERSION]) + _encode(bucket)
 
 

@@ -42,19 +42,16 @@ class IdProcessor(BucketProcessor):
         self._most = most
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state (see `StatefulProcessor`)."""
         super().init(handle)
         self._slices = StateMap(handle.getMapState(SLICES, "begin BIGINT", "ids BINARY"))
 
     def empty(self) -> bytes:
-        """Return a bucket without ids."""
         return seen_ids.encoded(IdBucket(self._count))
 
     @at_spark_border
     def handleInputRows(
         self, key: Any, rows: Iterator[Any], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
-        """Take the rows of a batch (see `StatefulProcessor`)."""
         bucket = seen_ids.opened(self.blob(), self._count)
         without, parted = _parted(rows)
         counts: Counter[str] = Counter(unstamped=len(without))

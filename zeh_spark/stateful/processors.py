@@ -35,7 +35,6 @@ class BucketProcessor(StatefulProcessor):
     COLUMN = ""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state (see `StatefulProcessor`)."""
         self._thresholds = gc.get_threshold()
         gc.set_threshold(*_RARELY)
         self._state = handle.getValueState(self.STATE, f"{self.COLUMN} BINARY")

@@ -69,7 +69,6 @@ class IdBucket(msgspec.Struct, array_like=True):
 
     @property
     def count(self) -> int:
-        """The number of ids that are kept."""
         return sum(each.count for each in self.slices)
 
 
@@ -89,7 +88,6 @@ class Ids(NamedTuple):
         return Ids(self.hashes[some], self.contents[some])
 
     def to_bytes(self) -> bytes:
-        """Return the ids as the value of a slice."""
         return self.hashes.tobytes() + self.contents.tobytes()
 
     @classmethod
@@ -114,7 +112,6 @@ _decode = msgspec.msgpack.Decoder(IdBucket).decode
 
 
 def encoded(bucket: IdBucket) -> bytes:
-    """Return a bucket as the value of Spark's state."""
     return bytes([VERSION]) + _encode(bucket)
 
 

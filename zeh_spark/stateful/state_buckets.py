@@ -101,7 +101,6 @@ def rows(frames: Iterable[pd.DataFrame]) -> Iterator[str]:
 
 
 def frames(rows: Iterable[Sequence[str | None]], columns: Sequence[str]) -> Iterator[pd.DataFrame]:
-    """Yield rows as frames."""
     import pandas as pd
 
     left = iter(rows)

@@ -94,7 +94,6 @@ class Act:
 
     Attributes:
         time: When it was done, in ms since 1970, by the store's clock.
-        actor: The name of who did it (see `Actor`).
         via: The value of a `Via`.
         action: The value of an `Action`.
         feed: The feed that was changed; empty for the store as a whole.
@@ -113,7 +112,6 @@ class Act:
     id: int = 0
 
     def document(self) -> dict[str, Any]:
-        """Return the act as a JSON object."""
         return {
             "id": self.id,
             "time": self.time,

@@ -57,7 +57,6 @@ class AnswerCache:
 
     @property
     def size(self) -> int:
-        """The bytes that are kept."""
         return self._size
 
     def get(self, key: bytes, make: Callable[[], K]) -> K:

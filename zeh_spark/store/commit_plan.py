@@ -42,12 +42,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What a commit writes.
-
-    Attributes:
-        feed: The feed after the commit.
-        sequences: The producer's numbers in each partition that the batch has events of.
-    """
+    """What a commit writes."""
 
     feed: FeedState
     chunks: list[Chunk]

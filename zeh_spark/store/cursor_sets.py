@@ -39,7 +39,6 @@ class CursorSet:
 
     Args:
         consumer: The identity to which the name is bound; NOBODY if it is bound to none.
-        cursors: The cursors by n and partition.
     """
 
     name: str

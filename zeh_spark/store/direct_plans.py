@@ -82,7 +82,6 @@ class Planner:
         self._stored_ends = self._by_stored(self._ends)
 
     def plan(self) -> Plan:
-        """Return the plan."""
         cursors = {each: cursor for each, (_, cursor) in self._starts.items()}
         open_ranges: dict[int, _Range] = {}
         ranges: dict[int, list[PlannedRange]] = {}

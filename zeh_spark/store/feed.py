@@ -158,12 +158,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a page will have, before its events are read.
-
-    Attributes:
-        state: The feed's state as of the page (see `ChunkFeed.own_version`).
-        parts: The parts, which are looked up while they are taken.
-    """
+    """What a page will have, before its events are read."""
 
     origin: bytes
     state: object
@@ -235,33 +230,26 @@ class ChunkFeed(Feed):
             yield Block(chunk.partition, lines_of(frame), chunk.cursor, stamped, chunk.sequence)
 
     def plan(self, request: PlanRequest) -> Plan:
-        """Return a plan (see `store.direct_plans.plan`)."""
         return direct_plans.plan(self._store, self._name, request)
 
     def chunks(
         self, request: ChunksRequest, count: Callable[[int], object] = int
     ) -> Iterator[bytes]:
-        """Yield an answer with chunks (see `store.direct_reads.requested_chunks`)."""
         return direct_reads.requested_chunks(self._store, self._name, request, self._cache, count)
 
     def cursors_at(self, n: int, time: int) -> dict[int, str]:
-        """Return where each partition of n was at a time (see `store.reading.cursors_at`)."""
         return cursors_at(self._store, self._name, n, time)
 
     def version(self) -> object:
-        """Return the store's version (see `Feed.version`)."""
         return self._store.version()
 
     def own_version(self) -> object:
-        """Return the position of the newest chunk and its history (see `Feed.own_version`)."""
         return _state_of(self._store.feed(self._name))
 
     def identity(self) -> FeedIdentity:
-        """Return the feed's id and its epochs (see `Feed.identity`)."""
         return self._store.identity(self._name)
 
     def description(self) -> dict[str, Any]:
-        """Return how it is read, and what a reader may rely on (see `Feed.description`)."""
         found = {"replica": True} if self.found.replica else {"delivery": DELIVERY}
         return {**found, "reads": OFFER}
 

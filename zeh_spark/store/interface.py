@@ -82,14 +82,10 @@ class Chunk(NamedTuple):
 
     Attributes:
         g: The position in the feed, from 1.
-        partition: The stored partition.
-        events: The number of events.
         size: The bytes of its lines.
         time: The time of its commit, in ms since 1970.
         tag: A short hash of the history up to this chunk.
         blob: What `Store.frames` takes to read the lines.
-        producer: The producer's name.
-        batch: The number of the producer's batch.
         sequence: The producer's number of the first event, in the chunk's partition.
     """
 
@@ -115,14 +111,11 @@ class FeedState:
     """A feed as of now.
 
     Attributes:
-        name: The name.
-        partitions: The number of stored partitions.
         origin: 32 random bytes, the history before the first chunk. The first 8 are the feed's id.
         head: The position of the newest chunk; 0 if there is none.
         history: The hash of the history up to `head`.
         time: The time of the last commit or epoch, whichever is later, in ms since 1970; 0 if there
             was none.
-        events: The number of events that the feed has now.
         size: The bytes of their lines.
         replica: Whether the store is a replica, which may lag, and takes no writes.
     """
@@ -233,12 +226,10 @@ class Store(Protocol):
         and its `time` set to the epoch's, if that is later.
 
         Args:
-            feed: The feed.
             copy: The store is a copy that is used beside the original. Its feed is another feed
                 from now on, with a new id.
             since: The `zeh-time`, in ms since 1970, from which events belong to the epoch, if some
                 were published between the restore and this call.
-            by: Who does it.
 
         Raises:
             StoreError: The store has no such feed, the clock is far ahead, or `since` is in the
@@ -258,9 +249,6 @@ class Store(Protocol):
         """Keep an upload until `commit`, invisible to readers.
 
         Args:
-            feed: The feed.
-            call: The producer and the batch.
-            upload: The upload.
             quota: Bytes that the producer may have staged; None for any number.
 
         Returns:
@@ -316,9 +304,6 @@ class Store(Protocol):
         """Return the receipt of a batch, after commits under way; None if it is not committed.
 
         Args:
-            feed: The feed.
-            name: The producer.
-            batch: The number of the batch.
             incarnation: The incarnation; None for the current one.
 
         Raises:
@@ -335,7 +320,6 @@ class Store(Protocol):
         """Return chunks of some stored partitions, in the order of g.
 
         Args:
-            feed: The feed.
             positions: For each stored partition, the position after which to begin.
             upto: The highest position.
             limit: Most chunks of each partition.
@@ -377,7 +361,6 @@ class Store(Protocol):
         The names stay: a batch that is published again under one is refused as `batch-expired`.
 
         Args:
-            feed: The feed.
             before: The time, in ms since 1970.
             limit: Most batches that are changed, in one transaction.
 
@@ -392,7 +375,6 @@ class Store(Protocol):
         one of its batches with names was committed since, and so do batches with names.
 
         Args:
-            feed: The feed.
             before: The time, in ms since 1970.
             limit: Most producers that are deleted, in one transaction.
 
@@ -415,10 +397,7 @@ class Store(Protocol):
         keeps positions for the last n of this consumer only.
 
         Args:
-            feed: The feed.
-            name: The name.
             n: How many partitions the reader works with.
-            cursors: The cursors by partition.
             consumer: The reader's identity (see `store.cursor_sets`).
             maker: The reader's client, if it may have only so many cursor sets.
 
@@ -533,14 +512,12 @@ def check_partitions(call: Call, upload: Upload, partition_count: int) -> None:
 
 
 def unknown_feed(name: str) -> UnknownFeedError:
-    """Return the error for a feed that the store does not have."""
     return UnknownFeedError(
         f"there is no feed {name!r} in this store", anchor="there-is-no-store-or-no-feed"
     )
 
 
 def frame_missing(blob: int) -> StoreError:
-    """Return the error for a chunk whose frame the store has lost."""
     return StoreError(
         f"the store is damaged: it has no frame {blob}. Restore it from a backup",
         anchor="the-store-is-damaged",

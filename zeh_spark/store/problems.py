@@ -35,12 +35,10 @@ class Problem(ZeroEventHubError):
 
     @property
     def name(self) -> str:
-        """The name of its type, like "batch-gap"."""
         return self.type.name
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
         return self.type.status
 
     def document(self) -> dict[str, Any]:

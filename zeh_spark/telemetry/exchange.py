@@ -28,7 +28,6 @@ class Tally:
     events: int = 0
 
     def add(self, events: int) -> None:
-        """Count more events."""
         self.events += events
 
 

@@ -49,7 +49,6 @@ class Lag:
     Attributes:
         n: How many partitions its reader works with.
         partitions: Of how many of them it has a position. The others are not in the numbers below.
-        events: Events that it has not passed.
         since: When the oldest of them was committed, in ms since 1970; None if there is none.
     """
 

@@ -52,7 +52,6 @@ class JsonFormatter(logging.Formatter):
     """Writes a record as one JSON object, on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line (see `logging.Formatter.format`)."""
         told: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -69,7 +68,6 @@ class ConsoleFormatter(logging.Formatter):
     """Writes a record as a line for people: time, level, message, and fields as name=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and a traceback after it (see `logging.Formatter.format`)."""
         fields = "".join(f" {name}={_shown(each)}" for name, each in _context(record).items())
         line = f"{_time(record)} {record.levelname} {record.getMessage()}{fields}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line

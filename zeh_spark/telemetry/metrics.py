@@ -126,7 +126,6 @@ class Metrics(Collector):
             self._known.add(each)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what was counted."""
         families = {
             name: CounterMetricFamily(name, about, labels=labels)
             for name, (about, labels) in _COUNTERS.items()

@@ -34,11 +34,9 @@ class RareLog:
     def warning(
         self, kind: Hashable, message: str, *args: object, exc_info: BaseException | None = None
     ) -> None:
-        """Log a warning, or count it (see `write`)."""
         self.write(logging.WARNING, kind, message, *args, exc_info=exc_info)
 
     def error(self, kind: Hashable, message: str, *args: object) -> None:
-        """Log an error, or count it (see `write`)."""
         self.write(logging.ERROR, kind, message, *args)
 
     def write(

@@ -41,7 +41,6 @@ class Rates:
         self._rings: dict[str, tuple[_Ring, _Ring]] = {}
 
     def add(self, feed: str, published: int, served: int) -> None:
-        """Count events of now."""
         slot = self._slot()
         rings = self._rings.get(feed)
         if rings is None:

@@ -32,11 +32,9 @@ class Refusal:
     """A publish request that was refused.
 
     Attributes:
-        request_id: The id of the last such request.
         token: The name of its token; empty if none was asked for.
         first: When the first such request was refused, in ms since 1970.
         last: The same of the last one.
-        count: How many such requests there were.
     """
 
     feed: str
@@ -80,5 +78,4 @@ class RecentRefusals:
             self._kept.popitem(last=False)
 
     def newest(self) -> list[Refusal]:
-        """Return the refusals, the newest first."""
         return list(reversed(self._kept.values()))

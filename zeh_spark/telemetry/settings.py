@@ -16,7 +16,6 @@ class Check:
     """One of the things that a publisher needs in order to be ready.
 
     Attributes:
-        detail: What was found, for the operator.
         vital: Whether the publisher is unready without it.
     """
 

@@ -48,7 +48,6 @@ class StoreGauges(Collector):
     Args:
         store: The store; None if only tables are served.
         connections: Returns the number of open connections; None if nobody counts.
-        backlogs: The backlogs of the store's feeds, if others use them, too.
     """
 
     def __init__(
@@ -82,7 +81,6 @@ class StoreGauges(Collector):
         return self._seen.lags
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges, as of the last look."""
         waiting = GaugeMetricFamily("zeh_waiting_readers", "Readers that wait here.", labels=_FEED)
         counted = {**{each.name: 0 for each in self._seen.feeds}, **self._waiting()}
         for name, count in sorted(counted.items())[:FEEDS]:

@@ -28,7 +28,6 @@ class RareTracebacks(logging.Filter):
         self._rare = RareLog(log)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is written (see `logging.Filter.filter`)."""
         error = record.exc_info[1] if record.exc_info else None
         if error is None:
             return True
