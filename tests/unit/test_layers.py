@@ -34,7 +34,7 @@ LAYERS = {
     "sql_store": {"errors", "protocol", "store"},
     "sqlite_store": {"errors", "sql_store", "store"},
     "postgresql_store": {"errors", "sql_store", "store"},
-    "retention": {"store"},
+    "retention": {"protocol", "store"},
     "telemetry": {"errors", "protocol", "sql_store", "store"},
     "outbox": {"errors", "postgresql_store", "protocol", "sqlite_store", "store", "telemetry"},
     "loading": {"errors", "protocol", "store"},

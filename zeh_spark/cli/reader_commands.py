@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from zeh_spark.cli.output import print_table, write_lines
 from zeh_spark.cli.parameters import CONFIG, PATIENCE, connects, opened, store_option
-from zeh_spark.cli.text import moment, size_of
+from zeh_spark.cli.text import moment
 from zeh_spark.client.discovery import index
 from zeh_spark.client.following import follow
 from zeh_spark.client.transport import Transport
@@ -23,6 +23,7 @@ from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
 from zeh_spark.options.values import MAX_PARTITIONS
 from zeh_spark.protocol import wire
+from zeh_spark.protocol.phrases import size_of
 
 
 @click.command()

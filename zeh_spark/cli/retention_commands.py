@@ -12,15 +12,15 @@ import click
 
 from zeh_spark.cli.output import print_answer, print_result, print_table, progress
 from zeh_spark.cli.parameters import AGE, SIZE, STORE, Parsed, opened, operator
-from zeh_spark.cli.text import moment, size_of
+from zeh_spark.cli.text import moment
 from zeh_spark.errors import StoreError
 from zeh_spark.options.values import parse_age_ms
-from zeh_spark.protocol.phrases import counted
+from zeh_spark.protocol.phrases import counted, size_of
 from zeh_spark.retention import rules as retaining
 from zeh_spark.retention.rules import Removal
 from zeh_spark.store import clock
 from zeh_spark.store.cursor_sets import NAME, CursorSet
-from zeh_spark.store.interface import NAMES_MS, Retention, Store
+from zeh_spark.store.interface import Retention, Store
 
 
 def _cursor_sets(_ctx: object, _param: object, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ def retention(
         if rule != before:
             store.set_retention(feed, rule, by=operator())
         print_answer(
-            f"Feed {feed!r} keeps {_kept(rule)}{_names_kept(rule)}{_producers_kept(rule)}.",
+            f"Feed {feed!r} keeps {retaining.words(rule)}.",
             feed=feed,
             **_rule(rule),
             changed=rule != before,
@@ -169,7 +169,7 @@ def prune(
         else:
             removal = retaining.plan(store, feed, rule)
         kept = removal.held_by and store.saved_cursors(feed, removal.held_by)
-    said = [f"Feed {feed!r} is to keep {_kept(rule)}."]
+    said = [f"Feed {feed!r} is to keep {retaining.words(rule)}."]
     if removal.chunks:
         said.append(
             f"{'Removed' if now else 'Would be removed'}: {counted(removal.events, 'event')}, "
@@ -264,34 +264,3 @@ def _changed(rule: Retention, given: Retention) -> Retention:
         rule.names_ms,
         rule.producers_ms,
     )
-
-
-def _kept(rule: Retention) -> str:
-    parts = []
-    if rule.age_ms is not None:
-        parts.append(f"what is younger than {_lasting(rule.age_ms)}")
-    if rule.bytes is not None:
-        parts.append(f"the newest {size_of(rule.bytes)}")
-    kept = ", of that ".join(parts) or "all events"
-    readers = " and ".join(map(repr, rule.readers))
-    return f"{kept}, and what {readers} has not read yet" if readers else kept
-
-
-def _names_kept(rule: Retention) -> str:
-    if rule.names_ms == NAMES_MS:
-        return ""
-    how_long = "for ever" if rule.names_ms is None else f"for {_lasting(rule.names_ms)}"
-    return f", and the receipts of batches with names {how_long}"
-
-
-def _producers_kept(rule: Retention) -> str:
-    if rule.producers_ms is None:
-        return ""
-    return f", and producers that have published within {_lasting(rule.producers_ms)}"
-
-
-def _lasting(age_ms: int) -> str:
-    for size, name in ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute")):
-        if age_ms >= size and age_ms % size == 0:
-            return counted(age_ms // size, name)
-    return f"{age_ms / 1000:g} seconds"

@@ -1,4 +1,4 @@
-"""How results are written as text: tables, sizes and times. `protocol.phrases` has the counts.
+"""How results are written as text: tables and times. `protocol.phrases` has counts and sizes.
 
 Rule for editors: `zeh-spark --help` and shell completion load this module, so it imports nothing
 that takes long to load.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from zeh_spark.errors import printable
 from zeh_spark.protocol import phrases
 
-_NUMBER = re.compile(r"-?[0-9.,]+( [KMG]?i?B)?")
+_NUMBER = re.compile(r"-?[0-9.,]+( [KMGT]?i?B)?")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -28,17 +28,6 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         cells = (f"{cell:{a}{w}}" for cell, a, w in zip(row, align, widths, strict=True))
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
-
-
-def size_of(size: float) -> str:
-    """Return a number of bytes in the unit that suits it, like "75 B" or "1.5 GiB"."""
-    if size < 1024:
-        return f"{size:.0f} B"
-    for unit in ("KiB", "MiB", "GiB"):
-        size /= 1024
-        if size < 1024 or unit == "GiB":
-            break
-    return f"{size:,.1f} {unit}"
 
 
 def moment(time_ms: int) -> str:

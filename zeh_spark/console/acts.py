@@ -21,12 +21,11 @@ from starlette.routing import Route
 from zeh_spark.access.gate import Endpoint, actor_of, administers
 from zeh_spark.console import retention_form
 from zeh_spark.console.answers import seen_at
-from zeh_spark.console.feed_view import kept
 from zeh_spark.console.forms import field, form_of
 from zeh_spark.console.pages import Console, number_in
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol import problems
-from zeh_spark.retention.rules import next_step
+from zeh_spark.retention.rules import next_step, words
 from zeh_spark.store.acts import ActFilter, Via
 from zeh_spark.store.batches import base
 from zeh_spark.store.interface import Store
@@ -98,8 +97,8 @@ class ConsoleActs:
             feed=feed,
             fields=fields,
             seen=seen,
-            before=kept(before, before.readers),
-            after=kept(rule, rule.readers),
+            before=words(before),
+            after=words(rule),
             removal=step,
             is_all=is_all,
         )  # fmt: skip

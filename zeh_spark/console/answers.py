@@ -17,6 +17,7 @@ from starlette.responses import Response
 import zeh_spark
 from zeh_spark.console import text
 from zeh_spark.console.sparkline import HEIGHT, WIDTH, sparkline
+from zeh_spark.protocol.phrases import size_of
 from zeh_spark.protocol.problems import UNAUTHORIZED
 from zeh_spark.store.interface import now_ms
 from zeh_spark.store.problems import Problem
@@ -101,7 +102,7 @@ def _environment() -> jinja2.Environment:
     )
     found.filters.update(
         count=lambda number: f"{number:,}",
-        size=text.size,
+        size=size_of,
         lasting=text.lasting,
         moment=text.moment,
         machine_moment=text.machine_moment,

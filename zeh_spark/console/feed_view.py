@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zeh_spark.console.events import newest
-from zeh_spark.console.text import exact_duration, exact_size
 from zeh_spark.console.viewer import Viewer
+from zeh_spark.retention.rules import words
 from zeh_spark.store.batches import MAX_NUMBER, ProducerState, StoredReceipt
 from zeh_spark.store.interface import (
-    NAMES_MS,
     Anchor,
     Chunk,
     FeedState,
@@ -90,7 +89,7 @@ def feed_view(
     return FeedView(
         state,
         store.staged().get(feed, 0),
-        kept(rule, [each for each in rule.readers if viewer.sees_consumer(feed, each)]),
+        words(rule, [each for each in rule.readers if viewer.sees_consumer(feed, each)]),
         _partitions(store, state, first_partition),
         producers,
         more,
@@ -145,30 +144,6 @@ def _consumers(
     # what is held back most comes first
     found.sort(key=lambda each: -(each.lag.events if each.lag else 0))
     return found[:CONSUMERS]
-
-
-def kept(rule: Retention, readers: Sequence[str]) -> str:
-    """Return what a feed keeps, in words.
-
-    `readers` are those of its cursor sets that may be named. The others are counted.
-    """
-    parts = []
-    if rule.age_ms is not None:
-        parts.append(f"events younger than {exact_duration(rule.age_ms)}")
-    if rule.bytes is not None:
-        parts.append(f"the newest {exact_size(rule.bytes)}")
-    words = ", of that ".join(parts) or "all events"
-    hidden = len(rule.readers) - len(readers)
-    waiting = [*readers, *([f"{hidden} cursor set{'s' * (hidden > 1)}"] if hidden else [])]
-    if waiting:
-        verb = "has" if len(rule.readers) == 1 else "have"
-        words += f", and what {' and '.join(waiting)} {verb} not read yet"
-    if rule.names_ms != NAMES_MS:
-        how_long = "for ever" if rule.names_ms is None else f"for {exact_duration(rule.names_ms)}"
-        words += f"; receipts of batches with names {how_long}"
-    if rule.producers_ms is not None:
-        words += f"; producers that have published within {exact_duration(rule.producers_ms)}"
-    return words
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zeh_spark.console.text import in_units
 from zeh_spark.errors import StoreError
 from zeh_spark.options.values import parse_age_ms, parse_size
+from zeh_spark.protocol.phrases import in_units
 from zeh_spark.store.cursor_sets import NAME
 from zeh_spark.store.interface import NAMES_MS, Retention
 

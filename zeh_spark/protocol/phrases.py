@@ -1,4 +1,4 @@
-"""How messages of both sides write counts and times.
+"""How messages of both sides write counts, sizes and times.
 
 Rule for editors: a count and its noun are written by `counted`, so that no message says "1 events".
 Pure.
@@ -6,12 +6,30 @@ Pure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """Return a count with its noun, like "1 event" or "2,000 events"."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def size_of(count: float) -> str:
+    """Return a number of bytes in the unit that suits it, like "75 B" or "1.5 GiB"."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        count /= 1024
+        if count < 1024 or unit == "TiB":
+            break
+    return f"{count:,.1f} {unit}"
+
+
+def in_units(number: int, units: Sequence[tuple[int, str]]) -> str:
+    """Return a number in its largest unit that leaves no rest, like "90m"; units in that order."""
+    unit, name = next(each for each in units if number % each[0] == 0)
+    return f"{number // unit:,}{name}"
 
 
 def moment(time_ms: int) -> str:

@@ -18,13 +18,16 @@ always a beginning of the log.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from zeh_spark.protocol.phrases import counted, in_units
 from zeh_spark.store.acts import Actor
-from zeh_spark.store.interface import Chunk, Retention, Store
+from zeh_spark.store.interface import NAMES_MS, Chunk, Retention, Store
 from zeh_spark.store.problems import Problem
 from zeh_spark.store.reading import in_order, parse_cursor
+
+_SIZES = ((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B"))
 
 STEP_CHUNKS, STEP_BYTES, STEP_NAMES = 64, 16 << 20, 500
 """Most chunks, bytes and names of batches that one transaction removes, while others wait."""
@@ -50,6 +53,39 @@ class Removal:
         """Return the removal with another one after it."""
         events, size = self.events + step.events, self.bytes + step.bytes
         return Removal(self.chunks + step.chunks, events, size, step.upto, step.newest)
+
+
+def words(rule: Retention, readers: Sequence[str] | None = None) -> str:
+    """Return what a feed keeps, in words.
+
+    `readers` are those of its cursor sets that may be named; the others are counted. Without them,
+    all are named.
+    """
+    limits = []
+    if rule.age_ms is not None:
+        limits.append(f"what is younger than {_lasting(rule.age_ms)}")
+    if rule.bytes is not None:
+        limits.append(f"the newest {in_units(rule.bytes, _SIZES)}")
+    kept = [", of that ".join(limits) or "all events"]
+    named = [repr(each) for each in (rule.readers if readers is None else readers)]
+    if hidden := len(rule.readers) - len(named):
+        named.append(counted(hidden, "cursor set"))
+    if named:
+        verb = "has" if len(rule.readers) == 1 else "have"
+        kept.append(f"what {' and '.join(named)} {verb} not read yet")
+    if rule.names_ms != NAMES_MS:
+        how_long = "for ever" if rule.names_ms is None else f"for {_lasting(rule.names_ms)}"
+        kept.append(f"the receipts of batches with names {how_long}")
+    if rule.producers_ms is not None:
+        kept.append(f"producers that have published within {_lasting(rule.producers_ms)}")
+    return ", and ".join(kept)
+
+
+def _lasting(ms: int) -> str:
+    for unit, name in ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute")):
+        if ms >= unit and ms % unit == 0:
+            return counted(ms // unit, name)
+    return f"{ms / 1000:g} seconds"
 
 
 def removable(

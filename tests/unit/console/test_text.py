@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.cases import each_case
-from zeh_spark.console.text import lasting, size, visible
+from zeh_spark.console.text import lasting, visible
+from zeh_spark.protocol.phrases import size_of
 
 
 @each_case(
@@ -39,4 +40,4 @@ def test_a_duration_is_told_in_its_largest_unit(seconds: float, words: str) -> N
     ("count", "words"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1 << 41, "2.0 TiB")]
 )
 def test_a_size_is_told_in_the_unit_that_suits_it(count: int, words: str) -> None:
-    assert words == size(count)
+    assert words == size_of(count)
