@@ -162,7 +162,9 @@ class Gateway(RawServer):
             answer.begin()
             body = answer.read()
         head = [f"HTTP/1.1 {answer.status} forwarded"]
-        head += [f"{name}: {value}" for name, value in answer.getheaders()]
+        for name, value in answer.getheaders():  # a slow answer came in chunks, this one does not
+            chunked = name.lower() == "transfer-encoding"
+            head.append(f"Content-Length: {len(body)}" if chunked else f"{name}: {value}")
         return "\r\n".join([*head, "", ""]).encode() + body
 
     def deliver(self, *which: int) -> list[bytes]:

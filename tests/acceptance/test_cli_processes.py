@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 import requests
 
 from tests.fix_cli import COMMAND, Run, published
+from tests.patience import PATIENCE, eventually
 from zeh_spark.publisher import open_store
 
 
@@ -56,9 +56,8 @@ def test_served_feed_forgets_by_itself(run: Run, env: dict[str, str]) -> None:
     run("load", "orders", "-", stdin="1")
     run("retention", "orders", "--size", "1")
     with serving(env) as (base, _):
-        end = time.monotonic() + 30
-        while run("tail", f"{base}/orders", "--from", "first", "--no-follow").stdout:
-            assert time.monotonic() < end
+        tail = ("tail", f"{base}/orders", "--from", "first", "--no-follow")
+        eventually(lambda: run(*tail).stdout == "")
 
 
 def test_serve_stops_at_ctrl_c_despite_long_polls(run: Run, env: dict[str, str]) -> None:
@@ -72,10 +71,9 @@ def test_serve_stops_at_ctrl_c_despite_long_polls(run: Run, env: dict[str, str])
             target=lambda: answers.append(requests.get(f"{url}&wait=60", timeout=70).status_code)
         )
         poll.start()
-        while not _established(base):
-            pass
+        eventually(lambda: _established(base))
         server.send_signal(signal.SIGINT)
-        code = server.wait(30)
+        code = server.wait(PATIENCE)
         poll.join()
     assert (0, [200]) == (code, answers)
 
@@ -95,7 +93,7 @@ def test_tail_follows_and_its_events_can_be_loaded_again(
                 run("load", "orders", "-", "--envelope", stdin=json.dumps(event))
                 line = tail.stdout.readline()
                 tail.send_signal(signal.SIGINT)
-                assert 0 == tail.wait(30)
+                assert 0 == tail.wait(PATIENCE)
             finally:
                 tail.kill()
         run("load", "copy", "-", "--envelope", stdin=line)

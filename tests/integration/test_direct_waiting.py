@@ -17,11 +17,12 @@ from tests.patience import PATIENCE
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
 from zeh_spark.errors import StoreError
+from zeh_spark.publisher import direct_api
 from zeh_spark.store.interface import FeedState
 from zeh_spark.testing import publish, running_publisher
 
-SOON = 10
-"""Seconds within which a reader wakes that would wait for 50."""
+HOURS = 7200
+"""Seconds for which a plan may wait that nothing wakes: longer than a test."""
 
 
 class Moments(ScratchStore):
@@ -74,14 +75,15 @@ def store() -> Moments:
 
 
 @pytest.fixture
-def plan(store):
-    """`plan(cursor)`: a plan that may wait for 50 s, under way."""
+def plan(store, monkeypatch):
+    """`plan(cursor)`: a plan that waits until it is woken, under way."""
+    monkeypatch.setattr(direct_api, "MAX_WAIT", HOURS)
     with ThreadPoolExecutor(8) as pool, ExitStack() as stack:
         base = stack.enter_context(running_publisher(store))
 
         def ask(cursor: str) -> Future[requests.Response]:
-            body = {"n": 1, "cursors": {"0": cursor}, "wait": 50}
-            return pool.submit(requests.post, f"{base}/orders/plan", json=body, timeout=100)
+            body = {"n": 1, "cursors": {"0": cursor}, "wait": HOURS}
+            return pool.submit(requests.post, f"{base}/orders/plan", json=body, timeout=HOURS)
 
         ask.stop = partial(pool.submit, stack.close)
         yield ask
@@ -95,7 +97,7 @@ def is_waiting(store: Moments) -> None:
 
 
 def events(answer: Future[requests.Response]) -> int:
-    found = answer.result(SOON)
+    found = answer.result(PATIENCE)
     assert 200 == found.status_code, found.text
     return sum(each["events"] for each in found.json()["ranges"])
 
@@ -167,7 +169,7 @@ def test_a_store_that_fails_wakes_a_plan(store, plan):
     waits = plan(cursor(store))
     is_waiting(store)
     store.fails = True
-    answer = waits.result(SOON)
+    answer = waits.result(PATIENCE)
     store.fails = False
     assert answer.status_code in {500, 503}
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 import zeh_spark
 from tests.cases import each_case
 from tests.fix_cli import Run, call, published
-from tests.fix_raw_server import RawServer, refused
+from tests.fix_raw_server import Answer, RawServer, Request, refused
 from zeh_spark.doctor import installed_spark, machine
 from zeh_spark.doctor.checks import Check, State, fits
 
@@ -158,8 +158,12 @@ def test_what_is_wrong_with_a_feed_is_told(raw_server: RawServer) -> None:
     """No token, no partitions, and a clock that is a minute off."""
     raw_server.respond = lambda request: refused(401, "who?")
     denied = of_feed(raw_server.url, **HERE, ZEH_TOKEN="secret-of-mine")
-    date = format_datetime(datetime.now(timezone.utc) - timedelta(minutes=1), usegmt=True)
-    raw_server.respond = lambda request: refused(400, "n is missing", date=date)
+
+    def minute_ago(request: Request) -> Answer:
+        date = datetime.now(timezone.utc) - timedelta(minutes=1)
+        return refused(400, "n is missing", date=format_datetime(date, usegmt=True))
+
+    raw_server.respond = minute_ago
     untold = of_feed(raw_server.url, **HERE)
 
     assert ("failure", "ok") == (denied["token"]["state"], denied["reachable"]["state"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -25,9 +24,13 @@ NOT_RUNNING = r"Is the publisher running\? .*check 'url', or set 'retryTimeout' 
 
 
 def soon(url: str, **given: str) -> ClientOptions:
-    """Options whose first contact takes at most half a second, instead of 10."""
+    """Options whose first contact takes at most half a second, instead of 10; any other one takes
+    longer than a test.
+    """
     options = parse(ClientOptions, {"url": url, **given})
-    return options if options.first_contact is None else replace(options, first_contact=0.5)
+    if options.first_contact is None:
+        return options
+    return replace(options, first_contact=0.5, retry_timeout=3600)
 
 
 def asked(transport: Transport) -> None:
@@ -38,12 +41,10 @@ def asked(transport: Transport) -> None:
 def test_an_address_that_never_answered_fails_soon(host):
     """I mistyped it, or forgot to start the publisher: the error asks me."""
     url = f"http://{host.format(port=free_port())}/orders"
-    begun = time.monotonic()
 
     with pytest.raises(UnavailableError, match=NOT_RUNNING) as caught:
         asked(Transport(soon(url)))
 
-    assert 60 > time.monotonic() - begun  # retryTimeout is 120 s
     assert url in str(caught.value)
     assert caught.value.help.endswith("#the-publisher-cannot-be-reached")
 

@@ -17,6 +17,7 @@ import requests
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from tests.patience import PATIENCE
 from tests.scratch_store import ScratchStore
 from zeh_spark.protocol import direct_reads
 from zeh_spark.protocol.direct_reads import ChunksRequest, Group, PlanRequest, WantedRange
@@ -201,8 +202,8 @@ def test_readers_that_are_woken_together_wait_for_their_own_time(
     end = requests.get(f"{base}/orders?n=2&cursor0=_last&pagesizehint=0", timeout=30).json()
     url = f"{base}/orders?n=2&cursor0={end['cursor']}&wait="
     with ThreadPoolExecutor(2) as pool:
-        patient = pool.submit(requests.get, f"{url}15", timeout=60)
-        mine = pool.submit(requests.get, f"{url}2", timeout=60)
+        patient = pool.submit(requests.get, f"{url}60", timeout=PATIENCE)
+        mine = pool.submit(requests.get, f"{url}2", timeout=PATIENCE)
         for _ in range(10):  # each wakes both, and neither has an event
             publish(store.inner, "orders", [{"i": 0}], partition=1)
             threading.Event().wait(0.1)

@@ -16,7 +16,7 @@ from tests.fix_batch import batch_reader, rows_of
 from tests.fix_client import BODY, ask, checkpoint, client, event, read
 from tests.fix_raw_server import NO_IDENTITY, Answer, chunked_without_end, head, ok, refused, short
 from tests.fix_stream import DECODER, Run
-from tests.patience import eventually
+from tests.patience import PATIENCE
 from tests.ports import free_port
 from zeh_spark.audit.reading import FeedReader
 from zeh_spark.client.feed_client import Statistics
@@ -26,7 +26,6 @@ from zeh_spark.client.retry import Retry, backoff
 from zeh_spark.errors import AccessError, CursorGoneError, PublisherError, UnavailableError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
-from zeh_spark.options.values import origin
 from zeh_spark.protocol import wire
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.stream import StreamReader
@@ -89,8 +88,10 @@ def test_trying_again_has_an_end(raw_server, status):
     assert 2 <= len(raw_server.requests) <= 4
 
 
-def test_a_429_pauses_all_requests_to_that_server(raw_server):
+def test_a_429_pauses_all_requests_to_that_server(raw_server, monkeypatch):
     """Another partition, of another query in this process, sends nothing before the time."""
+    begun, begin = threading.Event(), PAUSES.begin
+    monkeypatch.setattr(PAUSES, "begin", lambda *how: (begin(*how), begun.set()))
     raw_server.script(refused(429, retry_after=1), ok(BODY))
     first, second = (client(raw_server, retry=None) for _ in range(2))
     arrived = []
@@ -103,7 +104,7 @@ def test_a_429_pauses_all_requests_to_that_server(raw_server):
     raw_server.respond = respond
     with ThreadPoolExecutor() as pool:
         one = pool.submit(lambda: read(first.page(ask())))
-        eventually(lambda: PAUSES.left((origin(raw_server.url), None)) > 0)
+        assert begun.wait(PATIENCE)
         two = pool.submit(lambda: read(second.page(ask())))
 
         assert [1, 2] == one.result() == two.result()

@@ -14,6 +14,7 @@ import requests
 from tests.fix_shop import Shop
 from tests.fix_table import COLUMNS, Database, SqliteDatabase, insert, prepared, read, refusal
 from tests.integration.test_table_restores import events
+from tests.patience import PATIENCE, eventually
 from zeh_spark.outbox import feed as outbox_feed
 from zeh_spark.outbox.queries import READ_BYTES
 from zeh_spark.publisher import Problem, SqlTableFeed
@@ -36,8 +37,7 @@ def test_statement_that_waits_and_writes_has_the_later_place(shop: Shop) -> None
         waiting.start()
         process = early.info.backend_pid
         waits = f"SELECT wait_event_type FROM pg_stat_activity WHERE pid = {process}"
-        while shop.execute(waits) != [("Lock",)]:
-            pass
+        eventually(lambda: shop.execute(waits) == [("Lock",)])
         late.commit()
         waiting.join()
         early.commit()
@@ -213,4 +213,4 @@ def test_slow_table_keeps_no_reader_of_another_one(shop: Shop) -> None:
             owner.execute("LOCK TABLE outbox")
             for _ in range(10):
                 pool.submit(requests.get, f"{base}/orders?n=1&cursor0=_first", timeout=60)
-            assert requests.get(f"{base}/other?n=1&cursor0=_first", timeout=10).ok
+            assert requests.get(f"{base}/other?n=1&cursor0=_first", timeout=PATIENCE).ok
