@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,13 @@ def orders(spark: SparkSession, tmp_path: Path) -> Iterator[Orders]:
     with running_publisher(store) as base:
         url = f"{base}/orders"
         yield Orders(spark, url, tmp_path, store, Producer(url, "shop"))
+
+
+@pytest.fixture
+def line(orders: Orders) -> Orders:
+    """Orders on a feed of one partition: with `limit="1"` each that are added are a batch."""
+    url = orders.create("line", 1)
+    return replace(orders, url=url, producer=Producer(url, "shop"))
 
 
 def rows_of(folder: Path, name: str) -> list[tuple[str, int]]:

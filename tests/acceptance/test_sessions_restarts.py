@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -14,64 +13,23 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 from tests.fix_sessions import needs_batches
 from tests.fix_stream import wait_for
 from tests.unit.sessions.buckets import row, told
-from zeh_spark.publish import Producer
-
-
-@pytest.fixture
-def line(orders):
-    """Orders on a feed of one partition: with `limit="1"` each that are added are a batch."""
-    url = orders.create("line", 1)
-    return replace(orders, url=url, producer=Producer(url, "shop"))
-
-
-@pytest.mark.slow
-@needs_batches
-def test_any_arrival_gives_the_same_order(orders):
-    """A query that is stopped and started, whose batches cut the arrivals anywhere. [SB-03, R1]"""
-    chance = random.Random(7)
-    steps = [(f"s{session}", step) for session in range(20) for step in range(15)]
-    arrivals = steps + chance.sample(steps, 30)
-    chance.shuffle(arrivals)
-
-    for begin in range(0, len(arrivals), 165):
-        for at in range(begin, min(begin + 165, len(arrivals)), 40):
-            orders.add(*arrivals[at : min(at + 40, begin + 165)])
-        orders.run(limit="1", gap_timeout=None)
-
-    assert {name: list(range(15)) for name, _ in steps} == {
-        name: orders.steps(name) for name, _ in steps
-    }
-    assert (30, []) == (orders.count("duplicates"), orders.dead)
-    assert len(set(orders.batches)) > 6
-
-
-@pytest.mark.slow
-@needs_batches
-def test_a_stop_longer_than_the_timeout_kills_no_session(orders):
-    """The missing event is in the last batch of the backlog: the clock is what was read."""
-    orders.add(("a", 0), ("a", 2), at=100)
-    orders.run(limit="1")
-    for at in range(3000, 3300, 100):
-        orders.add(("b", (at - 3000) // 100), at=at - 2800)
-    orders.add(("a", 1), at=3400 - 2800)
-
-    orders.run(limit="1")
-
-    assert [0, 1, 2] == orders.steps("a")
-    assert [] == orders.dead
 
 
 @pytest.mark.slow
 @needs_batches
 def test_spark_gives_what_the_bare_logic_gives(orders):
-    """Each run is a batch with what came, and one in which only time passes."""
+    """Also when it repeats a batch: the rows, the dead letters, and what time has judged. Each run
+    is a batch with what came, and one in which only time passes. [SB-03, R1, R6]
+    """
     chance, clock = random.Random(11), 0
     bare = told(gap_timeout=300_000, on_gap="skip", max_events=4)
-    for at, on_gap in (100, "skip"), (300, "skip"), (500, "skip"), (900, "dead-letter"):
-        steps = [(f"s{chance.randrange(4)}", chance.randrange(9)) for _ in range(18)]
+    for at, on_gap in (100, "skip"), (500, "skip"), (900, "dead-letter"):
+        policy = {"on_gap": on_gap, "max_events": 4}
+        steps = [(f"s{chance.randrange(4)}", chance.randrange(9)) for _ in range(24)]
         orders.add(*steps, at=at)
-        orders.run(on_gap=on_gap, gap_timeout="300 seconds", max_events=4)
-        bare.settings = told(gap_timeout=300_000, on_gap=on_gap, max_events=4).settings
+        before = len(orders.ordered), len(orders.dead)
+        orders.run(gap_timeout="300 seconds", **policy)
+        bare.settings = told(gap_timeout=300_000, **policy).settings
         bare.take(*(row(name, step, clock=1000 * at) for name, step in steps), now=clock)
         bare.judge(clock)
         clock = 1000 * at
@@ -89,107 +47,67 @@ def test_spark_gives_what_the_bare_logic_gives(orders):
     assert bare.count("duplicates") == orders.count("duplicates")
     assert {"skipped", "gap"} <= {reason for reason, _ in orders.reasons()}
 
-
-# Batch by batch of one run, from a feed of one partition
-
-
-@pytest.mark.slow
-@needs_batches
-def test_what_is_missing_fills_its_gap_from_the_next_batch_of_a_run(line):
-    """The clock has run ahead in the first; without a delay, a batch later is too late. A clock
-    that goes back drops nothing: an hour, then two batches.
-    """
-    line.add(("a", 0), ("a", 2), ("late", 0), ("late", 2), ("b", 0), at=100)
-    line.add(("b", 1), at=50_000)
-    line.add(("a", 1), at=200)
-    line.add(("late", 1), ("back", 0), at=50_000)
-    line.add(("back", 2), ("b", 2), at=46_400)
-    line.add(("back", 1), ("b", 3), at=46_401)
-
-    line.run(limit="1")
-
-    assert [0, 1, 2] == line.steps("a")
-    assert [0] == line.steps("late")
-    assert [0, 1, 2] == line.steps("back")
-    assert [0, 1, 2, 3] == line.steps("b")
-    assert [("gap", 2), ("late", 1)] == line.reasons()
-
-
-@pytest.mark.slow
-@needs_batches
-def test_a_delay_allows_for_a_partition_that_is_read_ahead(line):
-    """The newest event is far ahead, and the one that is missing comes later."""
-    for steps, at in (
-        ([("a", 0), ("a", 2)], 100),
-        ([("b", 0)], 50_000),
-        ([("b", 1)], 50_000),
-        ([("a", 1)], 200),
-    ):
-        line.add(*steps, at=at)
-
-    line.run(limit="1", delay="1 day")
-
-    assert [0, 1, 2] == line.steps("a")
-    assert [] == line.dead
-
-
-@pytest.mark.slow
-@needs_batches
-def test_a_history_continues_after_an_event_from_the_future(line):
-    """One clock that is wrong makes nothing old: no gap ends, no idle session is closed, and no
-    closed one is forgotten. The history is a month old, by the events' own time; one of them is ten
-    years ahead.
-    """
-    month_ago = int(time.time()) - 30 * 86_400
-    line.add(("ends", 0), ("ends", 1), ("gap", 0), ("idle", 0), at=month_ago)
-    line.add(("gap", 2), at=month_ago + 10)
-    line.add(("evil", 0), at=month_ago + 10 * 365 * 86_400)
-    line.add(("x", 0), at=month_ago + 11)
-    line.add(("ends", 0), ("ends", 1), ("gap", 1), ("idle", 1), ("idle", 2), at=month_ago + 12)
-    line.add(("x", 1), at=month_ago + 20)
-
-    last = "if(headers['order'] = 'ends', 1, NULL)"
-    line.run(limit="1", last=last, idle_timeout="1 hour")
-
-    assert [0, 1] == line.steps("ends")
-    assert [0, 1, 2] == line.steps("gap") == line.steps("idle")
-    assert ([], 1, 2) == (line.dead, line.count("future"), line.count("duplicates"))
-
-
-# Batches that come again, and a clock without events
-
-
-@pytest.mark.slow
-@needs_batches
-def test_a_repeated_batch_gives_the_same_rows(orders):
-    """Also the dead letters, and what time has judged. [R6]"""
-    orders.add(("a", 0), ("a", 2), ("a", 9), ("b", 1), at=100)
-    orders.run(idle_timeout="1 hour")
-    orders.add(("c", 1), ("c", 0), ("a", 3), ("b", 1), at=800)
-    orders.ordered.clear()
-    orders.run(idle_timeout="1 hour")
-    first = orders.ordered, orders.dead
+    last = orders.ordered[before[0] :], orders.dead[before[1] :]
+    assert all(last)
     orders.ordered, orders.dead = [], []
     orders.forget(2)
+    orders.run(gap_timeout="300 seconds", **policy)
+    assert last == (orders.ordered, orders.dead)
 
-    orders.run(idle_timeout="1 hour")
 
-    assert first == (orders.ordered, orders.dead)
-    assert {("gap", 2), ("gap", 9)} <= set(orders.reasons("a"))
+HOUR, DAY = 3_600, 86_400
+
+
+@pytest.mark.slow
+@needs_batches
+def test_the_clock_is_what_was_read(line):
+    """Batch by batch, and over a stop: the history is a month old, by the events' own time, and
+    each batch is judged by what was read before it.
+    """
+    month_ago = int(time.time()) - 30 * DAY
+
+    def add(*steps, at):
+        line.add(*steps, at=month_ago + at)
+
+    def run():
+        last = "if(headers['order'] = 'ends', 1, NULL)"
+        line.run(limit="1", delay="1 day", last=last, idle_timeout="40 hours")
+
+    add(("ends", 0), ("ends", 1), ("idle", 0), at=0)
+    add(("ahead", 0), ("ahead", 2), ("fills", 0), ("fills", 2), ("late", 0), ("late", 2), at=1)
+    # one clock that is wrong makes nothing old: no gap ends, no session is closed or forgotten
+    add(("future", 0), at=10 * 365 * DAY)
+    add(("x", 0), at=14 * HOUR)  # read ahead of what is missing, which the delay allows for
+    run()
+    add(("ends", 0), ("ends", 1), ("idle", 1), ("idle", 2), at=2)
+    add(("ahead", 1), at=3)
+    add(("x", 1), ("back", 0), at=50 * HOUR)  # now the clock is at 26 hours
+    add(("fills", 1), at=4)  # from the next batch of a run
+    add(("late", 1), at=5)
+    add(("back", 2), at=20 * HOUR)  # a clock that goes back drops nothing
+    add(("back", 1), at=20 * HOUR + 1)
+    run()
+
+    assert [0, 1] == line.steps("ends") == line.steps("x")
+    assert [[0, 1, 2]] * 4 == [line.steps(each) for each in ("idle", "ahead", "fills", "back")]
+    assert ([0], [("gap", 2), ("late", 1)]) == (line.steps("late"), line.reasons())
+    assert (1, 2) == (line.count("future"), line.count("duplicates"))
+    assert 10 < len(set(line.batches))
 
 
 @pytest.mark.slow
 def test_a_heartbeat_judges_gaps_on_an_idle_feed(orders):
     """With the batch's clock; by itself it comes to an end, too. Each batch tells the gauges of all
-    sessions. [SB-12]
+    sessions. A session that does not advance is reported, with the step that does not come.
+    [SB-08, SB-12]
     """
     orders.add(("a", 0), ("a", 2), *((f"b{n}", 0) for n in range(5)))
     query = orders.start(
         time="batch",
         heartbeat=True,
         gap_timeout="1 second",
-        stale_timeout="3 seconds",
-        trigger={"processingTime": "200 milliseconds"},
+        stale_timeout="2 seconds",
+        trigger={"processingTime": "1 second"},
     )
 
     def gauges():
@@ -204,4 +122,8 @@ def test_a_heartbeat_judges_gaps_on_an_idle_feed(orders):
 
     assert [0] == orders.steps("a")
     assert [("gap", 2), ("stale", None)] == orders.reasons("a")
+    stale = next(each for each in orders.dead if each.dead.session == "b3")
+    assert ("stale", 1, None, None) == (
+        stale.dead.reason, stale.dead.expected, stale.dead.missing, stale.data
+    )  # fmt: skip
     assert {(1, 0, 16), (0, 6, 16)} <= {(held, stale, all_) for held, _, stale, all_ in gauges()}

@@ -6,7 +6,6 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
-from tests.fix_sessions import needs_batches
 from tests.fix_spark import in_batches
 from tests.patience import PATIENCE
 from zeh_spark import sessions
@@ -30,43 +29,34 @@ def run(orders, **options):
 
 
 def test_steps_have_names(orders):
-    """I name the steps in their order, and the last one closes the session (seed 003, 1.1)."""
-    orders.add(("a", "paid"), ("b", "placed"), ("a", "shipped"), ("a", "lost"), ("c", None))
-    orders.add(("a", "placed"), ("b", "paid"))
+    """I name the steps of each kind of session in their order, and the last one closes it (seed
+    003, 1.1). Orders and returns with one id are two sessions; an unknown kind is named (1.3).
+    """
+    named = {"steps": KINDS, "kind": "headers['kind']"}
+    orders.add(("a", "paid"), ("b", "placed"), ("a", "shipped"), ("a", "lost"), kind="order")
+    orders.add(("a", None), ("a", "placed"), ("b", "paid"), kind="order")
+    orders.add(("a", "checked"), ("a", "sent"), ("a", "paid"), kind="return")
+    orders.add(("a", "paid"), kind="refund")
+    orders.add(("a", "paid"))
 
-    ordered, dead = run(orders, steps=STEPS)
+    ordered, dead = run(orders, **named)
 
-    assert [step for order, step in ordered if order == "a"] == STEPS
+    assert [step for order, step in ordered if (order, step in STEPS) == ("a", True)] == STEPS
+    assert [step for _, step in ordered if step not in STEPS] == KINDS["return"]
     assert [step for order, step in ordered if order == "b"] == STEPS[:2]
-    assert {(each.reason, each.detail) for each in dead} == {
-        ("invalid", "step is 'lost', and has to be placed, paid or shipped"),
-        ("invalid", "step is NULL, and has to be placed, paid or shipped"),
+    assert {(each.reason, each.session, each.detail) for each in dead} == {
+        ("invalid", "5:order1:a", "step is 'lost', and has to be placed, paid or shipped"),
+        ("invalid", "5:order1:a", "step is NULL, and has to be placed, paid or shipped"),
+        ("invalid", "6:return1:a", "step is 'paid', and has to be sent or checked"),
+        ("invalid", "6:refund1:a", "kind is 'refund', and has to be order or return"),
+        ("invalid", None, "no session"),
     }
-    orders.add(("a", "paid"), ("b", "shipped"))
+    orders.add(("a", "paid"), ("b", "shipped"), kind="order")
 
-    ordered, dead = run(orders, steps=STEPS)
+    ordered, dead = run(orders, **named)
 
     assert [("b", "shipped")] == ordered
     assert [] == dead  # the second "paid" of a closed session is a duplicate
-
-
-@pytest.mark.slow
-def test_each_kind_of_session_has_its_steps(orders):
-    """Orders and returns with one id are two sessions; an unknown kind is named (003, 1.3)."""
-    orders.add(("7", "paid"), ("7", "shipped"), ("7", "placed"), kind="order")
-    orders.add(("7", "checked"), ("7", "sent"), ("7", "paid"), kind="return")
-    orders.add(("7", "paid"), kind="refund")
-    orders.add(("7", "paid"))
-
-    ordered, dead = run(orders, steps=KINDS, kind="headers['kind']")
-
-    assert [step for _, step in ordered if step in STEPS] == STEPS
-    assert [step for _, step in ordered if step not in STEPS] == ["sent", "checked"]
-    assert {(each.session, each.detail) for each in dead} == {
-        ("6:return1:7", "step is 'paid', and has to be sent or checked"),
-        ("6:refund1:7", "kind is 'refund', and has to be order or return"),
-        (None, "no session"),
-    }
 
 
 def test_session_of_several_columns(orders):
@@ -96,27 +86,3 @@ def test_feed_explains_a_gap_of_named_steps(orders):
 
     rows = [(each.first, each.position is not None) for each in found.collect()]
     assert [(1, False), (2, True)] == rows
-
-
-# Sessions that do not advance
-
-
-@pytest.mark.slow
-@needs_batches
-def test_a_session_that_does_not_advance_is_reported(orders):
-    """Its next step does not come; I see which one, and since when nothing came (SB-08)."""
-    orders.add(("a", 0), ("b", 0), ("b", 2), at=100)
-    orders.run(stale_timeout="50 seconds", gap_timeout=None)
-    orders.add(("c", 0), at=160)
-    orders.run(stale_timeout="50 seconds", gap_timeout=None)
-    orders.add(("a", 1), ("c", 1), at=161)
-    orders.run(stale_timeout="50 seconds", gap_timeout=None)
-
-    records = {each.dead.session: each for each in orders.dead}
-    assert {"a", "b"} == set(records)
-    assert [("stale", None)] * 2 == orders.reasons()
-    assert (1, None, None) == tuple(records["a"].dead[n] for n in ("expected", "missing", "detail"))
-    assert (1, (1, 1)) == (records["b"].dead.expected, tuple(records["b"].dead.missing))
-    assert records["a"].data is None
-    assert [0, 1] == orders.steps("a")
-    assert 2 == orders.count("stale")
