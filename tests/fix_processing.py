@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,7 @@ from zeh_spark import sessions
 
 
 class Shop:
-    """A handler that writes down its calls, and fails as the events say.
-
-    The header `fail` is a number of attempts that fail, or "slow".
-    """
+    """A handler that writes down its calls, and fails as often as the header `fail` says."""
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "calls.ndjson"
@@ -28,10 +24,7 @@ class Shop:
         call = {"place": [order, step], "attempt": event.attempt, "key": event.key}
         with self.log.open("a") as file:
             file.write(json.dumps(call) + "\n")
-        told = event.headers.get("fail", "0")
-        if told == "slow":
-            threading.Event().wait()  # it never comes back
-        if event.attempt <= int(told):
+        if event.attempt <= int(event.headers.get("fail", "0")):
             raise ValueError(f"no {order}\x00 {event.attempt}")
         return f"{order}{step}: {event.data}"
 
@@ -57,6 +50,7 @@ class Processing:
         self.at = str(orders.folder / "processed")
         self.shop = Shop(orders.folder)
         self.options: dict[str, Any] = {"retries": 0}
+        self._rows: list[Any] | None = None
 
     def run(self, *, frame: dict[str, Any] | None = None, **options: Any) -> None:
         reader = {"headers": "_all"}
@@ -72,6 +66,7 @@ class Processing:
             .trigger(availableNow=True)
             .start()
         )
+        self._rows = None
         assert query.awaitTermination(PATIENCE)
 
     def fail(self, **options: Any) -> str:
@@ -82,20 +77,24 @@ class Processing:
     def table(self) -> Any:
         return self.orders.spark.read.format("delta").load(self.at)
 
-    def verdicts(self, order: str) -> list[tuple[int, str, int | None]]:
-        """(step, status, attempt) of all rows of an order, in the order of steps and attempts."""
-        mine = self.table().where(f"session = '{order}' AND processor = 'orders'")
-        rows = mine.select("number", "status", "attempt")
-        found = [tuple(row) for row in rows.collect()]
-        return sorted(found, key=lambda row: (row[0], row[2] or 0, row[1]))
+    def rows(self, order: str | None, *statuses: str) -> list[Any]:
+        """Those of the query `orders` on an order, in the order of steps and attempts."""
+        if self._rows is None:  # since the last run
+            self._rows = self.table().where("processor = 'orders'").collect()
+        mine = [each for each in self._rows if each.session == order]
+        mine = [each for each in mine if each.status in (statuses or (each.status,))]
+        return sorted(mine, key=lambda row: (row.number, row.attempt or 0, row.status))
+
+    def verdicts(self, order: str, *statuses: str) -> list[tuple[int, str, int | None]]:
+        """(step, status, attempt) of all rows of an order."""
+        return [(row.number, row.status, row.attempt) for row in self.rows(order, *statuses)]
 
     def done(self, order: str) -> list[tuple[int, int | None]]:
         """(step, attempt) of what was processed."""
-        return [(step, attempt) for step, told, attempt in self.verdicts(order) if told == "ok"]
+        return [(row.number, row.attempt) for row in self.rows(order, "ok")]
 
     def details(self, status: str, order: str) -> list[str]:
-        mine = self.table().where(f"status = '{status}' AND session = '{order}'")
-        return [row.detail for row in mine.orderBy("number").collect()]
+        return [row.detail for row in self.rows(order, status)]
 
     def unresolved(self) -> list[tuple[str, int, str]]:
         rows = sessions.unresolved(self.orders.spark, self.at).orderBy("session", "number")

@@ -23,55 +23,81 @@ def test_a_session_is_held_until_somebody_decides(processing, tmp_path):
     acts once: the second one finds nothing to skip, also if the next event fails. A session that
     one query holds is not held for another that keeps its verdicts in the same table.
     [SB-07, SB-08]
+
+    I repair a dead letter after a weekend: `r`, and `w`, which is held. They were forgotten. It is
+    processed once, with the key of the event that failed. Events that were processed before are
+    ignored. A session that was held continues: a replay of the event that holds it is a retry with
+    other content.
     """
     add, decide = processing.orders.add, processing.decide
+    frame = {"last": "headers['last']", "keep_closed": "10 seconds"}
+    again = {"session-control": "replay"}
+    add(("r", 0), ("x", 0))
+    add(("r", 1), fail="1")
+    add(("r", 2), last="2")
+    processing.run(frame=frame)
     processing.options["on_failure"] = "hold"
-    add(("a", 0), ("x", 0))
-    add(("a", 1), ("s", 0), ("s", 1), fail="1")
+    add(("a", 0), ("w", 0))
+    add(("a", 1), ("s", 0), ("s", 1), ("w", 1), fail="1")
     add(("a", 2), ("s", 2))
-    processing.run()
+    add(("w", 2), last="2")
+    add(("c", 0), fail="9", at=1_000)  # from now on `r` and `w` are forgotten, and `c` is not
+    add(("c", 1), at=1_000)
+    processing.run(frame=frame)
+    assert [
+        *[("a", 1), ("a", 2), ("c", 0), ("c", 1), ("r", 1)],
+        *[("s", 0), ("s", 1), ("s", 2), ("w", 1), ("w", 2)],
+    ] == [(order, number) for order, number, _ in processing.unresolved()]
     other = another(processing, tmp_path)
     other.orders.add(("a", 0), ("a", 1))
     other.run(name="other", handler=lambda event: "fine")
+
+    add(("r", 1), ("r", 0), ("w", 1), ("c", 0), at=1_001, **again)
+    add(("r", 1), ("c", 0), at=1_001, **again)
     add(("a", 3), ("x", 1))
     decide("a", "retry", 1, 7)  # it was attempt 1
     decide("a", "retry", 2, 1)  # that one waits
     decide("y", "skip", 0, 1)  # there is no such session
     decide("s", "skip", 0, 1)
-    processing.run()
-    assert [(0, "ok", 1), (1, "failed", 1), (2, "waiting", 0), (3, "waiting", 0)] == told(
-        processing, "a"
-    )
+    processing.run(frame=frame)
+    events = ("ok", "failed", "skipped", "waiting")
+    waits = [(2, "waiting", 0), (3, "waiting", 0)]
     skipped = [(0, "failed", 1), (0, "skipped", 1), (1, "waiting", 0), (1, "failed", 1)]
     skipped.append((2, "waiting", 0))
-    assert skipped == told(processing, "s")
+    assert [(0, "ok", 1), (1, "failed", 1), *waits] == processing.verdicts("a", *events)
+    assert skipped == processing.verdicts("s", *events)
     assert [(0, 1), (1, 1)] == processing.done("x")
     assert [
         "retry of number 1, attempt 7: the session is held by number 1, attempt 1",
         "retry of number 2, attempt 1: the session is held by number 1, attempt 1",
         "skip of number 0, attempt 1: no event of the session is held",
     ] == processing.details("ignored", "a") + processing.details("ignored", "y")
+    assert [
+        *[(0, "ignored", None), (0, "ok", 1), (1, "ignored", None)],
+        *[(1, "failed", 1), (1, "ok", 2), (2, "ok", 1)],
+    ] == processing.verdicts("r")
+    assert [
+        *[(0, "ok", 1), (1, "failed", 1), (1, "ok", 2), (2, "waiting", 0), (2, "ok", 1)],
+    ] == processing.verdicts("w")
+    assert [(0, 2), (1, 1)] == processing.done("c")
+    told = [each for order in "rc" for each in processing.details("ignored", order)]
+    assert ["it was processed before"] * 3 == told
 
     decide("a", "retry", 1, 1)
     decide("s", "skip", 0, 1)
     add(("a", 4))
-    processing.run()
+    processing.run(frame=frame)
 
     assert [(0, 1), (1, 2), (2, 1), (3, 1), (4, 1)] == processing.done("a")
-    steps = [step for order, step, _ in processing.shop.calls() if order == "a"]
-    assert [0, 1, 1, 2, 3, 4] == steps
-    assert skipped == told(processing, "s")
-    control, ignored = (processing.details(each, "s") for each in ("control", "ignored"))
-    assert (1, 1) == (len(control), len(ignored))
+    assert skipped == processing.verdicts("s", *events)
+    assert [1, 1] == [len(processing.details(each, "s")) for each in ("control", "ignored")]
     assert [("s", 1, "failed"), ("s", 2, "waiting")] == processing.unresolved()
+    calls = [(order, step) for order, step, _ in processing.shop.calls()]
+    assert [0, 1, 1, 2, 3, 4] == [step for order, step in calls if order == "a"]
+    assert 11 == len([order for order, _ in calls if order in "rwc"])
+    assert {1} == {len(keys) for keys in processing.shop.keys().values()}
     rows = processing.table().where("processor = 'other'").select("number", "status").collect()
     assert [(0, "ok"), (1, "ok")] == sorted(map(tuple, rows))
-
-
-def told(processing, order):
-    """The verdicts on its events."""
-    found = processing.verdicts(order)
-    return [each for each in found if each[1] not in ("ignored", "control")]
 
 
 def another(processing, tmp_path):
@@ -123,6 +149,4 @@ def test_decisions_may_be_columns_and_need_no_time(processing):
     processing.orders.add(("a", 0), word="skip", tried="1")
     run("b", "a")
 
-    assert [(0, "skipped", 1), (1, "ok", 1)] == [
-        each for each in processing.verdicts("a") if each[1] in ("ok", "skipped")
-    ]
+    assert [(0, "skipped", 1), (1, "ok", 1)] == processing.verdicts("a", "ok", "skipped")
