@@ -46,7 +46,7 @@ class ScratchStore(SqlStore):
     def __init__(self, *, clock: Clock = now_ms, receipts: int = RECEIPTS) -> None:
         folder = tempfile.mkdtemp(prefix="zeh-store-", dir=MEMORY)
         file = Path(folder, "feeds.db")
-        file.write_bytes(_empty())
+        file.write_bytes(empty_store())
         opened = open_sqlite(str(file), clock=clock, receipts=receipts)
         super().__init__(opened._database, clock=clock, receipts=receipts)
         self._folder = folder
@@ -86,7 +86,7 @@ class ScratchStore(SqlStore):
 
 
 @functools.cache
-def _empty() -> bytes:
+def empty_store() -> bytes:
     """Return a store without feeds, to copy: it takes a third of the time that a new one takes."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         file = Path(folder, "feeds.db")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import postgresql
+from tests.scratch_store import empty_store
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.batches import RECEIPTS
@@ -62,6 +63,7 @@ class SqliteSite(OurSite):
         super().__init__(directory, *given)
         self._numbers = count()
         self.file = directory / "feeds.db"
+        self.file.write_bytes(empty_store())
 
     @property
     def url(self) -> str:

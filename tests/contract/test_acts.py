@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
+from itertools import count
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection as Sender
 from typing import Any
 
 import pytest
@@ -15,13 +16,12 @@ from sqlalchemy import Connection, select, text
 
 from tests.contract.sites import PostgresqlSite, SqliteSite
 from tests.store_contract import acts as contract
-from tests.store_contract.writers import FEED, call, commit
-from zeh_spark.publisher import Store
+from tests.store_contract.writers import FEED, call, commit, in_a_process
+from zeh_spark.publisher import Store, open_store
 from zeh_spark.sql_store.schema import metadata
 from zeh_spark.sql_store.store import SqlStore
-from zeh_spark.store.acts import Action
+from zeh_spark.store.acts import Action, Actor, Via
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "administer.py"
 CHANGES: dict[str, Callable[[Store], object]] = {
     **{action.value: change for action, (change, _) in contract.CHANGES.items()},
     Action.CREATE_TOKEN.value: lambda store: store.add_token(contract.ANOTHER, by=contract.ALICE),
@@ -88,17 +88,18 @@ def test_change_whose_act_cannot_be_kept_is_undone(site, action):
 
 def test_killed_programs_leave_acts_for_all_that_they_did_and_no_others(site):
     """`kill -9` in the middle: what is changed and what the log says are the same."""
-    rounds, done = 6, 0
+    done = 0
     site.open().close()
-    for _ in range(rounds):
-        words = [sys.executable, str(PROGRAM), site.url, str(done)]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:
-            assert program.stdout
-            first = int(program.stdout.readline())
-            killer = threading.Timer(random.uniform(0, 0.3), program.kill)
-            killer.start()
-            printed = [first, *map(int, program.stdout.readlines())]
-            killer.join()
+    for _ in range(6):
+        told, tells = Pipe(duplex=False)
+        program = in_a_process(_administer, site.url, done, tells)
+        tells.close()
+        finished = [told.recv()]
+        threading.Timer(random.uniform(0, 0.3), program.kill).start()
+        with suppress(EOFError):
+            while True:
+                finished.append(told.recv())
+        program.join()
         store = site.open()
         acts = store.acts(limit=1 << 31)
         created = sorted(each.feed for each in acts if each.action == Action.CREATE_FEED.value)
@@ -106,5 +107,15 @@ def test_killed_programs_leave_acts_for_all_that_they_did_and_no_others(site):
         feeds = [each.name for each in store.feeds()]
         assert sorted(feeds) == created
         assert {feed for feed in feeds if store.producer(feed, "till").deleted} == deleted
-        assert {f"feed{number}" for number in printed} <= deleted
+        assert {f"feed{number}" for number in finished} <= deleted
         done = len(feeds)
+
+
+def _administer(url: str, begin: int, tells: Sender) -> None:
+    """Create feeds and delete their producers until it is killed; tell when both are done."""
+    by = Actor("alice@host", Via.CLI)
+    store = open_store(url)
+    for number in count(begin):
+        store.create(f"feed{number}", 1, by=by)
+        store.delete_producer(f"feed{number}", "till", by=by)
+        tells.send(number)

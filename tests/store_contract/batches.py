@@ -11,7 +11,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
-from multiprocessing import get_context
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +26,7 @@ from tests.store_contract.writers import (
     data,
     declared,
     everything,
+    in_a_process,
     large,
     publish,
     publish_as,
@@ -349,12 +349,7 @@ def test_same_batches_committed_by_processes_are_there_once(site):
     """Two publishers over one database keep each other's promises (F7)."""
     store = site.open()
     store.create(FEED, 2)
-    start = get_context("spawn").Process
-    opened = site.opener()
-    workers = [start(target=_commit_batches, args=(opened, f"r{n}")) for n in range(2)]
-    for each in workers:
-        each.start()
-    for each in workers:
+    for each in [in_a_process(_commit_batches, site.opener(), f"r{n}") for n in range(2)]:
         each.join()
     assert [b"%d" % batch for batch in range(20)] == data(store)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests.store_contract.writers import (
     chunk,
     data,
     everything,
+    in_a_process,
     large,
     publish,
     until,
@@ -142,7 +143,9 @@ def test_version_changes_with_commits_only(opened, store):
 def test_threads_that_commit_at_once_get_positions_without_gaps(opened):
     """Two loads at the same time are both there, and each batch is in one piece."""
     opened().create("orders", 2)
-    _run([threading.Thread(target=_publish_batches, args=(opened(), 20)) for _ in range(4)])
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(4):
+            threads.submit(_publish_batches, opened(), 20)
     found, events = everything(opened()), data(opened())
     assert list(range(1, 161)) == [each.g for each in found]
     assert events[::2] == events[1::2]
@@ -165,8 +168,8 @@ def test_processes_that_commit_at_once_lose_nothing(site):
     """Loads from two terminals go into one store."""
     store = site.open()
     store.create("orders", 2)
-    start = multiprocessing.get_context("spawn").Process
-    _run([start(target=_publish_from_a_process, args=(site.opener(),)) for _ in range(2)])
+    for each in [in_a_process(_publish_from_a_process, site.opener()) for _ in range(2)]:
+        each.join()
     assert list(range(1, 81)) == [each.g for each in everything(store)]
     numbers = [each.sequence for each in everything(store) if each.partition == 0]
     assert list(range(40)) == numbers
@@ -181,10 +184,3 @@ def _publish_batches(store: Store, count: int) -> None:
 
 def _publish_from_a_process(opened: Opened) -> None:
     _publish_batches(opened(), 20)
-
-
-def _run(workers: list[threading.Thread] | list[multiprocessing.context.SpawnProcess]) -> None:
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()

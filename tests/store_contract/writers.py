@@ -6,8 +6,10 @@ Rule for editors: an upload is made here as a PUT to the publisher makes it.
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pytest
@@ -21,6 +23,9 @@ from zeh_spark.store.interface import Chunk
 
 FEED = "orders"
 """The feed that the tests use."""
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload([__name__])
 
 
 def chunk(partition: int, *data: bytes) -> StagedChunk:
@@ -100,6 +105,13 @@ def data(store: Store, chunks: Sequence[Chunk] | None = None) -> list[bytes]:
     frames = store.frames([each.blob for each in found])
     lines = [line for frame in frames for line in lines_of(frame).splitlines()]
     return [line.split(b'"data":')[1][:-1] for line in lines]
+
+
+def in_a_process(work: Callable[..., object], *given: Any) -> BaseProcess:
+    """Start a function in a process of its own, forked from one that has loaded all this."""
+    process = _PROCESSES.Process(target=work, args=given)
+    process.start()
+    return process
 
 
 def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
