@@ -302,17 +302,21 @@ def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
     if history:
         mine = f"{qualified(table, HISTORY)} WHERE table_name = {literal(table.bare_name)}"
         row = connection.exec_driver_sql(f"SELECT 1 FROM {mine}").first()
+    triggers = dict(tuple(each) for each in found(_TRIGGERS))
     facts = PostgresqlFacts(
         columns=columns,
         kind=kind or "",
+        is_view=kind == "v",
         indexes=[(unique, tuple(keys)) for whole, unique, _, keys in indexes if whole],
         unfinished=frozenset(index for whole, _, index, _ in indexes if not whole),
-        triggers=dict(tuple(each) for each in found(_TRIGGERS)),
+        triggers=triggers,
         subscribed=subscribed,
         has_history=row is not None,
         lacks_feed_ids=lacks_ids,
-        has_removed=removed,
         has_cursors=cursors,
+        notes_removed=removed and postgresql_ddl.DELETES in triggers,
+        moves_updates=postgresql_ddl.UPDATES in triggers,
+        notifies=postgresql_ddl.INSERTS in triggers,
         sees_cluster=sees,
         hides_rows=hides,
         uuid=table.id in columns and columns[table.id].type == "uuid",

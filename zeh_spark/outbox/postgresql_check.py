@@ -15,7 +15,7 @@ from zeh_spark.outbox import postgresql_ddl as statements
 from zeh_spark.outbox.faults import Fault, repair_statements, unreleased_history
 from zeh_spark.outbox.names import quoted
 from zeh_spark.outbox.table import OutboxTable
-from zeh_spark.outbox.table_facts import More
+from zeh_spark.outbox.table_facts import More, TableFacts
 
 _INTEGERS = ("int2", "int4", "int8")
 _KEYS = (*_INTEGERS, "text", "varchar", "bpchar", "uuid")
@@ -37,8 +37,8 @@ class Column:
     element: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PostgresqlFacts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresqlFacts(TableFacts):
     """What was found when a table was inspected.
 
     Args:
@@ -48,7 +48,6 @@ class PostgresqlFacts:
             columns or expressions.
         unfinished: The names of the other indexes.
         triggers: The triggers that are on, with the bodies of their functions.
-        lacks_feed_ids: Whether the table of histories is there, without the column feed_id.
     """
 
     columns: Mapping[str, Column]
@@ -57,29 +56,8 @@ class PostgresqlFacts:
     unfinished: frozenset[str]
     triggers: Mapping[str, str]
     subscribed: bool
-    has_history: bool
-    lacks_feed_ids: bool
-    has_removed: bool
-    has_cursors: bool
     sees_cluster: bool
     hides_rows: bool
-    uuid: bool
-
-    @property
-    def is_view(self) -> bool:
-        return self.kind == "v"
-
-    @property
-    def moves_updates(self) -> bool:
-        return statements.UPDATES in self.triggers
-
-    @property
-    def notifies(self) -> bool:
-        return statements.INSERTS in self.triggers
-
-    @property
-    def notes_removed(self) -> bool:
-        return self.has_removed and statements.DELETES in self.triggers
 
 
 def postgresql_faults(table: OutboxTable, facts: PostgresqlFacts) -> list[Fault]:

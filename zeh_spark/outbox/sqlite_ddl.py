@@ -16,7 +16,7 @@ from zeh_spark.outbox.faults import Fault, repair_statements, unreleased_history
 from zeh_spark.outbox.names import HISTORY, REMOVED, literal, quoted
 from zeh_spark.outbox.postgresql_ddl import DELETES
 from zeh_spark.outbox.table import OutboxTable
-from zeh_spark.outbox.table_facts import More
+from zeh_spark.outbox.table_facts import More, TableFacts
 
 NEW_FEED_ID = "lower(hex(randomblob(8)))"
 """SQL for a new feed id: 16 hexadecimal digits."""
@@ -41,31 +41,18 @@ class Column:
     is_generated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SqliteFacts:
-    """What was found when a table was inspected.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqliteFacts(TableFacts):
+    """What was found when a table was inspected. Ids are integers, and no trigger wakes readers.
 
     Args:
         statement: The statement that created the table; None if there is no such table.
         beside: The statements that created its indexes and triggers.
-        lacks_feed_ids: Whether the table of histories is there, without the column feed_id.
-        notes_removed: Whether a trigger notes what is deleted, by the partitions that it has now.
-        uuid: False: ids in SQLite are integers.
-        moves_updates: False: SQLite has no such trigger.
-        notifies: False: SQLite has no such trigger.
     """
 
     columns: Sequence[Column]
     statement: str | None
-    is_view: bool
     beside: Sequence[str]
-    has_history: bool
-    lacks_feed_ids: bool
-    notes_removed: bool
-    has_cursors: bool
-    uuid: bool = False
-    moves_updates: bool = False
-    notifies: bool = False
 
     @property
     def types(self) -> dict[str, str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from zeh_spark.outbox.table import Removed
 
@@ -73,25 +72,25 @@ class More:
     grant_to: str | None = None
 
 
-class TableFacts(Protocol):
-    """What is known of a table since it was inspected, in every database."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFacts:
+    """What is known of a table since it was inspected, in every database.
 
-    @property
-    def uuid(self) -> bool:
-        """Whether ids are UUIDs; else they are integers."""
+    Args:
+        is_view: Whether it is a view, which can have no trigger.
+        lacks_feed_ids: Whether the table of histories is there, without the column feed_id.
+        uuid: Whether ids are UUIDs; else they are integers.
+        moves_updates: Whether a trigger makes an updated row the last one.
+        notifies: Whether a trigger reports new rows.
+        notes_removed: Whether a trigger notes what is deleted.
+        has_cursors: Whether the feed can keep cursors for readers.
+    """
 
-    @property
-    def moves_updates(self) -> bool:
-        """Whether a trigger makes an updated row the last one."""
-
-    @property
-    def notifies(self) -> bool:
-        """Whether a trigger reports new rows."""
-
-    @property
-    def notes_removed(self) -> bool:
-        """Whether a trigger notes what is deleted."""
-
-    @property
-    def has_cursors(self) -> bool:
-        """Whether the feed can keep cursors for readers."""
+    is_view: bool
+    has_history: bool
+    lacks_feed_ids: bool
+    has_cursors: bool
+    notes_removed: bool
+    uuid: bool = False
+    moves_updates: bool = False
+    notifies: bool = False
