@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from zeh_spark.client import direct_client
@@ -100,10 +100,7 @@ class LagProbe:
     """
 
     def __init__(self, options: ClientOptions) -> None:
-        short = replace(
-            options, retry_timeout=0.0, read_timeout=min(options.read_timeout, _TIMEOUT)
-        )
-        self._transport = Transport(short)
+        self._transport = Transport(options.impatient(_TIMEOUT))
         self._next = 0.0
 
     def ask(self, cursors: Sequence[str]) -> tuple[str, Lag] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zeh_spark.errors import OptionError
@@ -86,6 +86,15 @@ class ClientOptions:
     """
     http_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     secret_headers: frozenset[str] = frozenset()
+
+    def impatient(self, seconds: float) -> ClientOptions:
+        """Return options for one try: so many seconds for a connection, and then for an answer."""
+        return replace(
+            self,
+            connect_timeout=min(seconds, self.connect_timeout),
+            read_timeout=min(seconds, self.read_timeout),
+            retry_timeout=0.0,
+        )
 
     def check(self) -> None:
         """Refuse options that contradict each other. Raises OptionError."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from zeh_spark.client.publish_client import BatchCall, PublishClient, PublishedRange, Receipt
 from zeh_spark.errors import ZeroEventHubError
-from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
 from zeh_spark.protocol.phrases import counted
 from zeh_spark.sink.options import SinkOptions
@@ -97,8 +96,9 @@ class SinkCommits:
         parsed = parse(SinkOptions, {**given, "url": url})
         self._feed = str(parsed.url)
         self._producer = producer
-        self._client = _impatient(parsed)
-        self._letters = _impatient(parsed.dead_letters) if parsed.dead_letters else None
+        letters = parsed.dead_letters
+        self._client = PublishClient(parsed.impatient(TIMEOUT))
+        self._letters = PublishClient(letters.impatient(TIMEOUT)) if letters else None
         self._clock = clock
         self._asks_from = self._letters_from = clock()
         self._failed = False
@@ -156,14 +156,3 @@ class SinkCommits:
             time=datetime.fromtimestamp(receipt.time / 1000, timezone.utc),
             dead_letters=dead_letters,
         )
-
-
-def _impatient(options: ClientOptions) -> PublishClient:
-    """Return a client that does not keep Spark's listeners waiting."""
-    short = replace(
-        options,
-        connect_timeout=min(TIMEOUT, options.connect_timeout),
-        read_timeout=min(TIMEOUT, options.read_timeout),
-        retry_timeout=0.0,
-    )
-    return PublishClient(short)
