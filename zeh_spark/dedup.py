@@ -379,13 +379,11 @@ def _read(frames: Iterator[pd.DataFrame]) -> tuple[list[str], dict[tuple[str, st
 
 
 def _slot(name: str) -> tuple[str, str]:
-    """Return feed and key, as `drop_seen` joined them."""
     length, _, texts = name.partition(" ")
     return texts[: int(length)], texts[int(length) :]
 
 
 def _groups(bucket: SeenBucket, slots: dict[tuple[str, str], _Rows]) -> Iterator[_Group]:
-    """Yield the events of each slot of the bucket, ascending."""
     untold = {key for feed, key in slots if feed == NO_FEED}
     found: dict[tuple[str, str], _Rows] = {}
     for (feed, key), rows in slots.items():

@@ -303,7 +303,6 @@ class _Turn:
                 raise
 
     def end(self) -> None:
-        """Let the next batch begin."""
         with self._changed:
             self._line.popleft()
             self._changed.notify_all()

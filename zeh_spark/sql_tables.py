@@ -51,10 +51,7 @@ def options_of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def refuse_secrets(options: Mapping[str, str], kinds: Collection[type[ClientOptions]]) -> None:
-    """Raise OptionError if options of a new table hold a secret.
-
-    The options have lower-cased names.
-    """
+    """Raise OptionError if options of a new table hold a secret."""
     secret = {
         name.lower(): name
         for kind in kinds

@@ -88,7 +88,6 @@ def _typed(stamp: StampColumn) -> Column:
 
 
 def has_headers(df: DataFrame) -> bool:
-    """Return whether the frame has a map of headers."""
     name = column_of(df, "headers")
     return name is not None and isinstance(df.schema[name].dataType, MapType)
 

@@ -46,10 +46,7 @@ class ListedProducer:
 
 
 class Ledger:
-    """Receipts by position, producers by name, and the numbers that were seen.
-
-    Used in a `with` statement, whose end deletes everything.
-    """
+    """Receipts by position, producers by name, and the numbers that were seen."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("", isolation_level=None)
@@ -85,7 +82,6 @@ class Ledger:
         self._database.execute("INSERT OR REPLACE INTO producers VALUES (?, ?, ?)", row)
 
     def producer(self, name: str) -> ListedProducer | None:
-        """Return what the list says of a producer."""
         if name not in self._known:
             query = "SELECT expired, lowest FROM producers WHERE name = ?"
             row = self._database.execute(query, (name,)).fetchone()

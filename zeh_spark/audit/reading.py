@@ -108,10 +108,7 @@ class FeedReader:
 
 
 def not_ours(url: str, reason: str) -> PublisherError:
-    """Return the error for a feed that another kind of publisher serves.
-
-    `reason` is a sentence about the publisher, without a full stop.
-    """
+    """Return the error for a feed that another kind of publisher serves."""
     return PublisherError(
         f"{url}: {reason}. Only feeds that a publisher of zeh_spark serves can be audited."
     )

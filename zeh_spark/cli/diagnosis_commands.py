@@ -124,7 +124,6 @@ def _counts(finding: Finding) -> bool:
 
 
 def _finding(finding: Finding) -> str:
-    """Return a finding as it is printed, on lines that fit the terminal."""
     rule, verdict = finding.rule, finding.verdict
     mark = click.style(f"{_SYMBOLS[verdict]:9}", _COLORS.get(verdict))
     head = f"{mark}  {rule.id}: {rule.title}"
@@ -183,7 +182,6 @@ def doctor(url: str | None, starts_spark: bool, connect: dict[str, str]) -> None
 
 
 def _check(check: Check) -> str:
-    """Return a check as it is printed."""
     mark = {State.OK: "ok", State.NOTE: "note", State.WARNING: "WARNING", State.FAILURE: "FAILURE"}
     color = {State.OK: "green", State.WARNING: "yellow", State.FAILURE: "red"}.get(check.state)
     head = f"{click.style(f'{mark[check.state]:9}', color)}  {check.name}"

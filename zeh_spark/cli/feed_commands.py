@@ -268,7 +268,6 @@ def _named_batches(client: PublishClient, producer: str) -> list[dict[str, Any]]
 
 
 def _receipts(client: PublishClient, producer: str, limit: int) -> list[dict[str, Any]]:
-    """Return the newest `limit` receipts of a producer, the newest first."""
     found: list[dict[str, Any]] = []
     below = None
     while len(found) < limit and (some := client.receipts(producer, limit - len(found), below)):

@@ -215,7 +215,6 @@ def settings_of(ctx: click.Context, file: Path | None, url: str) -> Config:
 
 
 def _new_epoch(url: str, feed: str, *, copy: bool, since: int | None, yes: bool) -> None:
-    """Begin a new epoch of a feed of a store."""
     with opened(url) as store:
         try:
             before = store.identity(feed)
@@ -247,7 +246,6 @@ def _new_epoch(url: str, feed: str, *, copy: bool, since: int | None, yes: bool)
 
 
 def _new_history(config: FeedConfig, name: str, *, copy: bool, yes: bool) -> None:
-    """Begin a new history of a feed that is a table."""
     _confirm("Its readers will have to start again without their cursors.", yes=yes)
     with _feed(config, name, writes=True) as opened:
         history = opened.new_history(copy=copy)

@@ -59,7 +59,6 @@ def feeds(
 
 
 def _list_remote(url: str, connect: dict[str, str]) -> None:
-    """Print the feeds that a publisher lists."""
     transport = Transport(parse(ClientOptions, {"url": url, **connect, **PATIENCE}))
     found = index(transport)
     rows = [
@@ -71,7 +70,6 @@ def _list_remote(url: str, connect: dict[str, str]) -> None:
 
 
 def _list_stored(url: str) -> None:
-    """Print the feeds of a store."""
     with opened(url) as store:
         found = list(store.feeds())
     rows = [
@@ -98,7 +96,6 @@ def _list_stored(url: str) -> None:
 
 
 def _list_tables(file: Path) -> None:
-    """Print the feeds that are tables."""
     # It needs the extra `publisher`, which client commands do not.
     from zeh_spark.publisher.config import load_config, opened_tables
 

@@ -194,13 +194,11 @@ def prune(
 
 
 def _removed(store: Store, feed: str, rule: Retention) -> Removal:
-    """Remove what may be removed, with a bar of its events."""
     with progress("Removing", lambda: retaining.plan(store, feed, rule).events) as bar:
         return retaining.prune(store, feed, rule, by=operator(), progress=bar)
 
 
 def _rule(rule: Retention) -> dict[str, Any]:
-    """Return what a feed keeps, as members of a JSON object."""
     return {
         "ageMs": rule.age_ms, "sizeBytes": rule.bytes, "keepFor": list(rule.readers),
         "namesMs": rule.names_ms, "producersMs": rule.producers_ms,

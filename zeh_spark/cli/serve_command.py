@@ -142,7 +142,6 @@ def _has_console(config: Config) -> bool:
 
 
 def _telemetry(store: Store | None, config: Config, listener: Listener) -> Telemetry:
-    """Return where the publisher looks for what it tells about itself."""
     return Telemetry(
         store_file=_sqlite_file(config.store),
         least_free=config.bytes_of("least_free"),

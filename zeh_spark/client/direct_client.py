@@ -53,10 +53,7 @@ _TIME_REFUSED = {problems.BAD_TIME.name, problems.NO_COMMIT_TIMES.name}
 
 
 def plan(transport: Transport, request: PlanRequest) -> Plan:
-    """Ask for a plan.
-
-    The plan's ranges lead from the cursors to its ends.
-    """
+    """Ask for a plan. The plan's ranges lead from the cursors to its ends."""
     return transport.retry().call(lambda: _planned(transport, request))
 
 

@@ -87,10 +87,7 @@ def discover(
 
 
 def index(transport: Transport) -> dict[str, Any]:
-    """Return what a publisher of zeh_spark answers at its root: itself, and the feeds to be read.
-
-    The transport is that of the publisher's address, without a feed.
-    """
+    """Return what a publisher of zeh_spark answers at its root: itself, and its feeds."""
 
     def read() -> dict[str, Any]:
         with transport.request("GET") as response:

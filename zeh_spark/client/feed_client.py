@@ -86,7 +86,6 @@ class Statistics:
     def add(
         self, *, pages: int = 0, retries: int = 0, ignored_lines: int = 0, seconds: float = 0.0
     ) -> None:
-        """Count more pages, retries, lines or seconds."""
         with self._lock:
             self.pages += pages
             self.retries += retries

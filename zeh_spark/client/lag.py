@@ -118,10 +118,7 @@ class LagProbe:
 
 
 def report(feed: str, head: str | None, lag: Lag | None, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a query's progress tells as its latest offset.
-
-    `head` is the cursor of the feed's newest event; None if it is unknown.
-    """
+    """Return what a query's progress tells as its latest offset."""
     document: dict[str, Any] = {"feed": feed, "head": head, **metrics(lag), **more}
     if head is not None and lag is not None:
         document["partitionCount"] = len(lag.events)

@@ -246,10 +246,7 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
 
 
 def paused(url: FeedUrl, left: float) -> TransientError:
-    """Return the error for a request that is not sent, because of the 429 to another request.
-
-    `left` are the seconds that the pause still lasts.
-    """
+    """Return the error for a request that is not sent, because of the 429 to another request."""
     final = UnavailableError(
         f"{url} answered 429 to another request of this process; the pause that it asked for "
         f"(Retry-After) ends in {left:.1f} s",

@@ -388,7 +388,6 @@ def _secrets(options: ClientOptions) -> Iterator[str]:
 
 
 def _with_path(url: str, path: str) -> str:
-    """Add a path after the URL's own."""
     if not path:
         return url
     parts = urlsplit(url)

@@ -108,7 +108,6 @@ class _Judge:
         return judged(answer.body, asked, found, whole=whole)
 
     def _address(self) -> None:
-        """Judge the address itself, with the request that has no parameters."""
         url, answer = self._options.url, self._asked("")
         refuse(answer, self._options)
         if self._options.token or self._options.token_file:
@@ -161,7 +160,6 @@ class _Judge:
         return False
 
     def _refusals(self) -> None:
-        """Send requests that are wrong."""
         found, n = self._found, self._found.partitions or 1
         answer = self._get({0: wire.FIRST}, "pagesizehint=1", n=n + 1)
         emulated = answer.ok and not self._get({n: wire.FIRST}, "pagesizehint=1", n=n + 2).ok
@@ -245,7 +243,6 @@ class _Judge:
             self._found.deviates("idle", f"no checkpoint after the cursor {cursor[:40]!r}")
 
     def _parameters(self, pages: list[tuple[str, Page]]) -> None:
-        """Try each parameter of the specification."""
         found, count = self._found, self._found.partitions or 1
         for cursor, page in pages[:1]:
             partition = next(iter(page.events), 0)
@@ -281,7 +278,6 @@ class _Judge:
             self._found.deviates(rule, f"{what}: answered {answer.told} {answer.problem}".strip())
 
     def _again(self, cursor: str, page: Page, partition: int) -> None:
-        """Ask for the same page again."""
         answer = self._get({partition: cursor}, f"pagesizehint={HINT}")
         if not answer.ok:
             return
@@ -330,7 +326,6 @@ class _Judge:
             self._found.passes("resume", "the next page has other events")
 
     def _ends(self, pages: list[tuple[str, Page]]) -> None:
-        """Ask for the newest end of the feed, and wait there."""
         found = self._found
         answer = self._get({0: wire.LAST}, f"pagesizehint={HINT}")
         if not answer.ok:

@@ -266,13 +266,10 @@ class Judgement:
         return sum(each.verdict is verdict for each in self)
 
     def passes(self, rule: str, found: str) -> None:
-        """Note that a rule holds here."""
         self[rule].add(Verdict.PASS, found)
 
     def deviates(self, rule: str, found: str) -> None:
-        """Note a deviation."""
         self[rule].add(Verdict.DEVIATION, found)
 
     def fails(self, rule: str, found: str) -> None:
-        """Note a failure."""
         self[rule].add(Verdict.FAILURE, found)

@@ -164,10 +164,7 @@ class ProducerView:
 
 
 def producer_view(store: Store, feed: str, name: str, below: int) -> ProducerView:
-    """Return what a producer has published.
-
-    Receipts begin below the number `below`; 0 for the newest.
-    """
+    """Return what a producer has published."""
     store.feed(feed)  # an unknown feed is refused
     receipts = store.receipts(feed, name, below or MAX_NUMBER, RECEIPTS + 1)
     numbers = sorted(store.sequences(feed, name).items())

@@ -272,7 +272,6 @@ class Console:
         )  # fmt: skip
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
-        """Run a call in a thread of the console."""
         return anyio.to_thread.run_sync(call, limiter=self._limiter)
 
     def _of_store(self, feed: str) -> Store:

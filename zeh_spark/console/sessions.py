@@ -50,10 +50,7 @@ class Sessions:
         self._open: OrderedDict[str, _Session] = OrderedDict()
 
     def begin(self, request: Request, answer: Response, token: str, client: str) -> None:
-        """Begin a session, whose cookie the answer sets.
-
-        `client` tells the visitor from others (see `shares.client_of`).
-        """
+        """Begin a session, whose cookie the answer sets."""
         self.end(request, answer)
         name, now = secrets.token_urlsafe(32), self._clock()
         own = [each for each, session in self._open.items() if session.client == client]

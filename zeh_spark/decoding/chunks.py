@@ -161,7 +161,6 @@ class ChunkDecoder:
     def _stamps(
         self, group: FetchedGroup, chunk: np.ndarray
     ) -> list[tuple[pa.StringArray, np.ndarray]]:
-        """Return the values of each stamp, and which of them each line has."""
         chunks = group.headers
         producers, of_chunk = np.unique(chunks["producer"], return_inverse=True)
         each_line = np.arange(len(chunk))
@@ -308,7 +307,6 @@ class _Lines:
         return cls(text, characters, len(newlines), chunk, opened, closed, newlines - 1)
 
     def data(self) -> pa.StringArray:
-        """Return the data of all lines, byte for byte."""
         return self._between(self.closed + len(_DATA) - 1, self.ends)
 
     def headers(self) -> _OwnHeaders | None:
@@ -335,7 +333,6 @@ class _Lines:
         return _OwnHeaders(maps, KEY_HEADER in of_writers)
 
     def _between(self, begins: np.ndarray, ends: np.ndarray) -> pa.StringArray:
-        """Return a part of each line."""
         places = np.empty(2 * self.count + 1, np.int32)
         places[:-1:2], places[1::2], places[-1] = begins, ends, len(self.text)
         return strings(places, self.text).take(pa.array(np.arange(0, 2 * self.count, 2)))

@@ -31,7 +31,6 @@ class Check:
 
 
 def ok(name: str, found: str) -> Check:
-    """Return a check of something that is in order."""
     return Check(name, State.OK, found)
 
 

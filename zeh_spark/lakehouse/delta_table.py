@@ -224,7 +224,6 @@ class LakeTable:
         return app in (self._transactions() or {})
 
     def _history(self, limit: int) -> list[TableCommit]:
-        """Return at most `limit` of the newest commits, the newest first."""
         written = F.col("operationMetrics")["numOutputRows"]
         with delta_errors(self.text):
             rows = (
@@ -294,7 +293,6 @@ class LakeTable:
         return dict(self._details("properties")[0])
 
     def delete(self, condition: str) -> None:
-        """Delete the rows for which a SQL condition is true."""
         with delta_errors(self.text):
             self.spark.sql(f"DELETE FROM {self.identifier} WHERE {condition}").collect()
 

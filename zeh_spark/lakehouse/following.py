@@ -209,7 +209,6 @@ def _acceptance(unknown: str, batch: QueryBatch) -> str:
 
 
 def _out_of_place(table: str, name: str, last: CommitRecord, batch: QueryBatch) -> LakehouseError:
-    """Return the error for a batch that does not begin where the table is."""
     here = f"table {table}, name={name!r}, holds all up to {last}"
     new = (
         "start another new checkpointLocation (this one has planned its batch) with "

@@ -287,7 +287,6 @@ class Merge:
         return {FEED: self._named()}
 
     def _named(self) -> Column:
-        """Return the feed of each event that has a producer."""
         if not self._feeds:
             return F.col(FEED)
         complaint = (

@@ -283,7 +283,6 @@ def _key_text(value: bytes) -> str | None:
 
 
 def without_events(*names: str) -> StoreError:
-    """Return the error for input that has no events."""
     return StoreError(
         f"{', '.join(names)}: there are no events; nothing was published. Check the program that "
         f"writes the input",
@@ -292,7 +291,6 @@ def without_events(*names: str) -> StoreError:
 
 
 def bad_line(source: Source, number: int, exc: Exception | str | None) -> StoreError:
-    """Return the error for a line or row that cannot be loaded."""
     where = "line" if source.kind == "ndjson" else "row"
     return StoreError(
         f"{source.name}, {where} {number}: {exc}; nothing was published",

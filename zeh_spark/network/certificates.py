@@ -55,7 +55,6 @@ class TlsFiles:
     client_ca: str | None = None
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names of the files."""
         yield from filter(None, (self.cert, self.key, self.client_ca))
 
 

@@ -114,13 +114,11 @@ class Idle:
         self._of: dict[str, dict[CanEnd, None]] = {}
 
     def add(self, connection: CanEnd, address: str) -> None:
-        """Note that a connection became idle."""
         if connection not in self._all:
             self._all[connection] = address
             self._of.setdefault(address, {})[connection] = None
 
     def remove(self, connection: CanEnd) -> None:
-        """Note that a connection is not idle, or is gone."""
         if (address := self._all.pop(connection, None)) is not None:
             del self._of[address][connection]
             if not self._of[address]:
@@ -318,7 +316,6 @@ def _spare_file() -> int | None:
 
 
 def _answer(refused: socket.socket) -> None:
-    """Tell a client that its connection is refused, and close it."""
     with contextlib.suppress(OSError), refused:
         refused.setblocking(False)
         refused.send(_REFUSAL)

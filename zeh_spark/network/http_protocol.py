@@ -231,7 +231,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def _rest(self) -> None:
-        """Note that the connection is idle, if it is."""
         answers = self.cycle is not None and not self.cycle.response_complete
         if not (answers or self.pipeline or self.flow.write_paused or self.transport.is_closing()):
             self._idle.add(self, address_of(self.client[0] if self.client else ""))

@@ -130,5 +130,4 @@ class Starts:
 
 
 def after(row: OutboxRow, history: str, table: OutboxTable, removals: int) -> Cursor:
-    """Return the cursor after a row."""
     return Cursor(history, row.place, row.tag(table.tagged), removals)

@@ -365,7 +365,6 @@ class SqlTableFeed(Feed):
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn errors of SQLAlchemy and the database into ours."""
         try:
             yield
         except NoConnection as exc:
@@ -427,7 +426,6 @@ class SqlTableFeed(Feed):
         return Block(asked, lines, str(cursor or "")), cursor, problem
 
     def _bad(self, asked: int, bad: BadRowError) -> Problem:
-        """Return the refusal for a bad row."""
         row, table = bad.row, self.table
         return Problem(
             problems.BAD_ROW,

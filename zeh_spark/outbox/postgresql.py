@@ -271,7 +271,6 @@ WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgrelid = to_regclass({})
 
 
 def _has_feed_ids(connection: Connection, table: OutboxTable) -> bool:
-    """Return whether the table of histories has the column feed_id."""
     found = connection.exec_driver_sql(
         f"SELECT 1 FROM pg_attribute WHERE attname = 'feed_id' AND NOT attisdropped"
         f" AND attrelid = to_regclass({literal(qualified(table, HISTORY))})"

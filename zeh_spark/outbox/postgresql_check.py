@@ -200,7 +200,6 @@ def _serves(table: OutboxTable, keys: Sequence[str]) -> bool:
 
 
 def _index(table: OutboxTable, facts: PostgresqlFacts) -> tuple[str, ...]:
-    """Return the statements that create the index that readers need."""
     keys = statements.index_keys(table)
     unfinished = statements.index_name(table, keys) in facts.unfinished
     concurrently = facts.kind != "p"  # indexes of partitioned tables cannot be created so

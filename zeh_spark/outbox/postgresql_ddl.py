@@ -86,7 +86,6 @@ def set_default(table: OutboxTable) -> str:
 
 
 def require(table: OutboxTable, column: str) -> str:
-    """Return the statement that makes a column NOT NULL."""
     return f"ALTER TABLE {name_of(table)} ALTER COLUMN {quoted(column)} SET NOT NULL;"
 
 

@@ -68,12 +68,10 @@ class TableSql(ABC):
 
     @property
     def _order(self) -> str:
-        """The order of rows `r` by place, as SQL."""
         return ", ".join(self._place)
 
     @property
     def _backwards(self) -> str:
-        """The reverse order of rows `r`, as SQL."""
         return ", ".join(f"{each} DESC" for each in self._place)
 
     @property
@@ -239,7 +237,6 @@ class TableSql(ABC):
         )
 
     def _of(self, partition: int) -> str:
-        """Return a condition on a row: it is in a stored partition."""
         return f"{self._partition} = {partition}" if self.table.partitions > 1 else "1 = 1"
 
     def _stands_so(self, standing: TableStatus) -> str:
@@ -310,7 +307,6 @@ class TableSql(ABC):
         return found_rows
 
     def _value(self) -> str:
-        """Return SQL for an event's data."""
         names = self.table.columns
         if not self.table.is_object:
             return self._data(names[0], self._alias[names[0]])

@@ -234,13 +234,11 @@ def _history(connection: Connection, table: OutboxTable, column: str) -> Any:
 
 
 def _lacks_feed_ids(connection: Connection) -> bool:
-    """Return whether the table of histories is there, without the column feed_id."""
     found = connection.exec_driver_sql(f"PRAGMA table_info({HISTORY})").all()
     return bool(found) and "feed_id" not in {row[1] for row in found}
 
 
 def _notes_removed(connection: Connection, table: OutboxTable) -> bool:
-    """Return whether the trigger that notes deletions is there."""
     name = literal(sqlite_ddl.retention_trigger(table))
     found = connection.exec_driver_sql(
         f"SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = {name}"

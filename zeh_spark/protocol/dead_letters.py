@@ -55,10 +55,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def letter(reason: str, producer: str, batch: int, row: Mapping[str, object] | None) -> bytes:
-    """Return a dead letter.
-
-    `row` is None for a record without an event.
-    """
+    """Return a dead letter. `row` is None for a record without an event."""
     return _encode({"reason": reason, "producer": producer, "batch": batch, "row": row})
 
 

@@ -68,10 +68,7 @@ def fault(text: str) -> str | None:
 
 
 def parse(text: str) -> EventOrigin:
-    """Return the origin in a header.
-
-    Raises ValueError if the text has another form.
-    """
+    """Return the origin in a header. Raises ValueError if the text has another form."""
     if not is_origin(text):
         raise ValueError(
             f"{text[:200]!r} must be feed/producer/partition/number/time, as the sink's option "

@@ -108,7 +108,6 @@ class PageScanner:
             ) from None
 
     def _scan(self, block: bytes) -> list[wire.Interval]:
-        """Cut whole lines at their checkpoints."""
         if not self._started:
             block = block.removeprefix(_BOM)
             self._started = True
@@ -159,6 +158,5 @@ class PageScanner:
 
 
 def _last_line(block: bytes) -> bytes:
-    """Return the last line that is not blank."""
     last = block[block.rfind(b"\n", 0, len(block) - 1) + 1 :].strip()
     return last or block.rstrip().rpartition(b"\n")[2]

@@ -152,7 +152,6 @@ def _starts_a_line(lines: bytes, text: bytes) -> bool:
 
 
 def _replaced(lines: bytes, old: bytes, new: bytes) -> bytes:
-    """Replace what lines begin with."""
     first = lines.startswith(old)
     replaced = lines.replace(b"\n" + old, b"\n" + new)
     return b"".join((new, memoryview(replaced)[len(old) :])) if first else replaced

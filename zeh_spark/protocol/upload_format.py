@@ -275,7 +275,6 @@ _decode_index = msgspec.json.Decoder(list[IndexEntry]).decode
 
 
 def upload_body(chunks: Sequence[StagedChunk]) -> bytes:
-    """Return the body of an upload of these chunks."""
     index = [IndexEntry(c.partition, c.events, c.size, len(c.frame)) for c in chunks]
     return b"".join((msgspec.json.encode(index), b"\n", *(c.frame for c in chunks)))
 

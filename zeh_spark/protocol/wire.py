@@ -278,7 +278,6 @@ def by_partition(cursors: Sequence[str]) -> dict[str, str]:
 
 
 def checkpoint_line(partition: int, cursor: str) -> bytes:
-    """Return a checkpoint line, with its newline."""
     return b'{"partition":%d,"cursor":%b}\n' % (partition, msgspec.json.encode(cursor))
 
 

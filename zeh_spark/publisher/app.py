@@ -216,7 +216,6 @@ def _disk_of(feed: Feed, least: int) -> Disk:
 
 
 def _end(draining: Draining, end_polls: Callable[[], object]) -> None:
-    """Be unready from now on, and end long polls."""
     draining.begin()
     end_polls()
 

@@ -240,7 +240,6 @@ def opened_tables(config: Config) -> Iterator[Mapping[str, SqlTableFeed]]:
 
 @contextmanager
 def _in_section(name: str) -> Iterator[None]:
-    """Name the section of a feed in an error about its settings."""
     try:
         yield
     except (OptionError, StoreError) as exc:

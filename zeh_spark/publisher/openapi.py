@@ -56,10 +56,7 @@ _PLACEHOLDER = re.compile(r"\$\{(\w+)\.(\w+)(?:/(\d+))?(?::([^}]*))?\}")
 
 
 def document(mounted: str = "", *, publishing: bool = True, direct: bool = True) -> dict[str, Any]:
-    """Return the document, ready to be encoded as JSON.
-
-    `mounted` is the path below which the app is, if any.
-    """
+    """Return the document, ready to be encoded as JSON."""
     found = deepcopy(_loaded())
     found["servers"][0]["url"] = mounted or "/"
     left_out: tuple[str, ...] = () if publishing else ("/{feed}/producers",)
@@ -135,7 +132,6 @@ def _flat(names: list[Any] | str) -> Iterator[str]:
 
 
 def _problem_schemas() -> dict[str, Schema]:
-    """Return the schema of problems in general, and the schema of each."""
     members = {
         "type": {"type": "string", "pattern": f"^{problems.URN}[a-z-]+$"},
         "title": {"type": "string"},
@@ -180,7 +176,6 @@ def _responses(types: list[ProblemType]) -> dict[str, Schema]:
 
 
 def _response(types: list[ProblemType]) -> Schema:
-    """Return the answer for problems of one status."""
     schema = {"oneOf": [{"$ref": f"#/components/schemas/problem-{each.name}"} for each in types]}
     response: Schema = {
         "description": "\n".join(f"- `{each.name}`: {each.says}" for each in types),

@@ -46,7 +46,6 @@ class Piece:
 
 
 def plain_piece(text: bytes) -> Piece:
-    """Return a piece as it is."""
     return Piece(_cut(text), len(text))
 
 
@@ -58,7 +57,6 @@ def gzip_piece(text: bytes) -> Piece:
 
 
 def plain_stream(pieces: Iterable[Piece]) -> Iterator[Sequence[bytes]]:
-    """Yield the bytes of plain pieces, piece by piece."""
     for piece in pieces:
         yield piece.sends
 

@@ -71,10 +71,7 @@ def names_cursor_set(query: bytes) -> bool:
 
 
 def parse_query(query: str, partition_count: int, consumer: str | None = None) -> Ask:
-    """Return what a request asks for. Raises Problem if it is not valid.
-
-    `consumer` is the header ZEH-Consumer.
-    """
+    """Return what a request asks for. Raises Problem if it is not valid."""
     given = _parameters(query)
     n = _n(given.get("n"), partition_count)
     cursors = _cursors(given, n)

@@ -90,7 +90,6 @@ class TelemetryApi:
         )
 
     def _listed(self) -> list[dict[str, object]]:
-        """Return all feeds, by name."""
         found: dict[str, tuple[int, bool]] = {}
         for each in self._store.feeds() if self._store else ():
             found[each.name] = each.partitions, True

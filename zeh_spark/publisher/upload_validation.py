@@ -242,5 +242,4 @@ def _fault(line: bytes, begin: int) -> str | None:
 
 
 def invalid(detail: str, **members: object) -> Problem:
-    """Return the problem of an invalid upload."""
     return Problem(problems.INVALID_UPLOAD, f"{detail}; nothing of the upload was kept", **members)

@@ -341,7 +341,6 @@ class _Handlers:
             return _Verdict("failed", event.attempt, detail=what[:DETAIL]), True
 
     def _wait(self, again: int, event: Event, verdict: _Verdict) -> None:
-        """Wait before a retry."""
         wait = min(_FIRST_WAIT * 2 ** (again - 1), _LONGEST_WAIT)
         if wait > self._retry_until:
             raise ProcessingError(

@@ -114,7 +114,6 @@ class SessionLogic:
         session.advanced, session.reported = time, False
 
     def _begins(self, each: Arrival) -> bool:
-        """Return whether an event begins a session."""
         return not each.replay and not self._contradiction(Session(self._lowest), each)
 
     def _recall(

@@ -367,7 +367,6 @@ def _kind(frame: DataFrame, activity: str | Column | None) -> Column:
 
 
 def _event_names(frame: DataFrame) -> list[str]:
-    """Return the names of the event's own columns."""
     return [name for name in frame.columns if name not in (*_ORDERING, VERDICT)]
 
 
@@ -375,7 +374,6 @@ def _event_names(frame: DataFrame) -> list[str]:
 
 
 def _handlers(handler: Handler | Mapping[str, Handler], activity: str | Column | None) -> bytes:
-    """Return the handlers by kind, pickled."""
     several = isinstance(handler, Mapping)
     if several != (activity is not None):
         raise OptionError(

@@ -63,10 +63,7 @@ def held_sessions(table: DataFrame) -> dict[str, HeldBy]:
 def past_verdicts(
     table: DataFrame, wanted: list[tuple[str, int]]
 ) -> dict[tuple[str, int], dict[int | None, Past]]:
-    """Return the newest verdicts on events by (session, number), and by when the session began.
-
-    `wanted` are sessions and numbers of the events.
-    """
+    """Return the newest verdicts on events by (session, number), and by when the session began."""
     events = table.sparkSession.createDataFrame(wanted, "session STRING, number BIGINT")
     columns = table.select(*_PLACE, "attempt", "status", "event_key")
     rows = newest(columns.join(F.broadcast(events), ["session", "number"], "left_semi"))

@@ -51,10 +51,7 @@ class DirectPartition(InputPartition):
 def partitions_of(
     batch: PlannedBatch, transport: Transport, options: SourceOptions, feed: FeedIdentity | None
 ) -> list[DirectPartition]:
-    """Return the Spark partitions of a batch.
-
-    `transport` knows the token that is valid now.
-    """
+    """Return the Spark partitions of a batch. `transport` knows the token that is valid now."""
     size = batch.size
     wanted = min(options.parallelism, size // _SMALL_TASK_BYTES)
     goal = -(-size // max(1, wanted, -(-size // TASK_BYTES)))

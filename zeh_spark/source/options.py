@@ -107,7 +107,6 @@ def parse_wait(text: str) -> float:
 
 
 def parse_cursor_set(text: str) -> str:
-    """Return the name of a cursor set."""
     if not re.fullmatch(r"[ -~]{1,50}", text):
         raise ValueError("must be 1 to 50 printable ASCII characters")
     return parse_value(text)

@@ -44,10 +44,7 @@ class CursorSet:
         self._thread: threading.Thread | None = None
 
     def keep(self, cursors: Sequence[str], reader: str | None) -> None:
-        """Report a position without waiting for the answer.
-
-        `reader` is the checkpoint's identity; None if its offsets have none yet.
-        """
+        """Report a position without waiting for the answer."""
         with self._news:
             self._newest = cursors, reader
             if self._thread is None:

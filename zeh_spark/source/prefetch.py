@@ -294,7 +294,6 @@ class Fetcher:
             return None
 
     def _fetch(self, track: Track) -> None:
-        """Fetch one page of one partition."""
         wait = int(self._options.wait) if self._long_polling and track.answered else 0
         began = time.monotonic()
         try:

@@ -224,7 +224,6 @@ def _first_events(client: FeedClient, request: PageRequest, count: int) -> bytes
 
 
 def _head(blocks: list[bytes], count: int) -> bytes:
-    """Return the first `count` lines."""
     lines = b"".join(blocks)
     end = len(lines)
     for _ in range(lines.count(b"\n") - count):

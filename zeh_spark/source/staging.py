@@ -169,7 +169,6 @@ def _private(path: str, flags: int) -> int:
 
 
 def new_stage() -> str:
-    """Return a random name for a new stage."""
     return secrets.token_hex(8)
 
 

@@ -15,7 +15,6 @@ from zeh_spark.store.acts import Act, ActFilter
 
 
 def add(connection: Connection, done: Iterable[Act]) -> None:
-    """Keep acts; each gets the next id."""
     for each in done:
         row = each.document() | {"details": json.dumps(dict(each.details), ensure_ascii=False)}
         del row["id"]

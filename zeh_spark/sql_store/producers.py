@@ -116,7 +116,6 @@ def find_feed(connection: Connection, name: str, lock: Lock | None = None) -> tu
 
 
 def every_feed(connection: Connection) -> list[FeedState]:
-    """Return all feeds by name."""
     rows = connection.execute(select(*_FEED).order_by(feeds.c.name))
     return [FeedState(*row) for row in rows]
 
@@ -296,7 +295,6 @@ def _write_producers(connection: Connection, feed: int, batches: Sequence[Commit
 def _write_sequences(
     connection: Connection, keys: Sequence[int], batches: Sequence[Committed]
 ) -> None:
-    """Write the next sequence numbers of each batch's producer."""
     moved: list[dict[str, int]] = []
     new: list[dict[str, int]] = []
     for key, each in zip(keys, batches, strict=True):
@@ -417,13 +415,11 @@ def _run_known(connection: Connection, producer: int, call: Call) -> bool:
 
 
 def inserted(connection: Connection, statement: Any, row: Mapping[str, Any]) -> int:
-    """Insert a row and return its id."""
     key = connection.execute(statement, row).inserted_primary_key
     assert key is not None
     return int(key[0])
 
 
 def execute_all(connection: Connection, statement: Executable, rows: Sequence[Any]) -> None:
-    """Execute a statement once for each row."""
     if rows:
         connection.execute(statement, rows if len(rows) > 1 else rows[0])

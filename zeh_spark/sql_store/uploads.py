@@ -293,7 +293,6 @@ def _staging(connection: Connection, feed: int, call: Call) -> int | None:
 
 
 def _new_staging(connection: Connection, feed: int, call: Call, now: int) -> int:
-    """Insert a staging for the call's batch and run, and return its id."""
     given = dict(zip(STAGED, place_of(call), strict=True))
     row = {"feed": feed, **given, "touched": now, "bytes": 0}
     return inserted(connection, insert(stagings), row)

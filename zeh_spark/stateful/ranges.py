@@ -18,13 +18,11 @@ MAX_NUMBER = 2**63 - 2
 
 
 def contains(runs: Sequence[Run], number: int) -> bool:
-    """Return whether a number is in the set."""
     at = bisect_right(runs, number, key=_first) - 1
     return at >= 0 and number <= runs[at][1]
 
 
 def united(*several: Iterable[Run]) -> Runs:
-    """Return the numbers that are in any of the sets."""
     found: Runs = []
     for first, last in sorted(run for runs in several for run in runs):
         if found and first <= found[-1][1] + 1:
@@ -36,7 +34,6 @@ def united(*several: Iterable[Run]) -> Runs:
 
 
 def without(runs: Iterable[Run], number: int) -> Runs:
-    """Return the set without one number."""
     found: Runs = []
     for first, last in runs:
         if first <= number <= last:

@@ -92,7 +92,6 @@ class Ids(NamedTuple):
 
     @classmethod
     def of_bytes(cls, value: bytes) -> Ids:
-        """Return the ids in the value of a slice."""
         count = len(value) // BYTES
         contents = np.frombuffer(value, np.uint64, count, offset=16 * count)
         return cls(np.frombuffer(value, "S16", count), contents)
@@ -165,7 +164,6 @@ def _found(
 
 
 def _keep(bucket: IdBucket, slices: IdSlices, fresh: Ids, window: int) -> None:
-    """Add ids to the slice of the bucket's clock."""
     if not len(fresh.hashes):
         return
     if not bucket.slices or bucket.slices[-1].end <= bucket.clock:

@@ -95,7 +95,6 @@ def joined(numbers: Sequence[Column], texts: Sequence[Column]) -> Column:
 
 
 def rows(frames: Iterable[pd.DataFrame]) -> Iterator[str]:
-    """Yield the rows of some frames."""
     for frame in frames:
         yield from frame["row"].tolist()
 

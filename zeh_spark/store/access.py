@@ -81,7 +81,6 @@ class Grant:
     name: str = "*"
 
     def gives(self, need: Need) -> bool:
-        """Return whether this is what a request needs."""
         return (
             self.right is need.right
             and _matches(self.feed, need.feed)

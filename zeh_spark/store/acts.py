@@ -180,7 +180,6 @@ def _content(act: Act) -> str:
 
 
 def log_act(act: Act) -> None:
-    """Write one line about an act that is committed to the log."""
     what = f"{act.action} {act.feed} {act.subject}".strip().replace("  ", " ")
     log.info("%s:%s did %s %s", act.via, act.actor, what, dict(act.details))
 

@@ -98,10 +98,7 @@ def check_n(name: str, n: int, kept: Collection[int], consumer: str, free: str) 
 
 
 def check_made(name: str, made: int, most: int) -> None:
-    """Refuse a new name if as many are there as may be.
-
-    Raises Problem (`too-many-cursor-sets`).
-    """
+    """Refuse a new name if as many are there as may be. Raises Problem (`too-many-cursor-sets`)."""
     if made >= most:
         raise Problem(
             problems.TOO_MANY_CURSOR_SETS,

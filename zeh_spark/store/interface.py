@@ -239,8 +239,7 @@ class Store(Protocol):
     def admit(self, feed: str, call: Call) -> StoredReceipt | None:
         """Return None if an upload is wanted, as of now; the receipt if its batch is committed.
 
-        Raises:
-            Problem: The call is refused.
+        Raises Problem if the call is refused.
         """
 
     def stage(
@@ -248,14 +247,8 @@ class Store(Protocol):
     ) -> StagingResult | StoredReceipt:
         """Keep an upload until `commit`, invisible to readers.
 
-        Args:
-            quota: Bytes that the producer may have staged; None for any number.
-
-        Returns:
-            Whether the upload is new; the receipt if its batch is committed.
-
-        Raises:
-            Problem: The call is refused.
+        `quota` is how many bytes the producer may have staged; None for any number. Returns whether
+        the upload is new; the receipt if its batch is committed. Raises Problem if it is refused.
         """
 
     def staged_chunks(self, feed: str, call: Call, attempts: Sequence[TaskAttempt]) -> int:
@@ -265,12 +258,8 @@ class Store(Protocol):
         """Publish a batch of exactly the attempts that `declared` names.
 
         Its events are ordered by partition, task, number of the upload, and order in the upload.
-
-        Returns:
-            The receipt, and whether the batch is new; False if it was committed before.
-
-        Raises:
-            Problem: The call is refused, and nothing is published.
+        Returns the receipt, and whether the batch is new; False if it was committed before. Raises
+        Problem if the call is refused, and nothing is published.
         """
 
     def release(
@@ -303,11 +292,7 @@ class Store(Protocol):
     ) -> StoredReceipt | None:
         """Return the receipt of a batch, after commits under way; None if it is not committed.
 
-        Args:
-            incarnation: The incarnation; None for the current one.
-
-        Raises:
-            Problem: The batch is so old that its receipt is gone.
+        The incarnation None stands for the current one. Raises Problem if the receipt is gone.
         """
 
     def receipts(self, feed: str, name: str, below: int, limit: int) -> list[StoredReceipt]:
@@ -319,10 +304,8 @@ class Store(Protocol):
     def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
         """Return chunks of some stored partitions, in the order of g.
 
-        Args:
-            positions: For each stored partition, the position after which to begin.
-            upto: The highest position.
-            limit: Most chunks of each partition.
+        `positions` has for each stored partition the position after which to begin, `upto` is the
+        highest position, and `limit` the most chunks of each partition.
         """
 
     def scan(self, feed: str, after: int, upto: int, limit: int) -> list[Chunk]:
@@ -359,27 +342,15 @@ class Store(Protocol):
         """Delete the receipts of batches with names that were committed before a time.
 
         The names stay: a batch that is published again under one is refused as `batch-expired`.
-
-        Args:
-            before: The time, in ms since 1970.
-            limit: Most batches that are changed, in one transaction.
-
-        Returns:
-            The number of batches that were changed.
+        Returns the number of batches, at most `limit`. The time is in ms since 1970.
         """
 
     def expire_producers(self, feed: str, before: int, limit: int) -> int:
         """Delete producers that have published nothing since a time, with their receipts.
 
         Their names stay, as those of producers that `delete_producer` deleted. A producer stays if
-        one of its batches with names was committed since, and so do batches with names.
-
-        Args:
-            before: The time, in ms since 1970.
-            limit: Most producers that are deleted, in one transaction.
-
-        Returns:
-            The number of producers that were deleted.
+        one of its batches with names was committed since, and so do batches with names. Returns the
+        number of producers, at most `limit`. The time is in ms since 1970.
         """
 
     def save_cursors(
@@ -396,22 +367,14 @@ class Store(Protocol):
         A name that is bound to nobody is bound to this consumer, if it tells its identity. It then
         keeps positions for the last n of this consumer only.
 
-        Args:
-            n: How many partitions the reader works with.
-            consumer: The reader's identity (see `store.cursor_sets`).
-            maker: The reader's client, if it may have only so many cursor sets.
-
-        Raises:
-            Problem: The name is bound to another consumer, or keeps positions for another n and the
-                reader tells no identity, or is one too many. Nothing is kept then.
+        `consumer` is the reader's identity (see `store.cursor_sets`), and `maker` its client, if it
+        may have only so many cursor sets. Raises Problem, and keeps nothing, if the name is bound
+        to another consumer, or keeps positions for another n and the reader tells no identity, or
+        is one too many.
         """
 
     def load_cursors(self, feed: str, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
-        """Return the cursors that `save_cursors` kept.
-
-        Raises:
-            Problem: The name is bound to another consumer.
-        """
+        """Return the cursors that were kept. Raises Problem if another consumer has the name."""
 
     def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
         """Return the cursors that `save_cursors` kept for a name, by n and partition."""
@@ -441,11 +404,7 @@ class Store(Protocol):
         """Keep a new token."""
 
     def revoke_token(self, which: str, *, by: Actor | None = None) -> list[str]:
-        """Revoke the tokens of an id or a name, for ever.
-
-        Returns:
-            The ids of those that were not revoked yet.
-        """
+        """Revoke the tokens of an id or a name. Return the ids of those not revoked before."""
 
     def acts(self, wanted: ActFilter = EVERY_ACT, limit: int = ACTS_SHOWN) -> list[Act]:
         """Return at most `limit` administrative acts, the newest first.

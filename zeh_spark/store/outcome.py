@@ -33,7 +33,6 @@ def attempted(work: Callable[[], T]) -> Future[T]:
 
 
 def failed(exc: BaseException) -> Future[T]:
-    """Return a future that raises this error."""
     done: Future[T] = Future()
     done.set_exception(exc)
     return done

@@ -32,10 +32,7 @@ class EarlyRefusals:
         self._rare = RareLog(log)
 
     def __call__(self, problem: Problem, peer: str) -> None:
-        """Note that a client was refused.
-
-        `peer` is the address of the client, with its port.
-        """
+        """Note that a client was refused. `peer` is the address of the client, with its port."""
         self._metrics.count_refused(problem.name)
         left_out = self._rare.left_out(problem.name) if self._writes else None
         if left_out is None:

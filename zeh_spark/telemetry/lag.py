@@ -203,7 +203,6 @@ class _Sums:
             self._thin()
 
     def after(self, position: int) -> tuple[int, int | None]:
-        """Return the events after a position, and when the first of them was committed."""
         at = bisect_right(self._positions, position)
         if at == len(self._positions):
             return 0, None

@@ -147,10 +147,7 @@ class Metrics(Collector):
         yield commits
 
     def count(self, exchange: Exchange, method: str, feed: str, seconds: float) -> None:
-        """Count a request that has ended.
-
-        `feed` is the one that its path names; empty if it names none.
-        """
+        """Count a request that has ended."""
         route, counts = exchange.route or NONE, self._counts
         known = method if method in _METHODS else "(other)"
         counts[_REQUESTS, (route, known, str(exchange.status))] += 1

@@ -75,7 +75,6 @@ class _Ring:
         return tuple(self._counts[at:] + self._counts[:at])
 
     def _turn(self, slot: int) -> None:
-        """Clear the slots between the newest one and this one."""
         for each in range(max(self._newest + 1, slot - SLOTS + 1), slot + 1):
             self._counts[each % SLOTS] = 0
         self._newest = max(self._newest, slot)

@@ -58,10 +58,7 @@ class RecentRefusals:
         self._kept: OrderedDict[tuple[str, ...], Refusal] = OrderedDict()
 
     def note(self, named: Mapping[str, Any], problem: Problem, request_id: str, token: str) -> None:
-        """Note a refusal.
-
-        `named` are the feed, producer and batch in the path of the request.
-        """
+        """Note a refusal. `named` are the feed, producer and batch in the path of the request."""
         if problem.type in _OF_ACCESS:
             return
         feed, producer, batch = (str(named.get(each, "")) for each in ("feed", "producer", "batch"))
