@@ -67,7 +67,6 @@ class Draining:
 
     def begin(self) -> None:
         """Note that the publisher is about to stop. To call it again changes nothing."""
-        """Note that the publisher is about to stop. To call it again changes nothing."""
         if self._since is None:
             self._since = time.monotonic()
 

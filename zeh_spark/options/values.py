@@ -225,7 +225,6 @@ def parse_token(text: str) -> str:
 
 def parse_token_url(text: str) -> str:
     """Return the address of a token server, which must have TLS unless it is on this machine."""
-    """Return the address of a token server, which must have TLS unless it is on this machine."""
     try:
         parts = split_address(text)
     except ValueError:

@@ -35,7 +35,6 @@ class Chores:
 
     def add(self, step: Step) -> None:
         """Have a step repeated until nothing is left to do; return at once."""
-        """Have a step repeated until nothing is left to do; return at once."""
         with self._news:
             self._steps[step] = None
             if self._thread is None:
