@@ -29,7 +29,7 @@ def size_of(count: float) -> str:
 def in_units(number: int, units: Sequence[tuple[int, str]]) -> str:
     """Return a number in its largest unit that leaves no rest, like "90m"; units in that order."""
     unit, name = next(each for each in units if number % each[0] == 0)
-    return f"{number // unit:,}{name}"
+    return f"{number // unit}{name}"
 
 
 def moment(time_ms: int) -> str:
