@@ -24,7 +24,6 @@ from zeh_spark.store.problems import Problem
 
 
 def producer_deleted(call: Call) -> Problem:
-    """Return the refusal of a batch of a deleted producer."""
     return _refused(
         problems.PRODUCER_DELETED,
         call,
@@ -35,7 +34,6 @@ def producer_deleted(call: Call) -> Problem:
 
 
 def incarnation_changed(call: Call, producer: ProducerState, option: str) -> Problem:
-    """Return the refusal of a batch of another incarnation."""
     name = "producer name" if call.incarnation == wire.PLAIN_INCARNATION else "producerId"
     return _refused(
         problems.INCARNATION_CHANGED,
@@ -54,7 +52,6 @@ def incarnation_changed(call: Call, producer: ProducerState, option: str) -> Pro
 
 
 def fenced(call: Call, producer: ProducerState) -> Problem:
-    """Return the refusal of a batch of a run that was overtaken."""
     remedy = "two drivers run on one checkpoint; stop one of them"
     if call.incarnation == wire.PLAIN_INCARNATION:
         remedy = (
@@ -106,7 +103,6 @@ def starting_sequence(call: Call, partition: int, number: int, own: Numbers) -> 
 
 
 def digest_version(call: Call, given: int, expected: int) -> Problem:
-    """Return the refusal of a batch whose content cannot be compared."""
     return _refused(
         problems.DIGEST_VERSION,
         call,
@@ -120,7 +116,6 @@ def digest_version(call: Call, given: int, expected: int) -> Problem:
 
 
 def batch_conflict(call: Call, content: Content, receipt: StoredReceipt, option: str) -> Problem:
-    """Return the refusal of other rows under a batch's number or name."""
     cause = "publish other rows under another name"
     if call.incarnation != wire.BATCH_INCARNATION:
         cause = (
@@ -157,7 +152,6 @@ def number_taken(call: Call, content: Content, receipt: StoredReceipt) -> Proble
 
 
 def batch_gap(call: Call, producer: ProducerState, last: int, option: str) -> Problem:
-    """Return the refusal of a batch that leaves numbers out."""
     if last < 0:
         seen = f"batch {call.batch} of producer {call.producer!r} is the first that this feed sees"
         cause = (
@@ -236,7 +230,6 @@ def partition_lacking(call: Call, partition: int, partition_count: int) -> Probl
 
 
 def upload_conflict(call: Call, name: str) -> Problem:
-    """Return the refusal of an upload whose name has other content already."""
     return _refused(
         problems.UPLOAD_CONFLICT,
         call,
@@ -246,7 +239,6 @@ def upload_conflict(call: Call, name: str) -> Problem:
 
 
 def quota_exceeded(call: Call, quota: int, staged: int, more: int) -> Problem:
-    """Return the refusal of an upload above the producer's quota."""
     return _refused(
         problems.QUOTA_EXCEEDED,
         call,
