@@ -123,9 +123,8 @@ def _asked(transport: Transport, path: str, body: bytes) -> requests.Response:
             raise
         refused, status, said = exc, exc.status, exc.body
     raise PublisherError(
-        f"{refused}. This was asked for a direct read. If the feed is there, an older version of "
-        f"the publisher answers, or a proxy that does not pass POST on: set fetch=driver until "
-        f"that is changed",
+        f"{refused}. This was asked for a direct read. If the feed is there, another publisher "
+        f"answers, or a proxy that does not pass POST on: set fetch=driver until that is changed",
         status=status,
         body=said,
         anchor="direct-reads",

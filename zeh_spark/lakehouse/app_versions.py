@@ -107,8 +107,8 @@ def check_written(table: LakeTable, record: CommitRecord) -> None:
             anchor="a-version-of-an-app-is-missing-or-was-taken-back",
         )
     log.warning(
-        "table %s: Delta has version %d of %s already, from a version of zeh-spark that kept no "
-        "content: whether the rows are the same is not known",
+        "table %s: Delta has version %d of %s already, and the table's history no longer has its "
+        "record: whether the rows are the same is not known",
         table.text,
         record.number,
         record.app,

@@ -347,8 +347,8 @@ def reads_directly(options: SourceOptions, offered: Callable[[], bool]) -> bool:
     if options.fetch == "executors" and not found:
         raise OptionError(
             f"option 'fetch' is executors, but the publisher of {options.url} does not offer "
-            f"direct reads: it is another publisher, an older version of zeh-spark, or serves a "
-            f"table. Set fetch=auto or fetch=driver",
+            f"direct reads: it is another publisher, or serves a table. Set fetch=auto or "
+            f"fetch=driver",
             option="fetch",
             anchor="direct-reads",
         )

@@ -258,7 +258,7 @@ class StreamDriver:
         """Ask the publisher which feed it serves, and for the partition count of a new query.
 
         A checkpoint that began without an id continues with the feed's name, even if the publisher
-        was upgraded since and tells an id: state and tables know its events by that name.
+        tells an id since: state and tables know its events by that name.
 
         Raises CheckpointError if it is not the feed of the offset, or of this run.
         """
