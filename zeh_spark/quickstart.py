@@ -108,7 +108,6 @@ def make(folder: Path) -> str:
 
 
 def write_script(folder: Path, publisher: str) -> Path:
-    """Write the script for this machine, and return its path."""
     file = folder / "quickstart.py"
     text = SCRIPT.format(publisher=publisher, folder=str(folder.resolve()))
     file.write_text(text, encoding="utf-8")

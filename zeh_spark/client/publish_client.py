@@ -66,7 +66,6 @@ class BatchCall:
         return f"{producer_path(self.producer)}/batches/{self.number}"
 
     def query(self, partition_count: int, **more: str) -> str:
-        """Return the query string of an upload or a commit."""
         given = ",".join(f"{each}:{self.starting[each]}" for each in sorted(self.starting))
         starting = {wire.STARTING: given} if given else {}
         return urlencode(

@@ -163,7 +163,6 @@ def _is_socks(exc: Exception) -> bool:
 
 
 def invalid_redirect(url: FeedUrl) -> PublisherError:
-    """Return the error for a redirect that cannot be followed."""
     return PublisherError(
         f"{url}: a redirect leads to an invalid address. Check the feed's address with its owner"
     )

@@ -32,7 +32,6 @@ class Sides:
 
 
 def sides(refusal: Refusal) -> Sides:
-    """Return the values of both sides of a refusal."""
     members = dict(refusal.members)
     remedy, option = str(members.pop(REMEDY, "")), members.pop("option", {})
     members.pop("producer", None)

@@ -20,7 +20,6 @@ _SIZES = ((1 << 40, "t"), (1 << 30, "g"), (1 << 20, "m"), (1 << 10, "k"), (1, ""
 
 
 def texts(rule: Retention) -> dict[str, str]:
-    """Return the fields of a retention."""
     return {
         "age": "" if rule.age_ms is None else in_units(rule.age_ms, _AGES),
         "size": "" if rule.bytes is None else in_units(rule.bytes, _SIZES),

@@ -221,7 +221,6 @@ def strings(offsets: np.ndarray, text: bytes) -> pa.StringArray:
 
 
 def is_utf8(strings: pa.Array) -> bool:
-    """Return whether all strings of an array are valid UTF-8."""
     try:
         strings.validate(full=True)
     except pa.ArrowInvalid:
@@ -301,7 +300,6 @@ def cut_strings(characters: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, n
 
 
 def each_once(names: pa.DictionaryArray, offsets: np.ndarray) -> bool:
-    """Return whether no event has a header twice."""
     different, codes = len(names.dictionary), names.indices.to_numpy()
     if different and (offsets == np.arange(len(offsets)) * different).all():
         each = codes.reshape(-1, different)

@@ -80,7 +80,6 @@ def times_of(milliseconds: pa.Array) -> pa.Array:
 
 
 def without(headers: pa.MapArray, hidden: Collection[str]) -> pa.MapArray:
-    """Return the headers of events without those that are hidden."""
     codes = headers.keys.dictionary_encode()
     drop = np.isin(codes.dictionary.to_numpy(zero_copy_only=False), list(hidden))
     keep = ~drop[codes.indices.to_numpy()] if len(drop) else np.zeros(0, bool)

@@ -237,7 +237,6 @@ class LakeTable:
         ]
 
     def _by_column(self, name: str, column: str) -> CommitRecord | None:
-        """Return the newest record that is in the table's rows."""
         frame = self.frame()
         if found_column(frame.columns, column, case_sensitive=False) is None:
             return None

@@ -230,7 +230,6 @@ class Merge:
         return events.withColumns(dict(constants)) if constants else events
 
     def _events(self, df: DataFrame) -> DataFrame:
-        """Return the events with their stamps and their place in the batch, checked for keys."""
         found = [column_of(df, key) for key in self._keys]
         if None in found or not found:
             raise LakehouseError(

@@ -99,7 +99,6 @@ def wins(event: str, table: str) -> Column:
 
 
 def feed_of(column: Column) -> Column:
-    """Return the feed of one of its epochs."""
     return F.regexp_replace(column, feed_identity.EPOCH, "$1")
 
 

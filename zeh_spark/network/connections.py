@@ -261,7 +261,6 @@ class Listener(socket.socket):
             self._told, self._refused = time.monotonic(), 0
 
     def closed(self, address: str, peer: Any) -> None:
-        """Note that a connection that it accepted is closed."""
         self.open -= 1
         self.idle.spare.discard(peer)
         self._of[address] -= 1

@@ -60,7 +60,6 @@ class Shares:
         self.hold(client)
 
     def hold(self, client: str, size: int = 1) -> None:
-        """Count so much more."""
         self.total += size
         self._of[client] += size
 
@@ -131,7 +130,6 @@ class Quotas(Shares):
         super().__init__(most, "places are taken")
 
     def room(self, client: str) -> int:
-        """Return how much more a client may have."""
         return min(self._most - self.total, self._share - self._of.get(client, 0))
 
     def _busy(self, client: str) -> Problem:

@@ -81,7 +81,6 @@ def option_name(field_name: str, prefix: str = "") -> str:
 
 
 def declared(kind: type[Any]) -> dict[str, Declared]:
-    """Return the declared options of a class by their public names."""
     fields = [each for each in dataclasses.fields(kind) if each.metadata]
     own = {
         each.name: Declared(

@@ -43,7 +43,6 @@ class FeedUrl:
 
     @property
     def parts(self) -> SplitResult:
-        """The parts of the whole address."""
         return urlsplit(self.full)
 
     def __str__(self) -> str:

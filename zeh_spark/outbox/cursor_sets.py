@@ -33,7 +33,6 @@ _SQLITE_READONLY = 8
 
 
 def create(table: OutboxTable) -> str:
-    """Return the statement that creates the table of cursors."""
     return (
         f"CREATE TABLE IF NOT EXISTS {qualified(table, CURSORS)} (\n"
         f"    table_name text, cursorset text, n integer, partition integer,\n"
@@ -161,7 +160,6 @@ def _run(connection: Connection, statements: Iterable[str]) -> None:
 
 
 def unsupported(table: OutboxTable, why: str) -> Problem:
-    """Return the refusal of a feed that keeps no cursors."""
     return Problem(
         problems.CURSORSET_UNSUPPORTED,
         f"this feed keeps no cursors for readers: {why}. Its owner can run what zeh-spark ddl "

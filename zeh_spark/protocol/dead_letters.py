@@ -173,7 +173,6 @@ class DeadLetterId:
 
     @property
     def base(self) -> str:
-        """The producer without the name of its batch."""
         return self.producer.partition("#")[0]
 
 

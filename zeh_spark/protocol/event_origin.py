@@ -58,7 +58,6 @@ class EventOrigin(NamedTuple):
 
 
 def is_origin(text: str) -> bool:
-    """Return whether a text has the form of an origin."""
     return bool(_FORM.fullmatch(text))
 
 

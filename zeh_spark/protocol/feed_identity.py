@@ -73,7 +73,6 @@ class FeedIdentity:
         return frozenset({self.id, *(feed_of(each.id) for each in self.epochs)})
 
     def document(self) -> dict[str, Any]:
-        """Return what discovery tells as the member `feed`."""
         return {"id": self.id, "epochs": [{"id": e.id, "time": e.time} for e in self.epochs]}
 
 

@@ -62,7 +62,6 @@ POSITION = "position"
 
 
 def is_number(text: str, kind: Kind) -> bool:
-    """Return whether a header's text is a number that fits its column."""
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS[kind]):
         return False
     return kind != "timestamp" or int(text) <= MAX_TIME

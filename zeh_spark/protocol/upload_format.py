@@ -248,7 +248,6 @@ class Chunker:
         self._open, self._sizes, self._held, self._counting = {}, {}, 0, True
 
     def close(self) -> list[StagedChunk]:
-        """Return the chunks that are left."""
         return [self._cut(partition) for partition in sorted(self._open)]
 
     def _cut(self, partition: int) -> StagedChunk:

@@ -63,7 +63,6 @@ class Asker(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        """Whether the read is large."""
         return self.size >= LARGE_BYTES
 
 
@@ -122,7 +121,6 @@ class FeedCalls:
         return begin + wait - time.monotonic()
 
     def stop(self) -> None:
-        """End all long polls."""
         self.stopped = True
         for watch in self._watches.values():
             watch.stop()
@@ -174,7 +172,6 @@ class FeedCalls:
         return self._of(name, writes=writes).run(asker, call)
 
     def _of(self, name: str, *, writes: bool = False) -> _Threads:
-        """Return a feed's threads: those of a named feed, or those that all stored feeds share."""
         return (self._writers if writes else self._threads)[name if name in self._named else None]
 
     async def shared(

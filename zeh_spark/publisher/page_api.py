@@ -89,7 +89,6 @@ class PageApi:
         self._most_cursor_sets = most_cursor_sets
 
     async def read(self, request: Request) -> Response:
-        """Answer a request of the read API with a page of events."""
         name = request.path_params.get("feed", "")
         how = self._how(request)
         headers = {**_HEADERS, "Content-Encoding": "gzip"} if how.gzip else _HEADERS

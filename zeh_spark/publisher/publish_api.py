@@ -248,7 +248,6 @@ class PublishApi:
         return json_answer(found)
 
     def _of(self, request: Request, call: Call) -> Call:
-        """Return a call with who sent it."""
         maker = Maker(client_of(request), self._most_producers)
         return replace(call, by=actor_of(request), maker=maker)
 

@@ -58,7 +58,6 @@ class Ask:
 
     @property
     def may_wait(self) -> bool:
-        """Whether the answer may wait for an event."""
         return self.wait > 0 and self.hint != 0
 
 

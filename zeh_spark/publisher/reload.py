@@ -61,7 +61,6 @@ class Reload:
         self._is_asked = is_asked
 
     def look(self) -> None:
-        """Read the settings again if that is asked for."""
         if self._is_asked():
             try:
                 self.read()

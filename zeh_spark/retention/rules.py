@@ -50,7 +50,6 @@ class Removal:
     held_by: str | None = None
 
     def with_step(self, step: Removal) -> Removal:
-        """Return the removal with another one after it."""
         events, size = self.events + step.events, self.bytes + step.bytes
         return Removal(self.chunks + step.chunks, events, size, step.upto, step.newest)
 
@@ -114,7 +113,6 @@ def removable(
 
 
 def plan(store: Store, feed: str, retention: Retention) -> Removal:
-    """Return what would be removed now."""
     newest = deque(_steps(store, feed, retention), maxlen=1)
     return newest.pop() if newest else Removal()
 

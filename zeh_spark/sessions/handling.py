@@ -227,7 +227,6 @@ class _Task:
             yield row, _Verdict("waiting", row.attempts, held=True)
 
     def _known(self, row: _Row) -> _Row:
-        """Return a replayed event with what the table has of it."""
         past = self._past.get((row.session, row.number), {})
         row = row._replace(begun=replayed(row.begun, past))
         if (found := past.get(row.begun)) is None:
@@ -385,7 +384,6 @@ class _Handlers:
 
 
 def too_many(limit: int, example: str) -> ProcessingError:
-    """Return the error for a batch of which too many events failed."""
     return ProcessingError(
         f"more than max_failures={limit} events of a batch failed, for instance {example}. Nothing "
         f"of the batch is committed. End the cause, or raise max_failures, and start the query "

@@ -219,7 +219,6 @@ class Kept:
         self._open: dict[int, dict[int, str]] = {}
 
     def hold(self, number: int) -> None:
-        """Keep an event of the batch."""
         self._home(number)[number] = self._next(number)
 
     def drop(self, number: int, *, first: bool) -> tuple[str, bool]:

@@ -216,7 +216,6 @@ class DirectPlanner:
         return batch
 
     def report(self) -> dict[str, float]:
-        """Return numbers for the query's progress."""
         return {
             "plans": self._plans,
             "planSeconds": round(self._seconds, 3),

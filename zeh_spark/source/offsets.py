@@ -135,7 +135,6 @@ class Offset:
         return len(self.positions) or None
 
     def resolved(self, partition_count: int) -> Offset:
-        """Return the same offset for a known number of partitions."""
         if self.positions:
             return self
         positions = (Position(self.everywhere),) * partition_count
@@ -207,7 +206,6 @@ class Reached:
 
 
 def is_of_a_feed(document: object) -> TypeGuard[dict[str, Any]]:
-    """Return whether an offset of a checkpoint is one of this source."""
     members = {"version", "feed", "partitionCount", "partitions"}
     return isinstance(document, dict) and document.keys() >= members
 

@@ -113,7 +113,6 @@ def parse_cursor_set(text: str) -> str:
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -108,7 +108,6 @@ def committed(checkpoint: str, feed: str) -> Iterator[tuple[Sequence[str], str |
 
 
 def _knows(transport: Transport, n: int, partition: int, cursor: str) -> bool:
-    """Return whether the feed continues from a cursor."""
     if cursor == wire.FIRST:
         return True
     given = {"n": str(n), f"cursor{partition}": cursor, "pagesizehint": "0"}

@@ -191,7 +191,6 @@ class SegmentPartition(InputPartition):
 def staged_partitions(
     staging: Staging, staged: StagedBatch, feed: FeedIdentity | None
 ) -> list[SegmentPartition]:
-    """Return the Spark partitions of a staged batch."""
     return [
         SegmentPartition(staging=staging, batch=staged.batch, segment=number, feed=feed)
         for number in range(staged.segments)

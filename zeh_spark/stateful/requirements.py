@@ -148,7 +148,6 @@ def number(text: str) -> Column:
 
 
 def says(what: str, value: Column, expected: str) -> Column:
-    """Return a column with what is wrong with a row's value."""
     shown = F.coalesce(F.concat(F.lit("'"), F.substring(value, 1, 100), F.lit("'")), F.lit("NULL"))
     return F.concat(F.lit(f"{what} is "), shown, F.lit(f", and has to be {expected}"))
 

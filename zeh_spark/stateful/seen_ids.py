@@ -181,7 +181,6 @@ def _keep(bucket: IdBucket, slices: IdSlices, fresh: Ids, window: int) -> None:
 
 
 def _forget(bucket: IdBucket, slices: IdSlices, window: int) -> None:
-    """Forget the slices that ended at least the window before the bucket's clock."""
     while bucket.slices and bucket.slices[0].end + window <= bucket.clock:
         gone = bucket.slices.pop(0)
         bucket.floor = gone.end

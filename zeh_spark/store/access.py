@@ -137,7 +137,6 @@ class Token:
     revoked: int | None = None
 
     def is_valid(self, now: int) -> bool:
-        """Return whether it is valid at a time, in ms since 1970."""
         return self.revoked is None and (self.expires is None or now < self.expires)
 
     @property
@@ -146,7 +145,6 @@ class Token:
         return {"name": self.name, "rights": [*map(str, self.grants)], "expires": self.expires}
 
     def may(self, need: Need) -> bool:
-        """Return whether it has what a request needs."""
         return any(each.gives(need) for each in self.grants)
 
     @property

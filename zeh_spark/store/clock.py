@@ -78,7 +78,6 @@ def check_commit(now: int, last: int, sign: Callable[[], int]) -> None:
 
 
 def ahead(now: int, sign: int) -> str:
-    """Return in words how far a clock is ahead."""
     return (
         f"the clock says {_date(now)}, {(now - sign) / DAY_MS:,.1f} days after the last time that "
         f"the store knows, {_date(sign)}"

@@ -163,7 +163,6 @@ class Planner:
                 )
 
     def _position(self, cursor: str) -> int:
-        """Return the position of a cursor of the feed, which may be of any partition."""
         check_not_ahead(self._feed, 0, cursor)
         found = parse_cursor(0, cursor)
         if found is None:

@@ -52,12 +52,10 @@ class Problem(ZeroEventHubError):
         }
 
     def with_members(self, **more: Any) -> Problem:
-        """Return the same problem with more members in its document."""
         return Problem(self.type, self.detail, **self.members, **more)
 
 
 def bad_cursor(partition: int, cursor: str, allowed: str) -> Problem:
-    """Return the problem of a cursor that no feed gives."""
     return Problem(
         problems.MALFORMED_CURSOR,
         f"cursor{partition} is {cursor!r}; allowed are {allowed}",

@@ -32,7 +32,6 @@ _CURSOR = re.compile(r"cursor[0-9]{1,9}")
 
 
 def write(exchange: Exchange, scope: Mapping[str, Any], seconds: float) -> None:
-    """Write the line of a request that has ended."""
     client = scope.get("client")
     fields = {
         "method": scope["method"],

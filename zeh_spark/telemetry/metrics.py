@@ -119,7 +119,6 @@ class Metrics(Collector):
         own.register(self)
 
     def know(self, feeds: Iterable[str]) -> None:
-        """Take names of feeds that the store has as labels."""
         for each in feeds:
             if len(self._known) >= FEEDS:
                 return

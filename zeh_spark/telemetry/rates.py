@@ -49,7 +49,6 @@ class Rates:
         rings[1].add(slot, served)
 
     def of(self, feed: str) -> Rate:
-        """Return the events of a feed in the last slots."""
         rings = self._rings.get(feed)
         if rings is None:
             return Rate()
