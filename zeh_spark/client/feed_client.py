@@ -155,11 +155,8 @@ class Page:
     """The intervals of one page, in their order. It is read while it is iterated over, once.
 
     `cursor` is the last checkpoint that arrived. `end` is there when all intervals have come.
-    `_distrusted` tells whether the last answer had neither a body nor framing.
-
-    Raises:
-        PublisherError: the answer is final.
-        UnavailableError: there was no progress for `retryTimeout`.
+    `_distrusted` tells whether the last answer had neither a body nor framing. Raises
+    PublisherError if the answer is final, and UnavailableError without progress for `retryTimeout`.
     """
 
     def __init__(

@@ -71,15 +71,9 @@ class SessionLogic:
     ) -> tuple[Session | None, list[Outcome]]:
         """Take a batch's events of one session, and its control events.
 
-        Args:
-            session: The session; None if there is none yet.
-            arrivals: The events, ascending by number, and replays last among those of one number.
-            controls: Words of control events.
-            now: The time that the clock had reached when the events were read, in milliseconds
-                since 1970.
-
-        Returns:
-            The session, None if there still is none; and what becomes of the events.
+        `arrivals` ascend by number, with replays last among those of one number; `now` is the time
+        that the clock had reached when they were read, in milliseconds since 1970. It returns the
+        session, None if there still is none, and what becomes of the events.
         """
         outcomes: list[Outcome] = []
         controls = set(controls)

@@ -110,13 +110,8 @@ def mismatch(
 ) -> ReplayError:
     """Return the error for a batch that cannot be repeated as it was.
 
-    Args:
-        partition: the feed partition.
-        cursor: where the batch began.
-        end: where it ended, with its events.
-        found: what the publisher gives instead.
-        got: the number of events, or their digest, that it gives.
-        prevention: what prevents this, beside a stage.
+    It began at `cursor`, and ended at `end`. `found` says what the publisher gives instead, `got`
+    the number of these events, or their digest; `prevention` what prevents this, beside a stage.
     """
     return ReplayError(
         f"partition {partition}: Spark has to repeat a batch of {counted(end.events, 'event')} "

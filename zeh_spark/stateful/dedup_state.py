@@ -54,12 +54,9 @@ class SeenBucket(msgspec.Struct, array_like=True):
     def claim(self, slots: Collection[tuple[str, str]], sources: int) -> None:
         """Decide which feed owns the numbers that were seen without one.
 
-        Args:
-            slots: (feed, key) of all events of a batch; the feed is `NO_FEED` if it is not told.
-            sources: How many feeds the query reads, as far as its plan tells.
-
-        Raises:
-            CheckpointError: The numbers may be of several feeds.
+        `slots` are (feed, key) of all events of a batch; the feed is `NO_FEED` if it is not told.
+        `sources` is how many feeds the query reads, as far as its plan tells. Raises
+        CheckpointError if the numbers may be of several feeds.
         """
         untold = [key for feed, key in slots if feed == NO_FEED]
         if not self.numbers and not untold:
@@ -72,10 +69,7 @@ class SeenBucket(msgspec.Struct, array_like=True):
     def slot(self, feed: str, key: str, untold: Collection[str]) -> tuple[str, str]:
         """Return where the numbers of an event are kept; the owner's old keys stay where they are.
 
-        Args:
-            feed: The event's feed, or NO_FEED.
-            key: The event's key.
-            untold: The keys of the batch's events without a feed.
+        `untold` are the keys of the batch's events without a feed.
         """
         old = feed == self.owner and (key in self.numbers or key in untold)
         return (NO_FEED if old else feed), key
@@ -114,13 +108,8 @@ def opened(blob: bytes | None, buckets: int) -> SeenBucket:
 def owner_of(owner: str, named: Collection[str], sources: int) -> str:
     """Return which feed owns the numbers that were seen without one; `NO_FEED` if none has come.
 
-    Args:
-        owner: The owner that was decided before, or `NO_FEED`.
-        named: The feeds of the batch and of the bucket.
-        sources: How many feeds the query reads, as far as its plan tells.
-
-    Raises:
-        CheckpointError: More than one feed may own them.
+    `owner` is the one that was decided before, and `named` are the feeds of the batch and of the
+    bucket. Raises CheckpointError if more than one feed may own the numbers.
     """
     first = owner or min(named, key=_place, default=NO_FEED)
     # A later epoch of the query's only feed has numbers of its own.
