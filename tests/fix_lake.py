@@ -104,14 +104,6 @@ class Lake:
         """Such a query to its end."""
         to_the_end(lambda: self.start(*arguments, **options))
 
-    def grow(self, *batches: Iterable[int], **options: Any) -> None:
-        """Each of them a batch that is published, and one of the query: a run for each, as one that
-        continues may find half of a batch.
-        """
-        for numbers in batches:
-            self.add(numbers)
-            self.run(**options)
-
     def fail(self, *arguments: Any, **options: Any) -> str:
         """Our line of the error that such a query ends with."""
         with pytest.raises(Exception) as raised:
@@ -195,11 +187,14 @@ class Lake:
         """Newest first."""
         return self.sql("DESCRIBE HISTORY {}", table).collect()
 
+    def commit_of(self, batch: int) -> Any:
+        """The newest commit of a batch."""
+        records = ((row, json.loads(row.userMetadata or "{}")) for row in self.history())
+        return next(row for row, of in records if of.get("batch") == batch)
+
     def restore(self, batch: int) -> None:
         """The table to what it was behind a batch."""
-        records = {row.version: json.loads(row.userMetadata or "{}") for row in self.history()}
-        version = next(each for each, of in records.items() if of.get("batch") == batch)
-        self.sql(f"RESTORE TABLE {{}} TO VERSION AS OF {version}")
+        self.sql(f"RESTORE TABLE {{}} TO VERSION AS OF {self.commit_of(batch).version}")
 
     def vacuum(self) -> None:
         vacuum(self.spark, self.at("orders"))

@@ -10,8 +10,7 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from pyspark.errors import PySparkException
 
-from tests.fix_lake import why_absent
-from zeh_spark import lakehouse, parsed, stamped
+from zeh_spark import parsed, stamped
 from zeh_spark._compat import column_of
 from zeh_spark.errors import OptionError
 from zeh_spark.protocol import partitioning
@@ -164,24 +163,6 @@ def test_a_frame_for_process_is_known_in_any_case(event):
     with pytest.raises(OptionError, match="without processing=True"):
         write(shouted(frame), 0)
     assert ["dead", "status", "delivery"] == _checked(shouted(frame)).columns[-3:]
-
-
-@pytest.mark.skipif(why_absent() is not None, reason=str(why_absent()))
-def test_a_merge_finds_keys_and_stamps_in_any_case(spark, tmp_path):
-    """The newest number wins, and not what arrives last."""
-    table = str(tmp_path / "merged")
-    for sequence, value in ((5, "new"), (4, "old")):
-        stamps = f"'zeh-producer', 'p', 'zeh-partition', '0', 'zeh-sequence', '{sequence}'"
-        frame = spark.sql(f"SELECT 1 AS ID, '{value}' AS V, map({stamps}) AS HEADERS")
-        lakehouse.merge(frame, table, ["id"])
-    again = spark.sql("SELECT 1 AS id, 'older' AS v").selectExpr(
-        "*", "'p' AS _ZEH_PRODUCER", "0 AS _ZEH_PARTITION", "3L AS _ZEH_SEQUENCE",
-        "CAST(NULL AS STRING) AS _ZEH_FEED", "CAST(NULL AS BIGINT) AS _ZEH_TIME",
-        "map() AS headers",
-    )  # fmt: skip
-    lakehouse.merge(again, table, ["ID"])
-
-    assert ["new"] == [row.V for row in spark.read.format("delta").load(table).collect()]
 
 
 # What is not known

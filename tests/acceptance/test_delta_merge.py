@@ -17,40 +17,52 @@ from pyspark.sql import functions as F
 
 from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError, OptionError
+from zeh_spark.lakehouse.precedence import ARRIVAL, newest, wins
 
 EVENTS = "key INT, value INT, gone BOOLEAN, headers MAP<STRING, STRING>"
+EU, US = "e" * 16, "a" * 16
+"""Feeds."""
 
 
-def event(key, value, producer=None, sequence=None, partition=0, gone=False):
-    stamps = {"zeh-producer": producer, "zeh-sequence": sequence, "zeh-partition": partition}
-    headers = {name: str(each) for name, each in stamps.items()} if producer else {}
-    return (key, value, gone, headers)
+def event(key, value, producer=None, sequence=None, partition=0, *, gone=False, **more):
+    """`more`: of its headers."""
+    stamps = {"producer": producer, "sequence": sequence, "partition": partition, **more}
+    stamps = {f"zeh-{name}": str(each) for name, each in stamps.items() if each is not None}
+    return key, value, gone, stamps if producer else {}
 
 
-def merging(spark, table):
-    """`merge(event(…), …)`: one batch into the table; `merge.shown()`: what is not deleted."""
+class Merged:
+    """A table in a folder that batches are merged into."""
 
-    def run(*events, schema=EVENTS, **options):
+    def __init__(self, spark, folder):
+        self.spark, self.table = spark, str(folder / "merged")
+
+    def __call__(self, *events, schema=EVENTS, **options):
         settings = {"keys": ["key"], "deleted": "gone", **options}
-        lakehouse.merge(spark.createDataFrame(list(events), schema), table, **settings)
+        lakehouse.merge(self.spark.createDataFrame(list(events), schema), self.table, **settings)
 
-    run.table = table
-    run.frame = lambda: spark.read.format("delta").load(table)
-    run.shown = lambda: {
-        row.key: row.value for row in run.frame().where("NOT _zeh_deleted").collect()
-    }
-    return run
+    def fail(self, *events, **options):
+        with pytest.raises((LakehouseError, PySparkException)) as raised:
+            self(*events, **options)
+        return str(raised.value)
+
+    def frame(self):
+        return self.spark.read.format("delta").load(self.table)
+
+    def shown(self):
+        """What is not deleted."""
+        return {row.key: row.value for row in self.frame().where("NOT _zeh_deleted").collect()}
 
 
 @pytest.fixture
 def merge(spark, tmp_path):
-    return merging(spark, str(tmp_path / "merged"))
+    return Merged(spark, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def one_row(spark, tmp_path_factory):
-    """`merge` for tests in which nothing is merged: they share a table, which shows {5: 50}."""
-    merge = merging(spark, str(tmp_path_factory.mktemp("one row") / "merged"))
+    """A table, which shows {5: 50}, for tests that change nothing."""
+    merge = Merged(spark, tmp_path_factory.mktemp("one row"))
     merge(event(5, 50))
     return merge
 
@@ -91,14 +103,40 @@ def stamp(each):
     return (headers["zeh-producer"], headers["zeh-partition"]), int(headers["zeh-sequence"])
 
 
+def of(value, number, feed=EU, time=None):
+    """An event of a feed; a deletion if it has no value."""
+    stamps = {"producer": "a", "sequence": number, "feed": feed, "time": time}
+    return {"value": value, "gone": value is None, **stamps}
+
+
+# One job publishes to two feeds under one name: each feed has numbers of its own. After
+# `new-history` a restored feed uses numbers again, and is right.
+OF_FEEDS = {  # three batches, and what is shown then
+    "a change in another feed": ([of(1, 10)], [of(2, 0, US)], [], 2),
+    "a change in another feed, in one batch": ([of(1, 10), of(2, 0, US)], [], [], 2),
+    "a deletion in another feed": ([of(1, 10)], [of(None, 0, US)], [], None),
+    "a deletion in another feed, in one batch": ([of(1, 10), of(None, 0, US)], [], [], None),
+    "an older event of the same feed": ([of(10, 5, time=50)], [of(9, 4, time=40)], [], 10),
+    "an older event of the other feed": ([of(20, 7, US, 70)], [of(19, 6, US, 60)], [], 20),
+    "a later epoch": ([of(10, 9, time=90)], [of(11, 3, f"{EU}~1", 100)], [of(8, 8, time=80)], 11),
+    "an epoch before": (
+        [of(20, 8, time=80)],
+        [of(21, 4, f"{EU}~10", 101)],
+        [of(22, 4, f"{EU}~9", 99)],
+        21,
+    ),
+}
+
+
 @pytest.mark.slow
 def test_the_newest_event_of_each_key_is_shown(merge, spark):
     """Reordered and doubled events, of several producers and partitions and of none, with
-    deletions: after each batch the table is as the rule says.
+    deletions: after each batch the table is as the rule says. A newer event of another feed wins,
+    though its number is lower; each of these cases has a key of its own.
     """
     chance = random.Random(7)
     model = Model()
-    for _ in range(3):
+    for number in range(3):
         batch = [
             event(
                 chance.randrange(150),
@@ -111,50 +149,56 @@ def test_the_newest_event_of_each_key_is_shown(merge, spark):
             for _ in range(600)
         ]
         model.take(batch)
-        merge(*batch)
+        cases = enumerate(OF_FEEDS.values(), 1000)
+        merge(*batch, *(event(key, **each) for key, case in cases for each in case[number]))
 
         expected = spark.createDataFrame(list(model.shown.values()), EVENTS)
         columns = ["key", "value", "gone", F.sort_array(F.map_values("headers")).alias("stamps")]
-        assert_df_equality(
-            merge.frame().select(columns), expected.select(columns), ignore_row_order=True
-        )
+        found = merge.frame().where("key < 1000")
+        assert_df_equality(found.select(columns), expected.select(columns), ignore_row_order=True)
         assert 0 == merge.frame().where("_zeh_deleted <> gone").count()
 
-
-def own(number, **more):
-    """Of producer `a`; its value is its number."""
-    return {"value": number, "producer": "a", "sequence": number, **more}
-
-
-CASES = {
-    "however a producer's events are cut into batches": ([own(1), own(5)], [own(3)], 5),
-    "whatever order they come in, and however often": ([own(3)], [own(1), own(5), own(5)], 5),
-    "an older one does not hide a newer one of another producer": (
-        [own(5)],
-        [{"value": 70, "producer": "b", "sequence": 0}, own(3)],
-        70,
-    ),
-    "without stamps the later one of a batch": ([{"value": 10}, {"value": 11}], [], 11),
-    "without stamps that of the later batch": ([{"value": 20}], [{"value": 21}], 21),
-    "a late one does not bring a deleted key back": ([own(1), own(5, gone=True)], [own(3)], None),
-    "a newer one does": ([own(1), own(6, gone=True)], [own(7)], 7),
-    "a deletion": ([own(1)], [own(2, gone=True)], None),
-}
-
-
-def test_of_each_key_the_newest_event_is_shown(merge):
-    """Two batches, in which each case has a key of its own."""
-    for batch in (0, 1):
-        merge(*(event(k, **each) for k, case in enumerate(CASES.values()) for each in case[batch]))
-
     shown = merge.shown()
-    assert {name: case[2] for name, case in CASES.items()} == {
-        name: shown.get(key) for key, name in enumerate(CASES)
+    assert {name: case[-1] for name, case in OF_FEEDS.items()} == {
+        name: shown.get(key) for key, name in enumerate(OF_FEEDS, 1000)
     }
 
 
+RESTORED = "was restored to an earlier state", "zeh-spark new-history FEED --since 1001 "
+UNNAMED = "one of the two does not name its feed", "Keep that header"
+
+
+@pytest.mark.parametrize(
+    ("shown", "given", "told"),
+    [
+        # numbers that a restored feed uses again: a later time proves it
+        (of(10, 10, time=1000), [of(11, 9, time=2000)], RESTORED),
+        (of(10, 10, time=1000), [of(11, 10, time=2000)], RESTORED),
+        # within a batch, too, whichever of the two events would be merged
+        (of(10, 1, time=10), [of(10, 10, time=1000), of(11, 9, time=2000)], RESTORED),
+        # a row without its feed is not guessed about
+        (of(10, 10, None), [of(11, 9)], (*UNNAMED, EU)),
+        (of(10, 10), [of(11, 11, None)], UNNAMED),
+    ],
+)
+def test_events_that_cannot_be_compared_fail(shown, given, told, spark):
+    """The errors name the feed and the remedy."""
+
+    def stamped(*events):
+        frame = spark.createDataFrame([event(1, **each) for each in events], EVENTS)
+        return lakehouse.stamped(frame).withColumn(ARRIVAL, F.monotonically_increasing_id())
+
+    first = newest(stamped(*given), ["key"], "t").select("_zeh_first")
+    with pytest.raises(PySparkException) as raised:
+        stamped(shown).crossJoin(first).select(wins("_zeh_first", "t")).collect()
+
+    assert [*told] == [each for each in told if each in str(raised.value)]
+
+
 def test_deleted_keys_are_purged_by_age(merge, spark):
-    """Rows that deletions left go when they are old enough."""
+    """Rows that deletions left go when they are old enough. What cannot be purged is refused by
+    name.
+    """
     merge(event(1, 10, "a", 0, gone=True), event(2, 20, "a", 1))
 
     lakehouse.purge(spark, merge.table, older_than="1 hour")
@@ -162,55 +206,53 @@ def test_deleted_keys_are_purged_by_age(merge, spark):
     lakehouse.purge(spark, merge.table, older_than="0 seconds")
 
     assert (2, [2]) == (kept, [row.key for row in merge.frame().collect()])
+    with pytest.raises(OptionError, match="'30 days'"):
+        lakehouse.purge(spark, merge.table, older_than="soon")
+    spark.range(1).write.format("delta").save(f"{merge.table}-other")
+    with pytest.raises(LakehouseError, match="no merge made it"):
+        lakehouse.purge(spark, f"{merge.table}-other", older_than="1 day")
 
 
 @pytest.mark.slow
-def test_new_columns_are_added_as_deltas_option_says(merge):
-    """Beside the rows that are there."""
-    wider = EVENTS + ", extra STRING"
-    merge(event(1, 10, "a", 0), event(2, 20, "a", 1))
+def test_columns_may_have_any_name_and_new_ones_are_added(spark, tmp_path):
+    """Also those of structs, and of our own. Keys and stamps are found in any case. New columns and
+    fields within columns, at any depth, are added as Delta's option says, beside the rows that are
+    there.
+    """
+    table, keys = str(tmp_path / "named"), ["first", "a.b", "x`y"]
+    names = ("first INT", "`a.b` INT", "`x``y` INT", "second STRUCT<a: INT>", "`by key` INT")
+    schema = ", ".join([*names, "events INT", "headers MAP<STRING, STRING>"])
+    deeper = schema.replace("a: INT", "a: INT, b: STRING")
+    wider = f"{deeper}, extra STRING"
+    empty = lakehouse.stamped(spark.createDataFrame([], schema))
+    empty.selectExpr("*", "false AS _zeh_deleted", "now() AS _zeh_changed").write.format(
+        "delta"
+    ).option("delta.columnMapping.mode", "name").save(table)
+
+    def merge(*rows, schema=schema, shout=False, **options):
+        frame = spark.createDataFrame(list(rows), schema)
+        if shout:
+            frame = lakehouse.stamped(frame)
+            frame = frame.toDF(*map(str.upper, frame.columns))
+        lakehouse.merge(frame, table, keys, **options)
+
+    stamps = [event(0, 0, "a", number)[3] for number in range(5)]
+    merge((7, 8, 9, (1,), 1, 1, stamps[2]), (7, 8, 0, (2,), 2, 2, stamps[1]))
     with pytest.raises((LakehouseError, PySparkException)):
-        merge((*event(1, 11, "a", 2), "x"), schema=wider)
-
-    merge((*event(1, 11, "a", 2), "x"), schema=wider, mergeSchema="true")
-    merge(event(2, 21, "a", 3))
-
-    rows = {row.key: (row.value, row.extra) for row in merge.frame().collect()}
-    assert {1: (11, "x"), 2: (21, None)} == rows
-
-
-def test_fields_within_a_column_are_added_too(merge):
-    """At any depth."""
-    merge((1, {"a": 1}, False, {}), schema=NESTED.format("a INT"))
-
-    wider = NESTED.format("a INT, b STRING")
-    merge((1, {"a": 2, "b": "x"}, False, {}), schema=wider, mergeSchema=True)
-
-    assert [(2, "x")] == [tuple(row.value) for row in merge.frame().collect()]
-
-
-NESTED = EVENTS.replace("value INT", "value STRUCT<{}>")
-
-
-@pytest.mark.slow
-def test_columns_may_have_any_name(spark, tmp_path):
-    """Also those of structs, and of our own."""
-    keys, values = ["first", "a.b", "x`y"], ["second", "by key", "events"]
-    names = ", ".join(f"`{name.replace('`', '``')}` INT" for name in (*keys, *values))
-    schema = f"{names}, headers MAP<STRING, STRING>"
-    table = str(tmp_path / "named")
-    mapped = {"delta.columnMapping.mode": "name"}
-    empty = spark.createDataFrame([], schema)
-    lakehouse.stamped(empty).selectExpr(
-        "*", "false AS _zeh_deleted", "current_timestamp() AS _zeh_changed"
-    ).write.format("delta").options(**mapped).save(table)
-
-    for value in (1, 2):
-        frame = spark.createDataFrame([(7, 8, 9, value, value, value, {})], schema)
-        lakehouse.merge(frame, table, keys)
+        merge((7, 8, 9, (3, "y"), 3, 3, stamps[3], "x"), schema=wider)
+    merge((7, 8, 9, (3, "y"), 3, 3, stamps[3], "x"), schema=wider, mergeSchema="true")
+    merge(
+        (7, 8, 9, (5, "z"), 5, 5, stamps[0]),  # an older one
+        (7, 8, 0, (4, "z"), 4, 4, stamps[4]),
+        schema=deeper,
+        shout=True,
+    )
 
     rows = spark.read.format("delta").load(table).collect()
-    assert [(7, 8, 9, 2, 2, 2)] == [row[:6] for row in rows]
+    assert sorted((*row[:6], row.extra) for row in rows) == [
+        (7, 8, 0, (4, "z"), 4, 4, None),
+        (7, 8, 9, (3, "y"), 3, 3, "x"),
+    ]
 
 
 @pytest.mark.slow
@@ -218,45 +260,37 @@ def test_a_version_with_other_rows_is_refused(merge, spark):
     """For the stream of a Delta table: the same rows are merged once, in whatever order. Delta
     itself would leave others out without a word. What the error prints keeps the first, and is
     about that version only. Settings of the session stay as they are.
+
+    A version that a restore took back is not left out: Delta's transaction stays, and it would
+    leave the batch out; and the next one would follow a gap.
     """
     metadata = "spark.databricks.delta.commitInfo.userMetadata"
     spark.conf.set(metadata, "mine")
     try:
         merge(event(1, 10), event(3, 30), app_id="silver", version=7)
         merge(event(3, 30), event(1, 10), app_id="silver", version=7)
-        with pytest.raises(LakehouseError, match="Spark gives it again with") as raised:
-            merge(event(1, 11), app_id="silver", version=7)
-        accept = re.search(r"accept='(.*?)'", str(raised.value))[1]
+        told = merge.fail(event(1, 11), app_id="silver", version=7)
+        assert "Spark gives it again with" in told
+        accept = re.search(r"accept='(.*?)'", told)[1]
         merge(event(1, 11), app_id="silver", version=7, accept=accept)
         assert {1: 10, 3: 30} == merge.shown()
+        before = spark.sql(f"DESCRIBE HISTORY delta.`{merge.table}`").first().version
         merge(event(2, 20), app_id="silver", version=8, accept=accept)
-        with pytest.raises(LakehouseError, match="Spark gives it again with"):
-            merge(event(2, 21), app_id="silver", version=8, accept=accept)
-        with pytest.raises(LakehouseError, match="up to 8, but not that one"):
-            merge(event(1, 11), app_id="silver", version=6)
+        told = merge.fail(event(2, 21), app_id="silver", version=8, accept=accept)
+        assert "Spark gives it again with" in told
+        told = merge.fail(event(1, 11), app_id="silver", version=6)
+        assert "up to 8, but not that one" in told
         assert "mine" == spark.conf.get(metadata)
     finally:
         spark.conf.unset(metadata)
-
     assert {1: 10, 2: 20, 3: 30} == merge.shown()
     assert [] == [name for name in spark.conf.getAll if "txn" in name or "userMetadata" in name]
 
-
-@pytest.mark.slow
-def test_a_version_that_a_restore_took_back_is_not_left_out(merge, spark):
-    """Delta's transaction stays, and it would leave the batch out; and the next one would follow a
-    gap.
-    """
-    merge(event(1, 10), app_id="silver", version=0)
-    version = spark.sql(f"DESCRIBE HISTORY delta.`{merge.table}`").first().version
-    merge(event(1, 11), app_id="silver", version=1)
-    spark.sql(f"RESTORE TABLE delta.`{merge.table}` TO VERSION AS OF {version}")
-
-    for number in (1, 2):
-        with pytest.raises(LakehouseError, match="which took back the versions 1 of silver"):
-            merge(event(1, 11), app_id="silver", version=number)
-
-    assert {1: 10} == merge.shown()
+    spark.sql(f"RESTORE TABLE delta.`{merge.table}` TO VERSION AS OF {before}")
+    for number in (8, 9):
+        told = merge.fail(event(2, 20), app_id="silver", version=number)
+        assert "which took back the versions 8 of silver" in told
+    assert {1: 10, 3: 30} == merge.shown()
 
 
 REFUSED = [
@@ -274,20 +308,9 @@ REFUSED = [
 def test_what_cannot_be_merged_is_refused(one_row):
     """By name; the table stays as it is."""
     for events, options, told in REFUSED:
-        with pytest.raises((LakehouseError, PySparkException), match=re.escape(told)):
-            one_row(*events, **options)
+        assert told in one_row.fail(*events, **options)
 
     assert {5: 50} == one_row.shown()
-
-
-def test_what_cannot_be_purged_is_refused(one_row, spark):
-    """By name."""
-    spark.range(1).write.format("delta").save(f"{one_row.table}-other")
-
-    with pytest.raises(OptionError, match="'30 days'"):
-        lakehouse.purge(spark, one_row.table, older_than="soon")
-    with pytest.raises(LakehouseError, match="no merge made it"):
-        lakehouse.purge(spark, f"{one_row.table}-other", older_than="1 day")
 
 
 def test_a_frame_without_stamps_is_refused(merge, spark):
@@ -304,11 +327,12 @@ def test_a_frame_without_stamps_is_refused(merge, spark):
 
 
 def test_a_table_that_no_merge_has_made_is_refused(merge, spark):
-    """Its rows have no stamps; with mergeSchema they get some."""
-    spark.createDataFrame([event(1, 1)], EVENTS).write.format("delta").save(merge.table)
+    """Its rows have no stamps, or no feed; with mergeSchema they get some."""
+    rows = lakehouse.stamped(spark.createDataFrame([event(1, 1, "a", 0)], EVENTS))
+    made = rows.selectExpr("*", "false AS _zeh_deleted", "now() AS _zeh_changed")
+    made.drop("_zeh_feed", "_zeh_time").write.format("delta").save(merge.table)
 
-    with pytest.raises(LakehouseError, match="_zeh_sequence"):
-        merge(event(1, 2, "a", 0))
+    assert "lacks the columns _zeh_feed, _zeh_time" in merge.fail(event(1, 2, "a", 1))
 
-    merge(event(1, 2, "a", 0), mergeSchema="true")
+    merge(event(1, 2, "a", 1), mergeSchema="true")
     assert [2] == [row.value for row in merge.frame().collect()]

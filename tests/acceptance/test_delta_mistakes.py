@@ -24,30 +24,30 @@ from zeh_spark.lakehouse.delta_table import LakeTable
 def test_a_relative_path_is_one_from_the_working_directory(lake):
     """As for Spark's own readers and writers; statements that errors name work anywhere."""
     table = os.path.relpath(lake.at("orders"))
-    given = {"name": "orders", "checkpointLocation": "none"}
+    writer = lakehouse.DeltaFeedWriter(table, name="orders", checkpointLocation="none")
 
-    for number in range(2):
-        writer = lakehouse.DeltaFeedWriter(table, **given)
-        lake.batch(number, range(10 * number, 10 * number + 10), writer=writer)
+    lake.batch(0, range(10), writer=writer)
 
-    assert Counter(range(20)) == lake.numbers()
+    assert [10, '{"0": "10"}'] == [
+        lake.place(),
+        lakehouse.cursors(lake.spark, table, name="orders"),
+    ]
+    assert Counter(range(10)) == lake.numbers()
     assert f"delta.`file:{lake.at('orders')}`" == LakeTable(lake.spark, table).identifier
 
 
 def test_another_checkpoint_than_that_of_the_query_is_refused(lake):
     """Its batches are not this query's. A folder that is none is named."""
     lake.add(range(10))
-    lake.run()
-    lake.add(range(10, 20))
-    for name, told in (
-        ("checkpoint", "is not that of the calling query"),
-        ("nowhere", "nowhere' is no checkpoint of a query"),
+    for checkpoint, given, told in (
+        ("first", "nowhere", "nowhere' is no checkpoint of a query"),
+        ("second", "first", "is not that of the calling query"),
     ):
         writer = lakehouse.DeltaFeedWriter(
-            lake.at("other"), name="other", checkpointLocation=lake.at(name)
+            lake.at("other"), name="other", checkpointLocation=lake.at(given)
         )
         with pytest.raises(Exception) as raised:
-            in_batches(lake.read(), writer, lake.at("its own")).awaitTermination(PATIENCE)
+            in_batches(lake.read(), writer, lake.at(checkpoint)).awaitTermination(PATIENCE)
         assert told in said(raised.value)
 
 
@@ -78,8 +78,7 @@ def test_a_stream_that_is_no_feed_is_refused(lake):
     assert "no ZeroEventHub feed" in said(raised.value)
 
 
-@pytest.mark.parametrize("operation", [lakehouse.cursors, lakehouse.to_delta])
-def test_what_is_no_table_is_refused(lake, operation):
+def test_what_is_no_table_is_refused(lake):
     """By its name: files, beside which Delta would make a table, and never show them again; a table
     of another format, and one with features of the future; and what is no name.
     """
@@ -87,6 +86,7 @@ def test_what_is_no_table_is_refused(lake, operation):
     lake.spark.sql("DROP TABLE IF EXISTS of_parquet")
     lake.spark.range(5).write.format("parquet").saveAsTable("of_parquet")
     make_table_of_the_future(lake)
+    events = lake.read()
     for table, told in (
         (lake.at("orders"), "not a Delta table"),
         ("of_parquet", r"of_parquet.*not a Delta table"),
@@ -94,7 +94,11 @@ def test_what_is_no_table_is_refused(lake, operation):
         *((name, "the path or the name of a Delta table") for name in NO_NAMES),
     ):
         with pytest.raises(LakehouseError, match=told):
-            call(operation, lake, table)
+            lakehouse.cursors(lake.spark, table, name="orders")
+        with pytest.raises(LakehouseError, match=told):
+            lakehouse.to_delta(
+                events, table, name="orders", checkpointLocation=lake.at("checkpoint")
+            )
     lake.spark.sql("DROP TABLE of_parquet")
 
 
@@ -112,37 +116,6 @@ def make_table_of_the_future(lake):
     first = lake.folder / "future" / name
     first.parent.mkdir(parents=True)
     first.write_text("".join(json.dumps(action) + "\n" for action in actions))
-
-
-def call(operation, lake, table):
-    if operation is lakehouse.cursors:
-        return operation(lake.spark, table, name="orders")
-    checkpoint = lake.at("checkpoint")
-    return operation(lake.read(), table, name="orders", checkpointLocation=checkpoint)
-
-
-def test_a_frame_that_does_not_fit_the_table_is_refused(lake):
-    """NULL where the frame has nothing, as with Delta itself, and an error where types differ. The
-    events' own column is not taken for cursors, whatever case its name is written in.
-    """
-    lake.batch(0, range(5))
-    lake.batch(1, range(5, 10), change=lambda df: df.drop("value"))
-
-    def other_type(df):
-        return df.selectExpr("* EXCEPT (i)", "concat(i, 'x') AS i")
-
-    told = lake.refused(2, range(10, 15), change=other_type)
-    assert "Give the frame the table's columns and types" in told
-    assert "'value'" in lake.refused(2, range(10, 15), cursorColumn="Value")
-    assert lake.numbers() == Counter(range(10))
-
-
-@pytest.mark.slow
-def test_appending_to_a_merged_table_is_refused(lake):
-    """merge_keys were forgotten: keys would be there twice."""
-    lake.batch(0, range(10), merge_keys=["i"])
-
-    assert "was made by a merge" in lake.refused(1, range(10, 20))
 
 
 def test_a_frame_that_is_no_stream_is_refused(lake):
