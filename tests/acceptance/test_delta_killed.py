@@ -3,70 +3,71 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 
 import pytest
 
 from tests.fix_killed import reached, run_until_killed, stopped
 from tests.fix_lake import DATA, why_absent
-from tests.fix_sink import CALLS
+from tests.fix_sink import call_of
 from tests.programs.several_queries import PLACES
 
 pytest.importorskip("delta", reason=why_absent())
 
-TABLES = {"append": {}, "merge": {"merge_keys": ["i"]}}
-DEATHS = [
-    {"append": "0 tasks", "merge": "0 written", "publish": "upload"},
-    {"append": "0 written", "merge": "1 tasks", "publish": "commit"},
-]
+TABLES = {"append": ("tasks", {}), "merge": ("written", {"merge_keys": ["i"]})}
+FEEDS = {"upload": "orders", "commit": "copy"}
 
 
 @pytest.mark.kill
 @pytest.mark.slow
 def test_each_event_is_there_once_when_the_driver_is_killed(lake, source, sink, tmp_path):
-    """Two feeds go into tables, and a table's rows into a feed. The driver dies in the middle of a
-    Delta write and after its commit, before a batch is staged and before it is committed, while the
-    feed and the table's files change; then the checkpoints of the tables are lost as well.
-    [PU-11, ZE-02]
+    """A feed goes into tables, and a table's rows into feeds. The driver dies in the middle of a
+    Delta write and after its commit, before a batch is staged and before it is committed; and the
+    feed and the table's files change before the queries continue. [PU-11, ZE-02]
     """
-    ends = {name: [each[name].split()[-1] for each in DEATHS] for name in DEATHS[0]}
-    assert {"append": [*PLACES["keep"]], "merge": [*PLACES["keep"]][::-1]} == {
-        name: ends[name] for name in TABLES
-    }
-    assert ends["publish"] == [*PLACES["publish"]]
-    source.add(*(range(i, i + 100) for i in range(0, 300, 100)))
+    assert {*PLACES["keep"]} == {place for place, _ in TABLES.values()}
+    assert {*PLACES["publish"]} == {*FEEDS}
+    source.add(*(range(i, i + 100) for i in range(0, 200, 100)))
+    lake.add(range(50))
     how = {"key": "i", "maxFilesPerTrigger": 1}
-    jobs = {
-        name: {
+    jobs = [
+        {
             "kind": "keep",
+            "place": f"0 {place}",
             "url": lake.url(),
             "table": lake.at(name),
             "checkpoint": lake.at(f"{name}-checkpoint"),
             "settings": settings,
             "data": DATA,
         }
-        for name, settings in TABLES.items()
+        for name, (place, settings) in TABLES.items()
+    ]
+    publishing = {
+        place: {"url": sink.target.feed(feed), "producerId": place} for place, feed in FEEDS.items()
     }
-    jobs["publish"] = {
-        "kind": "publish",
-        "table": source.path,
-        "how": how,
-        "checkpoint": str(sink.checkpoint),
-        "options": {"url": sink.target.url, "producerId": "spark"},
-    }
+    jobs += [
+        {
+            "kind": "publish",
+            "place": place,
+            "table": source.path,
+            "how": how,
+            "checkpoint": str(tmp_path / place),
+            "options": options,
+        }
+        for place, options in publishing.items()
+    ]
 
-    for number, places in enumerate(DEATHS):
-        lake.add(range(50 * number, 50 * number + 50))
-        with stopped(sink.target.gateway, CALLS[places["publish"]], reached(tmp_path, 2)):
-            run_until_killed(
-                tmp_path, ({**job, "place": places[name]} for name, job in jobs.items())
-            )
-        source.compact()
-    lake.add(range(100, 150))
-    for name, settings in TABLES.items():
-        lake.drop(f"{name}-checkpoint")
+    with ExitStack() as stack:
+        for number, place in enumerate(FEEDS, len(TABLES)):
+            call = call_of(place, producer=place)
+            stack.enter_context(stopped(sink.target.gateway, call, reached(tmp_path, number)))
+        run_until_killed(tmp_path, jobs)
+    source.compact()
+    source.add(range(200, 300))
+    lake.add(range(50, 100))
+    for name, (_, settings) in TABLES.items():
         lake.run(name, checkpoint=f"{name}-checkpoint", **settings)
-    sink.run(source.feed(**how))
-
-    assert [lake.numbers(name) for name in TABLES] == [Counter(range(150))] * 2
-    sink.target.check_once(range(300))
-    assert sink.target.batches() == [0, 1, 2]
+        assert lake.numbers(name) == Counter(range(100))
+    for place, options in publishing.items():
+        sink.run(source.feed(**how), tmp_path / place, **options)
+        sink.target.check_once(range(300), FEEDS[place])
