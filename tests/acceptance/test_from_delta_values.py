@@ -12,7 +12,10 @@ from tests.fix_lake import why_absent
 
 pytest.importorskip("delta", reason=why_absent())
 
+from pyspark.sql import functions as F
+
 import zeh_spark
+from zeh_spark.protocol.partitioning import partition_of
 
 ALL_KINDS = """
     named_struct('x', id, 'y', array(id, NULL)) AS nested, CAST(NULL AS STRING) AS nothing,
@@ -24,10 +27,16 @@ ALL_KINDS = """
 
 
 def test_the_feed_holds_all_that_the_table_has(source, sink, spark):
-    """Every column and digit, NULL too, and names that mean something elsewhere. A batch that is
-    repeated in another time zone is the same: the sink would refuse other bytes under its number.
+    """Every column and digit, NULL too, and names that mean something elsewhere; also of a table
+    with deletion vectors and renamed columns. A batch that is repeated in another time zone is the
+    same: the sink would refuse other bytes under its number.
     """
     source.save(f"SELECT id AS i, {ALL_KINDS} FROM range(50)")
+    source.sql(
+        "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)",
+        "DELETE FROM {} WHERE i % 2 = 0",
+        "ALTER TABLE {} RENAME COLUMN price TO cost",
+    )
     zone = spark.conf.get("spark.sql.session.timeZone")
     try:
         for each in ("Asia/Kolkata", "America/St_Johns"):
@@ -40,65 +49,49 @@ def test_the_feed_holds_all_that_the_table_has(source, sink, spark):
     table = spark.read.format("delta").load(source.path)
     url = f"{sink.target.publisher}/orders?n=3&cursor0=_first&cursor1=_first&cursor2=_first"
     texts = re.findall(r'"data":(.*)\}', requests.get(url, timeout=30).text)
-    events = spark.createDataFrame([(each,) for each in texts], "data STRING")
-    parsed = zeh_spark.parsed(events, table.schema)
-    assert_df_equality(parsed.sort("i"), table.sort("i"), ignore_nullable=True)
-    assert {*table.columns} == {*sink.target.events()[0].data}
-    assert {each.data["at"][-8:] for each in sink.target.events()} >= {".000001Z", ".000050Z"}
-
-
-def test_deleted_rows_and_renamed_columns_are_as_in_the_table(source, sink):
-    """Deletion vectors and column mapping, from before the query."""
-    source.add(range(10))
-    features = "'delta.enableDeletionVectors' = true, 'delta.columnMapping.mode' = 'name'"
-    source.sql(
-        f"ALTER TABLE {{}} SET TBLPROPERTIES ({features})",
-        "DELETE FROM {} WHERE i % 2 = 0",
-        "ALTER TABLE {} RENAME COLUMN i TO j",
+    parsed = zeh_spark.parsed(
+        spark.createDataFrame([(each,) for each in texts], "data STRING"), table.schema
     )
+    assert_df_equality(parsed.sort("i"), table.sort("i"), ignore_nullable=True)
+    events = sink.target.events()
+    assert 25 == len(events)
+    assert {*table.columns} == {*events[0].data}
+    assert {each.data["at"][-8:] for each in events} >= {".000002Z", ".000050Z"}
+    assert places(events) == {(i, partition_of(str(i), 3)) for i in range(1, 50, 2)}
 
-    sink.run(source.feed())
 
-    assert sorted(each.data["j"] for each in sink.target.events()) == [1, 3, 5, 7, 9]
+def places(events):
+    return {(each.data["i"], each.partition) for each in events}
 
 
 def test_integer_and_text_keys_of_the_same_digits_go_to_one_partition(source, sink):
     """A nested field or an expression is a key, too."""
     source.add(range(30))
-    keys = ["i", "named_struct('i', CAST(i AS STRING)).i"]
-    for number, key in enumerate(keys):
-        sink.run(source.feed(key=key), sink.folder / str(number), producerId=f"p{number}")
 
-    places = {(each.data["i"], each.partition) for each in sink.target.events()}
-    assert len(places) == 30
+    sink.run(source.feed(key="named_struct('i', CAST(i AS STRING)).i"))
+
+    assert places(sink.target.events()) == {(i, partition_of(str(i), 3)) for i in range(30)}
 
 
-@pytest.mark.parametrize(
-    ("column", "reason"),
-    [
-        ("double('NaN')", "price: JSON has no NaN and no Infinity: 'nan'"),
-        ("CAST(X'FF' AS STRING)", "price: not UTF-8"),
-    ],
-)
-def test_a_value_that_json_has_not_is_refused_with_its_column(column, reason, source, sink):
-    """Nothing is altered in silence."""
-    source.save(f"SELECT {column} AS price")
+def test_what_json_has_not_is_refused_with_its_column(source, sink):
+    """Nothing is altered in silence. The frame goes without it, or with what the user makes of it,
+    of VARIANT for instance.
+    """
+    source.save(
+        "SELECT 1 AS i, parse_json('[1]') AS v, double('NaN') AS price, X'FF'::STRING AS text"
+    )
+    told = sink.fail(source.feed())
+    assert "the column 'data' cannot be rendered: data.v is VARIANT" in told
+    frame = source.feed().withColumn("data", F.col("data").withField("v", F.to_json("data.v")))
+    for column, reason in (
+        ("price", "price: JSON has no NaN and no Infinity: 'nan'"),
+        ("text", "text: not UTF-8"),
+    ):
+        told = sink.fail(frame)
+        assert told.startswith("RowError: ") and reason in told
+        assert sink.target.events() == []
+        frame = frame.withColumn("data", F.col("data").dropFields(column))
 
-    said = sink.fail(source.feed())
+    sink.run(frame)
 
-    assert said.startswith("RowError: ") and reason in said
-    assert sink.target.events() == []
-
-
-def test_a_column_that_json_has_not_is_refused_by_name(source, sink):
-    """VARIANT: the frame goes without it, or with what the user makes of it."""
-    source.save("SELECT 1 AS i, parse_json('[1]') AS v")
-
-    said = sink.fail(source.feed())
-    from pyspark.sql import functions as F
-
-    text = F.to_json(F.col("data.v"))
-    sink.run(source.feed().withColumn("data", F.col("data").withField("v", text)))
-
-    assert "the column 'data' cannot be rendered: data.v is VARIANT" in said
     assert [each.data for each in sink.target.events()] == [{"i": 1, "v": "[1]"}]
