@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 import zeh_spark
+from tests.fix_backup import SqliteFile
 from tests.fix_datasource import PlainQuery, read_plainly
 from tests.fix_publisher import served
 from tests.fix_sink import ours, remedy
@@ -42,6 +43,7 @@ class Writer(PlainQuery):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("place", [SqliteFile], ids=["sqlite"], indirect=True)
 def test_a_restore_is_noticed_by_readers_and_writers_and_both_continue(
     place, port, stream, tmp_path
 ):
