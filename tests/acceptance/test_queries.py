@@ -49,51 +49,60 @@ def test_a_feed_is_read_by_its_address_alone(spark, url):
 
 
 def test_a_stream_that_starts_leaves_what_it_shares_as_it_was(spark, url, tmp_path):
-    """Streams may start at once after `register`: none adds to the map that goes into all tasks."""
-    session = spark.newSession()
+    """Streams may start at once after `register`: none adds to the map that goes into all tasks.
+    A batch may be computed again and again in foreachBatch, and has the same events.
+    """
+    session, counts = spark.newSession(), []
     zeh_spark.register(session)
+
+    def thrice(frame, _batch):
+        counts.append((frame.count(), frame.select("data").distinct().count(), frame.count()))
+
     try:
         before = set(environment_of_workers(session))
-        options = {"checkpointLocation": str(tmp_path)}
         feed = session.readStream.format("zeroeventhub").load(url)
-        query = feed.writeStream.format("noop").options(**options).trigger(availableNow=True)
 
-        query.start().awaitTermination()
+        assert in_batches(feed, thrice, tmp_path).awaitTermination(PATIENCE)
 
         assert set(environment_of_workers(session)) == before
     finally:
         zeh_spark.register(spark)  # the active one again
+    assert {len(set(each)) for each in counts} == {1}
+    assert sum(each[0] for each in counts) == 400
 
 
-def test_available_now_reads_all_in_capped_batches_and_ends(stream, collected, url):
-    """AvailableNow delivers everything, no batch above its limit by more than an interval."""
-    batches = collected.run(stream(url=url, maxEventsPerTrigger="100").load())
+def test_a_second_run_brings_only_what_is_new(spark, stream, collected, store, url, spark_log):
+    """Cursors in the checkpoint say where to continue. AvailableNow delivers everything, no batch
+    above its limit by more than an interval. What a run with a single batch leaves is never left in
+    silence: it is in the progress and in a warning. ProgressListener tells events, bytes and pages
+    of each batch.
+    """
+    frame, seen = stream(url=url, maxEventsPerTrigger="100").load(), []
+    listener = zeh_spark.ProgressListener(report=seen.append)
+    spark.streams.addListener(listener)
+    try:
+        query = collected(frame, availableNow=True)
+        assert query.awaitTermination(PATIENCE)
+        left = 400 - len(collected.rows)
+        (last,) = feed_progress(json.loads(query.recentProgress[-1].json))
+        assert (left == 0) == HAS_ADMISSION_CONTROL
+        assert (left, None if HAS_ADMISSION_CONTROL else True) == (
+            last.events_behind,
+            last.has_more,
+        )
+        assert (f"leaves {left} events of {url} unread" in spark_log()) == (left > 0)
+        more(store, range(400, 450))
 
-    assert collected.numbers() == Counter(range(400))
+        batches = collected.run(frame)
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    finally:
+        spark.streams.removeListener(listener)
+
+    assert collected.numbers() == Counter(range(450))
     assert max(batches) <= 120
-
-
-def test_a_finite_run_never_leaves_events_in_silence(stream, collected, url, spark_log):
-    """What a run with a single batch leaves is in the progress and in a warning."""
-    query = collected(stream(url=url, maxEventsPerTrigger="100").load(), availableNow=True)
-    assert query.awaitTermination(PATIENCE)
-    left = 400 - len(collected.rows)
-    (last,) = feed_progress(json.loads(query.recentProgress[-1].json))
-
-    assert (left == 0) == HAS_ADMISSION_CONTROL
-    assert (left, None if HAS_ADMISSION_CONTROL else True) == (last.events_behind, last.has_more)
-    assert (f"leaves {left} events of {url} unread" in spark_log()) == (left > 0)
-
-
-def test_a_second_run_brings_only_what_is_new(stream, collected, store, url):
-    """Cursors in the checkpoint say where to continue."""
-    collected.run(stream(url=url).load())
-    more(store, range(400, 450))
-    collected.rows.clear()
-
-    collected.run(stream(url=url).load())
-
-    assert collected.numbers() == Counter(range(400, 450))
+    assert sum(each.events for each in seen) == 450
+    assert listener.total_events.keys() == {(each.run_id, url) for each in seen}
+    assert sum(listener.total_events.values()) == 450
 
 
 def test_an_idle_query_gets_new_events_by_itself(stream, collected, store, url):
@@ -123,15 +132,6 @@ def until(condition, query):
     raise TimeoutError
 
 
-def test_a_union_with_itself_brings_each_event_twice(stream, collected, url):
-    """A frame may be used twice in one query."""
-    frame = stream(url=url, maxEventsPerTrigger="150").load()
-
-    collected.run(frame.union(frame))
-
-    assert collected.numbers() == Counter({i: 2 for i in range(400)})
-
-
 def test_a_join_with_itself_meets_each_event_once(stream, collected, url):
     """Both sides of a stream-stream join see the whole feed."""
     left = stream(url=url).load().selectExpr("data", "partition AS left")
@@ -142,44 +142,21 @@ def test_a_join_with_itself_meets_each_event_once(stream, collected, url):
     assert collected.numbers() == Counter(range(400))
 
 
-def test_a_union_with_another_source_gets_both(spark, stream, collected, url):
-    """A feed beside another source; each goes at its own pace."""
+def test_a_union_gets_all_of_its_sources(spark, stream, collected, url):
+    """A frame may be used twice in one query, and a feed beside another source; each goes at its
+    own pace.
+    """
+    feed = stream(url=url, maxEventsPerTrigger="150").load()
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
     others = rate.selectExpr("-1 AS partition", "map() AS headers", "'{\"i\":-1}' AS data")
-    both = (
-        stream(url=url).load().union(others.to(spark.read.format("zeroeventhub").load(url).schema))
-    )
+    schema = spark.read.format("zeroeventhub").load(url).schema
 
-    query = collected(both)
-    until(lambda: sum(row["partition"] >= 0 for row in collected.rows) >= 400, query)
+    query = collected(feed.union(feed).union(others.to(schema)))
+    until(lambda: sum(row["partition"] >= 0 for row in collected.rows) >= 800, query)
 
     numbers = collected.numbers()
     assert numbers.pop(-1) > 0
-    assert numbers == Counter(range(400))
-
-
-def test_several_actions_on_a_batch_see_the_same_events(stream, collected, url):
-    """A batch may be computed again and again in foreachBatch."""
-    counts = []
-
-    def thrice(frame, _batch):
-        counts.append((frame.count(), frame.select("data").distinct().count(), frame.count()))
-
-    frame = stream(url=url).load()
-    in_batches(frame, thrice, collected.folder / "thrice").awaitTermination(PATIENCE)
-
-    assert {len(set(each)) for each in counts} == {1}
-    assert sum(each[0] for each in counts) == 400
-
-
-def test_a_query_may_start_at_the_end_of_the_feed(stream, collected, store, url):
-    """startingCursors=last leaves out what was there, and misses nothing after it."""
-    collected.run(stream(url=url, startingCursors="last").load())
-    more(store, range(400, 420))
-
-    collected.run(stream(url=url, startingCursors="last").load())
-
-    assert collected.numbers() == Counter(range(400, 420))
+    assert numbers == Counter({i: 2 for i in range(400)})
 
 
 def test_events_are_typed_by_spark(spark, url):
@@ -249,19 +226,3 @@ def test_values_that_are_no_objects_are_parsed(spark):
     assert [[1, 2], None, None] == [row.data for row in parsed.collect()]
     assert frame.columns == parsed.columns
     assert [None, None, 1] == [row.i for row in zeh_spark.parsed(fields, "i INT").collect()]
-
-
-def test_progress_is_seen_by_a_listener(spark, stream, collected, url):
-    """ProgressListener tells events, bytes and pages of each batch."""
-    seen = []
-    listener = zeh_spark.ProgressListener(report=seen.append)
-    spark.streams.addListener(listener)
-    try:
-        collected.run(stream(url=url, maxEventsPerTrigger="100").load())
-        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-    finally:
-        spark.streams.removeListener(listener)
-
-    assert sum(each.events for each in seen) == 400
-    assert listener.total_events.keys() == {(each.run_id, url) for each in seen}
-    assert sum(listener.total_events.values()) == 400
