@@ -46,7 +46,14 @@ def without_code(said: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of drivers and servers whose Python processes are forked: `warm_python`."""
+    with warm_python.started(tmp_path_factory.mktemp("python")) as python:
+        yield {**ENVIRONMENT, "PYSPARK_PYTHON": str(python)}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, warm: dict[str, str]) -> Iterator[SparkSession]:
     """A session with two cores, and with Delta where that is installed. The format is not
     registered: Spark finds it by itself.
     """
@@ -66,15 +73,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             # projections. Whole stages are compiled all the same; in programs and notebooks, all.
             .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         )
-        folder = tmp_path_factory.mktemp("spark")
-        with warm_python.started(folder) as python, pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYSPARK_PYTHON", str(python))
-            with _standard_error(folder / "stderr") as log:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYSPARK_PYTHON", warm["PYSPARK_PYTHON"])
+            with _standard_error(tmp_path_factory.mktemp("spark") / "stderr") as log:
                 session = zeh_spark.configure(builder, parallelism=2).getOrCreate()
-            patch.undo()
-            _logs[session] = log
-            yield session
-            session.stop()
+        _logs[session] = log
+        yield session
+        session.stop()
 
 
 _logs: dict[SparkSession, Path] = {}

@@ -3,15 +3,16 @@
 Each query starts a process for its source, each kind of worker a daemon, and each one takes one to
 two CPU seconds to import the same libraries. `python` is a program that hands its arguments, its
 environment and its standard streams to one process that has them loaded, which forks. What is not
-a module to run (`-m`) is left to a plain Python.
+a module to run (`-m`) is left to a plain Python. Beside it lies a `zeh-spark` that does the same.
 
-Only shared sessions use it. Programs and clusters in tests start their workers as users do: what
-is forked here is in no group of processes that could be killed with a driver.
+What is forked is in no group of processes that could be killed with a driver. It is ended when the
+program that asked for it ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import runpy
@@ -20,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -36,6 +38,11 @@ with socket.socket(socket.AF_UNIX) as server:
     server.sendall(asked)
     os._exit(int(server.makefile().read() or 1))
 """
+_LIBRARIES = {
+    "pyspark.sql.connect.streaming.worker.foreach_batch_worker": ["pyspark.sql.connect.session"],
+    "zeh_spark.cli": ["zeh_spark.cli.main", "zeh_spark.loading.load", "zeh_spark.publisher"],
+}
+"""What some modules need beside the libraries of all: loaded when one is asked for."""
 
 
 @contextlib.contextmanager
@@ -43,7 +50,10 @@ def started(folder: Path) -> Iterator[Path]:
     """Start the process that forks, and give the path of the program that asks it."""
     address, program = folder / "socket", folder / "python"
     program.write_text(_PROGRAM.format(python=sys.executable, address=str(address)))
-    program.chmod(0o700)
+    command = folder / "zeh-spark"
+    command.write_text(f'#!/bin/sh\nexec {program} -m zeh_spark.cli "$@"\n')
+    for each in (program, command):
+        each.chmod(0o700)
     # It ends with its standard input. Spark's workers expect this hash seed of their parents.
     with subprocess.Popen(
         [sys.executable, "-m", "tests.warm_python", str(address)],
@@ -66,18 +76,31 @@ def _serve(address: str) -> None:
         while select.select([listener, sys.stdin], [], [])[0] == [listener]:
             asker, _ = listener.accept()
             with asker:
+                size, streams, *_ = socket.recv_fds(asker, 4, 3)
+                with asker.makefile("rb") as line:
+                    asked = json.loads(line.read(int.from_bytes(size, "big")))
+                for library in _LIBRARIES.get(asked[0][1], ()):
+                    importlib.import_module(library)
                 if os.fork() == 0:
                     listener.close()
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    _answer(asker)
+                    _answer(asker, streams, *asked)
+                for each in streams:
+                    os.close(each)
 
 
-def _answer(asker: socket.socket) -> NoReturn:
+def _answer(
+    asker: socket.socket,
+    streams: list[int],
+    arguments: list[str],
+    environment: dict[str, str],
+    folder: str,
+) -> NoReturn:
     """Run what is asked for in a child, and tell the asker how it ended."""
-    size, streams, *_ = socket.recv_fds(asker, 4, 3)
-    with asker.makefile("rb") as line:
-        arguments, environment, folder = json.loads(line.read(int.from_bytes(size, "big")))
     if child := os.fork():
+        for each in streams:  # whoever reads them waits until all have closed them
+            os.close(each)
+        threading.Thread(target=_end_with, args=(asker, child), daemon=True).start()
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         with contextlib.suppress(BrokenPipeError):
             asker.sendall(str(code % 256).encode())
@@ -93,6 +116,12 @@ def _answer(asker: socket.socket) -> NoReturn:
     sys.argv = arguments[1:]  # after -m
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     sys.exit()
+
+
+def _end_with(asker: socket.socket, child: int) -> None:
+    asker.recv(1)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGTERM)
 
 
 if __name__ == "__main__":

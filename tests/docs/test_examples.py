@@ -33,7 +33,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 from tests.cases import each_case
-from tests.fix_spark import ENVIRONMENT
 from tests.patience import PATIENCE
 from tests.ports import free_port
 
@@ -87,6 +86,7 @@ class Reader:
 
     directory: Path
     port: int
+    warm: dict[str, str]
     namespace: dict[str, object] = field(default_factory=lambda: {"__name__": "__main__"})
     shells: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -107,8 +107,9 @@ class Reader:
         serves = "zeh-spark serve" in text or "zeh-spark quickstart" in text
         if serves and "--port" not in text:
             text = text.replace("zeh-spark serve", f"zeh-spark serve --port {self.port}")
-        environment = {**os.environ, **ENVIRONMENT}
-        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, **self.warm}
+        programs = Path(self.warm["PYSPARK_PYTHON"]).parent, Path(sys.executable).parent
+        environment["PATH"] = os.pathsep.join([*map(str, programs), os.environ["PATH"]])
         with (self.directory / ".shell.log").open("ab") as log:
             shell = subprocess.Popen(
                 ["bash", "-euo", "pipefail", "-c", text],
@@ -148,12 +149,12 @@ class Reader:
 
 @pytest.fixture
 def reader(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, warm: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Reader]:
     """A reader in an empty directory."""
     monkeypatch.chdir(tmp_path)
     before = _change_directory(spark, tmp_path)
-    found = Reader(tmp_path, free_port())
+    found = Reader(tmp_path, free_port(), warm)
     yield found
     found.close()
     _change_directory(spark, before)
