@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
+from tests.cases import each_case
 from zeh_spark.errors import OptionError
 from zeh_spark.stateful.row_codec import packed, unpacked
 
@@ -110,17 +111,18 @@ def survives(frame: DataFrame) -> bool:
     return True
 
 
-@pytest.mark.parametrize("zone", ["UTC", "America/New_York"], indirect=True)
+@pytest.mark.parametrize(
+    ("zone", "names"),
+    [("UTC", [*VALUES]), ("America/New_York", ["date", "timestamp", "without_zone"])],
+    indirect=["zone"],
+)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_type_survives(spark, zone, shape):
+def test_every_type_survives(spark, zone, names, shape):
     """Alone and in others; NULL too. In New York an hour is missing each year, and one is twice."""
-    cells = (
-        f"get(array({', '.join(sql)}), CAST(id AS INT)) AS {name}" for name, sql in VALUES.items()
-    )
+    cells = (f"get(array({', '.join(VALUES[name])}), CAST(id AS INT)) AS {name}" for name in names)
     values = spark.sql(f"SELECT {', '.join(cells)} FROM range(10)")
-    columns = (f"{shape.format(name)} AS {name}" for name in VALUES)
 
-    assert survives(values.selectExpr(*columns))
+    assert survives(values.selectExpr(*(f"{shape.format(name)} AS {name}" for name in names)))
 
 
 def test_columns_and_fields_with_any_name_survive(spark):
@@ -131,44 +133,25 @@ def test_columns_and_fields_with_any_name_survive(spark):
     assert survives(spark.range(1).selectExpr(*["id"] * len(ODD)).toDF(*ODD))
 
 
-def test_fields_that_differ_in_case_survive(spark):
-    """JSON has such objects, and Spark's structs may."""
-    frame = spark.sql("SELECT array(named_struct('a', nullif(1, 2), 'A', nullif('2', '')), NULL)")
-
-    assert survives(frame)
-
-
-def test_structs_with_fields_that_differ_in_case_survive(spark):
-    assert survives(spark.sql("SELECT named_struct('a', nullif(1, 2), 'A', nullif('2', ''))"))
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "split('a b', ' ')",
-        "array(1, 2)",
-        "array(DATE'2024-02-29')",
-        "map('a', 1)",
-        "map(1, 'a')",
-        "map(1, array(named_struct('f', 1)))",
-        "named_struct('f', 1)",
+def test_types_that_few_columns_have_survive(spark):
+    """Fields whose names differ in case, as JSON's may; and arrays, maps and structs that have no
+    place for NULL, as most functions give them.
+    """
+    both = "named_struct('a', nullif(1, 2), 'A', nullif('2', ''))"
+    values = [
+        f"array({both}, NULL)", both, "split('a b', ' ')", "array(1, 2)",
+        "array(DATE'2024-02-29')", "map('a', 1)", "map(1, 'a')",
+        "map(1, array(named_struct('f', 1)))", "named_struct('f', 1)",
         "array(named_struct('f', array(TIMESTAMP'2024-02-29 00:00:00 UTC')))",
-    ],
-)
-def test_what_has_no_place_for_null_survives(spark, value):
-    """As most functions that make arrays give them."""
-    assert survives(spark.sql(f"SELECT {value} AS x"))
+    ]  # fmt: skip
+    assert survives(spark.sql(f"SELECT {', '.join(values)}"))
 
 
 def test_the_columns_of_a_feed_survive(spark):
-    """As our source gives them, metadata of fields among them."""
-    values = {
-        "partition": "0", "cursor": "'0.1'", "data": """'{"id": 1}'""",
-        "headers": "map('zeh-time', '1', 'none', NULL)",
-    }  # fmt: skip
-    frame = spark.sql("SELECT " + ", ".join(f"{sql} AS `{name}`" for name, sql in values.items()))
+    """As our source gives them."""
+    headers = "map('zeh-time', '1', 'none', NULL) AS headers"
 
-    assert survives(frame)
+    assert survives(spark.sql(f"SELECT 0 AS partition, '0.1' AS cursor, '1' AS data, {headers}"))
 
 
 def test_long_texts_survive(spark):
@@ -201,7 +184,7 @@ def test_a_row_without_an_event_has_no_columns(spark):
     assert [None] * 4 == list(row)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "sql"),
     [
         ("variant", "parse_json('1')"),
@@ -210,7 +193,7 @@ def test_a_row_without_an_event_has_no_columns(spark):
         ("void", "NULL"),
     ],
 )
-@pytest.mark.parametrize(
+@each_case(
     ("shape", "place"),
     [("{}", "x"), ("array({})", "x"), ("named_struct('f', {})", "x.f"), ("map('k', {})", "x")],
 )
