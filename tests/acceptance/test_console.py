@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.fix_console import Shop, Site, site
-from zeh_spark.store.access import ADMIN, Grant, Right
+from zeh_spark.store.access import ADMIN
 from zeh_spark.testing import publish
 
 HOSTILE = '<img src=x onerror="window.hostile = 1"><script>window.hostile = 1</script>\u202e'
@@ -207,9 +207,3 @@ def test_another_site_can_neither_frame_the_console_nor_act_in_it(browser, shop)
 
     assert (framed, said, opened) == (0, "Foreign origin", 1)
     assert shop.site.store.retention("payments") == before
-
-
-def test_a_visitor_with_few_rights_sees_a_page_that_says_what_to_do(tab, shop):
-    tab.sign_in(shop.site.token(Grant(Right.CONSUME, "orders"), name="consumer"))
-
-    assert tab.page.get_by_text("This token sees no feeds").is_visible()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import requests
 
+from tests.cases import each_case
 from tests.fix_console import Site, site
 from tests.fix_publish import Who, rows
 from tests.patience import eventually
@@ -81,12 +82,13 @@ def test_hostile_names_are_text(console):
     assert "\u202e" not in page
 
 
-@pytest.mark.parametrize("path", ["?named=", "/refusals?feed=", "/sign-in?back=/", "?after="])
+@each_case("path", ["?named=", "/refusals?feed=", "/sign-in?back=/", "?after="])
 def test_what_a_link_brings_is_not_echoed_with_hidden_characters(console, path):
     """A link that somebody sends me cannot turn a page around."""
     hidden = "x\u202egnp.exe\u2066\x9b\u200b"
 
-    page = console.get(f"{path}{hidden}", console.token(*ADMIN)).text
+    token = console.token(*ADMIN, name=f"ada{len(console.store.tokens())}")
+    page = console.get(f"{path}{hidden}", token).text
 
     assert not re.search("[\u200b-\u200f\u202a-\u202e\u2066-\u2069\x00\x1b\x80-\x9f]", page)
 
@@ -138,19 +140,19 @@ def test_removed_events_are_not_shown(console, monkeypatch):
 
 
 def test_many_feeds_are_shown_in_pages(console):
-    """A thousand feeds do not make a page of a thousand rows, and each is found by its name."""
-    for number in range(1000):
+    """Many feeds do not make a page of as many rows, and each is found by its name."""
+    for number in range(120):
         console.store.create(f"feed-{number:04}", 1)
     token = console.token(*ADMIN)
 
     first = console.get(token=token).text
     second = console.get("?after=feed-0049", token).text
-    one = console.get("?named=0777", token).text
+    one = console.get("?named=0077", token).text
 
     assert re.findall(r'rel="next"', first) == ['rel="next"']
     assert re.findall(r">(feed-\d+)</a>", first) == [f"feed-{each:04}" for each in range(50)]
     assert re.findall(r">(feed-\d+)</a>", second)[0] == "feed-0050"
-    assert re.findall(r">(feed-\d+)</a>", one) == ["feed-0777"]
+    assert re.findall(r">(feed-\d+)</a>", one) == ["feed-0077"]
 
 
 def test_partitions_producers_and_receipts_are_shown_in_pages(console):

@@ -8,13 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.store_contract.site import Opened
 from tests.store_contract.writers import (
     call,
     chunk,
     data,
     everything,
-    in_a_process,
     large,
     publish,
     until,
@@ -164,23 +162,8 @@ def test_readers_see_a_batch_in_all_partitions_or_in_none(opened):
     assert [] == [gs for gs in seen if len(gs) % 2 or gs != list(range(1, len(gs) + 1))]
 
 
-def test_processes_that_commit_at_once_lose_nothing(site):
-    """Loads from two terminals go into one store."""
-    store = site.open()
-    store.create("orders", 2)
-    for each in [in_a_process(_publish_from_a_process, site.opener()) for _ in range(2)]:
-        each.join()
-    assert list(range(1, 81)) == [each.g for each in everything(store)]
-    numbers = [each.sequence for each in everything(store) if each.partition == 0]
-    assert list(range(40)) == numbers
-
-
 def _publish_batches(store: Store, count: int) -> None:
     """Publish batches of two chunks, one in each partition, with the same random data."""
     for _ in range(count):
         text = b'"%s"' % uuid.uuid4().hex.encode()
         publish(store, chunk(0, text), chunk(1, text))
-
-
-def _publish_from_a_process(opened: Opened) -> None:
-    _publish_batches(opened(), 20)

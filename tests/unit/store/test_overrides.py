@@ -31,7 +31,6 @@ from zeh_spark.store.batches import (
     CommitFacts,
     Declared,
     Overrides,
-    ProducerState,
     StoredReceipt,
     after,
     receipt_for,
@@ -137,13 +136,3 @@ def test_who_has_no_memory_is_told_that_the_number_is_taken() -> None:
 
 def receipt_by(incarnation: str) -> StoredReceipt:
     return msgspec.structs.replace(RECEIPT, incarnation=incarnation, batch=0)
-
-
-def test_accepted_gap_of_one_incarnation_is_inert_in_another() -> None:
-    """A remedy of the old checkpoint, left in the code, does not act in the new one (A2)."""
-    declared, overrides = Declared(SAME, ()), Overrides(accept_gap="a@-1:1")
-    old = Call("p", "a", "r1", 1, 2, overrides)
-    assert decide(CommitFacts(ProducerState("p"), 2), old, declared) is Step.MOVE
-    new = Call("p", "b", "r2", 1, 2, replace(overrides, replace_incarnation="a@1:b"))
-    known = CommitFacts(ProducerState("p", "a", 1, "r1", 1, 1), 2)
-    assert "batch-gap" == named(decide(known, new, declared))
