@@ -247,7 +247,7 @@ def test_a_reader_sees_no_names_of_other_consumers(console):
 
     page = console.get("/feeds/orders", token).text
 
-    assert "what warehouse and 1 cursor set have not read yet" in page
+    assert "what &#39;warehouse&#39; and 1 cursor set have not read yet" in page
     assert "secret-audit" not in page
 
 
