@@ -23,6 +23,7 @@ from tests.fix_cli import call, published
 from tests.fix_spark import without_code
 from zeh_spark import dedup
 from zeh_spark.publisher import open_store
+from zeh_spark.testing import publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,57 +44,6 @@ def run(collected):
         return Counter((row["dedup"], json.loads(row["data"])["i"]) for row in collected.rows)
 
     return go
-
-
-@pytest.mark.slow
-def test_each_number_passes_once_however_the_feed_is_read(publisher, stream, run):
-    """Twice at once, and with another number of partitions: the stamps tell, not the reader."""
-
-    def twice():
-        narrow = stream(url=publisher.url, partitionCount="1").load()
-        return dedup.drop_seen(stream(url=publisher.url).load().union(narrow))
-
-    publisher.publish(*({"i": i} for i in range(100)))
-    first = run(twice())
-    publisher.publish(*({"i": i} for i in range(100, 150)))
-    second = run(twice())
-
-    assert Counter(("new", i) for i in range(100)) == first
-    assert Counter(("new", i) for i in range(100, 150)) == second
-
-
-@pytest.mark.slow
-def test_only_what_was_seen_is_dropped(publisher, stream, run):
-    """Numbers of others, with holes, in any order. What was in a closed hole is told (PU-02)."""
-    frame = dedup.drop_seen(stream(url=publisher.url).load(), **OWN, window=50)
-    publisher.publish(*({"i": i, "d": "a"} for i in (5, 3, 3, 9)), {"i": 3, "d": "b"}, {"i": 7})
-    first = run(frame)
-    publisher.publish(*({"i": i, "d": "a"} for i in (4, 3, 9, 100)), {"i": -1, "d": "a"})
-    second = run(frame)
-    publisher.publish(*({"i": i, "d": "a"} for i in (100, 99, 8, 8, 3)))
-    third = run(frame)
-
-    assert Counter([("new", 3), ("new", 3), ("new", 5), ("new", 9), ("unstamped", 7)]) == first
-    assert Counter([("new", 4), ("new", 100), ("unstamped", -1)]) == second
-    assert Counter({("new", 99): 1, ("unknown", 8): 1, ("unknown", 3): 1}) == third
-
-
-def test_what_is_dropped_is_counted(publisher, stream, collected):
-    frame = dedup.drop_seen(stream(url=publisher.url).load(), **OWN)
-    publisher.publish(*({"i": i, "d": "a"} for i in (0, 1, 1, 1)), {"i": 0, "d": "b"})
-
-    query = collected(frame, availableNow=True)
-    query.awaitTermination()
-
-    (counts,) = [
-        each.observedMetrics["dedup"].asDict() for each in query.recentProgress if each.numInputRows
-    ]
-    assert (3, 2, 0, 2) == tuple(
-        counts[name] for name in ("new", "dropped", "unknown", "producers")
-    )
-
-
-# Several feeds
 
 
 def load(store_url, feed, numbers):
@@ -137,26 +87,55 @@ def both(publisher, returns, stream):
 
 
 @pytest.mark.slow
-def test_two_feeds_that_were_loaded_alike_both_pass_whole(publisher, both, run):
-    """Their events have the same producer and the same numbers. Read again, none passes."""
+def test_each_number_passes_once_however_the_feed_is_read(publisher, both, run):
+    """Twice at once, and with another number of partitions: the stamps tell, not the reader. Two
+    feeds that were loaded alike, whose events have the same producer and the same numbers, both
+    pass whole.
+    """
+
+    def twice():
+        return dedup.drop_seen(both().union(both(partitionCount="1", maxEventsPerTrigger="10")))
+
     load(publisher.store_url, "orders", range(50))
     load(publisher.store_url, "returns", range(50, 100))
-    again = both(partitionCount="1", maxEventsPerTrigger="10")
+    first = run(twice())
+    load(publisher.store_url, "orders", range(100, 120))
+    second = run(twice())
 
-    found = run(dedup.drop_seen(both().union(again)))
-
-    assert Counter(("new", i) for i in range(100)) == found
+    assert Counter(("new", i) for i in range(100)) == first
+    assert Counter(("new", i) for i in range(100, 120)) == second
 
 
 @pytest.mark.slow
-def test_own_numbers_of_two_feeds_are_told_apart_by_an_argument(publisher, both, run):
-    """Two devices of one name: `feed=` has the role of the header."""
-    load(publisher.store_url, "orders", range(5))
-    load(publisher.store_url, "returns", range(8))
+def test_only_what_was_seen_is_dropped(publisher, returns, both, run, collected):
+    """Numbers of others, with holes, in any order, of which each batch has some. What was in a
+    closed hole is told (PU-02). Two devices of one name are told apart by `feed=`, which has the
+    role of the header. What is dropped is counted.
+    """
 
-    found = run(dedup.drop_seen(both(), **OWN, feed="headers['zeh-feed']"))
+    def add(*numbers, device="a", feed="orders"):
+        publish(publisher.store, feed, [{"i": i, "d": device} for i in numbers], partition=0)
 
-    assert Counter({("new", i): 2 if i < 5 else 1 for i in range(8)}) == found
+    add(5, 3, 3, 9)
+    add(3, 5, feed="returns")
+    add(4, 3, 9, 100)
+    add(3, device="b", feed="returns")
+    add(100, 99, 8, 8, 3)
+    publish(publisher.store, "returns", [{"i": 7}, {"i": -1, "d": "a"}], partition=0)
+    events = both(maxEventsPerTrigger="1")
+    given = {**OWN, "feed": "headers['zeh-feed']", "window": 50}
+
+    found = run(dedup.drop_seen(events, **given))
+
+    new = [3, 5, 9, 4, 100, 99, *(3, 5), 3]
+    others = [("unstamped", 7), ("unstamped", -1), ("unknown", 8), ("unknown", 3)]
+    assert Counter([*(("new", i) for i in new), *others]) == found
+    progress = (each.observedMetrics.get("dedup") for each in collected.queries[0].recentProgress)
+    counts = [each.asDict() for each in progress if each]
+    assert (len(new), 5, 2) == tuple(
+        sum(each[name] for each in counts) for name in ("new", "dropped", "unknown")
+    )
+    assert 2 == counts[0]["producers"]  # of the buckets that have events in the batch
 
 
 # Events that do not tell their feed
@@ -193,14 +172,10 @@ def read(spark):
 
 
 def refused(run, frame):
-    """What a query says that is refused, as often as it is started."""
-    said = []
-    for _ in range(2):
-        with pytest.raises(StreamingQueryException) as error:
-            run(frame)
-        said.append(without_code(re.findall(r"zeh_spark\.errors\.(.*)", str(error.value))[-1]))
-    assert said[0] == said[1]
-    return said[0]
+    """What a query says that is refused."""
+    with pytest.raises(StreamingQueryException) as error:
+        run(frame)
+    return without_code(re.findall(r"zeh_spark\.errors\.(.*)", str(error.value))[-1])
 
 
 @pytest.mark.slow
@@ -258,53 +233,35 @@ def landed(place, bronze, read):
     return land
 
 
-def restored(place, landed, before=lambda: None, after=lambda: None):
-    """Ten events, a backup, twenty more that are read; then the backup, and ten others."""
+@pytest.mark.slow
+def test_numbers_that_a_restored_publisher_uses_again(place, landed, bronze, run):
+    """After `zeh-spark new-history` its events pass: they are others, in the same checkpoint, too.
+    Without it they would be dropped, and are refused, as often as the query is started. (That they
+    may also come in one batch with those that had the numbers before:
+    tests/unit/stateful/test_seen.py.)
+    """
+    frame = dedup.drop_seen(bronze.stream())
     load(place.url, "orders", range(10))
     backup = place.back_up()
     load(place.url, "orders", range(10, 30))
-    feed = landed(range(30))
-    before()
+    landed(range(30))
+    first = run(frame)
     place.restore(backup)
-    after()
+    command(["new-history", "orders", "--store", place.url, "--yes"])
+    backup = place.back_up()
     load(place.url, "orders", range(100, 110))
     landed(range(100, 110))
-    return feed
-
-
-@pytest.mark.slow
-def test_numbers_that_a_restored_publisher_uses_again_are_refused(place, landed, bronze, run):
-    """Its other events would be dropped. (That they may also come in one batch with those that had
-    the numbers before: tests/unit/stateful/test_seen.py.)
-    """
-    first = []
-    frame = dedup.drop_seen(bronze.stream())
-    feed = restored(place, landed, before=lambda: first.append(run(frame)))
-
-    said = refused(run, frame)
-
-    assert [Counter(("new", i) for i in range(30))] == first
-    assert said.startswith(f"PublisherError: drop_seen: feed {feed}, producer 'load', stored")
-    assert "zeh-spark new-history" in said
-
-
-@pytest.mark.slow
-def test_events_of_a_new_epoch_pass_though_their_numbers_were_used(place, landed, bronze, run):
-    """After `zeh-spark new-history` they are other events, in the same checkpoint, too."""
-    first = []
-
-    def frame():
-        return dedup.drop_seen(bronze.stream())
-
-    restored(
-        place,
-        landed,
-        before=lambda: first.append(run(frame())),
-        after=lambda: command(["new-history", "orders", "--store", place.url, "--yes"]),
-    )
-    second = run(frame())
     landed(range(100, 110))
+    second = run(frame)
+    place.restore(backup)
+    load(place.url, "orders", range(200, 210))
+    feed = landed(range(200, 210))
 
-    assert [Counter(("new", i) for i in range(30))] == first
+    said, again = refused(run, frame), refused(run, frame)
+
+    assert Counter(("new", i) for i in range(30)) == first
     assert Counter(("new", i) for i in range(100, 110)) == second
-    assert Counter() == run(frame())
+    assert said == again
+    assert said.startswith(f"PublisherError: drop_seen: feed {feed}")
+    assert ", producer 'load', stored" in said
+    assert "zeh-spark new-history" in said
