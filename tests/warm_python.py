@@ -68,13 +68,15 @@ def started(folder: Path) -> Iterator[Path]:
 
 
 def _serve(address: str) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for what is forked
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(100)
         os.write(1, b"ready\n")
         while select.select([listener, sys.stdin], [], [])[0] == [listener]:
             asker, _ = listener.accept()
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass  # one that has ended; what it used counts for this process: `costs`
             with asker:
                 size, streams, *_ = socket.recv_fds(asker, 4, 3)
                 with asker.makefile("rb") as line:
@@ -83,7 +85,6 @@ def _serve(address: str) -> None:
                     importlib.import_module(library)
                 if os.fork() == 0:
                     listener.close()
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     _answer(asker, streams, *asked)
                 for each in streams:
                     os.close(each)
