@@ -17,7 +17,6 @@ import pytest
 
 from tests.fix_cli import call
 from tests.fix_publisher import served
-from tests.fix_spark import ENVIRONMENT
 from tests.patience import PATIENCE, eventually
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish
@@ -28,9 +27,9 @@ pytestmark = pytest.mark.spark
 
 
 @contextmanager
-def job(tmp_path: Path, **variables: str) -> Iterator[subprocess.Popen[str]]:
+def job(tmp_path: Path, warm: dict[str, str], **variables: str) -> Iterator[subprocess.Popen[str]]:
     """The job with these variables. Killed at the end."""
-    env = {**os.environ, **ENVIRONMENT, "TRIGGER": "1 second", **variables}
+    env = {**os.environ, **warm, "TRIGGER": "1 second", **variables}
     log = (tmp_path / "job.log").open("a+")
     with log, subprocess.Popen([sys.executable, str(JOB)], env=env, stderr=log) as process:
         try:
@@ -57,7 +56,7 @@ def ended_or_stored(
 
 
 @pytest.mark.slow
-def test_the_job_streams_a_feed_until_it_is_stopped(tmp_path: Path) -> None:
+def test_the_job_streams_a_feed_until_it_is_stopped(tmp_path: Path, warm: dict[str, str]) -> None:
     """`docker compose up` and `stop` as often as I like: each event is in the files once."""
     store, token, folder = tmp_path / "feeds.db", tmp_path / "job_token", tmp_path / "lake"
     with closing(open_store(f"sqlite:///{store}")) as opened, served(store) as (base, _):
@@ -72,7 +71,7 @@ def test_the_job_streams_a_feed_until_it_is_stopped(tmp_path: Path) -> None:
             for partition in (0, 1):
                 publish(opened, "orders", range(first, first + 10), partition=partition)
             expected = [(partition, n) for partition in (0, 1) for n in range(first + 10)]
-            with job(tmp_path, **variables) as process:
+            with job(tmp_path, warm, **variables) as process:
                 eventually(partial(ended_or_stored, process, folder, expected))
                 process.send_signal(signal.SIGTERM)
                 assert 0 == process.wait(PATIENCE), (tmp_path / "job.log").read_text()
@@ -80,13 +79,14 @@ def test_the_job_streams_a_feed_until_it_is_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.campaign
-def test_a_job_that_is_refused_ends_with_the_error(tmp_path: Path) -> None:
+def test_a_job_that_is_refused_ends_with_the_error(tmp_path: Path, warm: dict[str, str]) -> None:
     """The container's log tells why, and Docker starts it again."""
     store = tmp_path / "feeds.db"
     with closing(open_store(f"sqlite:///{store}")) as opened, served(store) as (base, _):
         opened.create("orders", 1)
         call("token", "create", "other", "--read", "other", "--store", f"sqlite:///{store}")
-        with job(tmp_path, FEED_URL=f"{base}/orders", FOLDER=str(tmp_path / "lake")) as process:
+        variables = {"FEED_URL": f"{base}/orders", "FOLDER": str(tmp_path / "lake")}
+        with job(tmp_path, warm, **variables) as process:
             assert 1 == process.wait(PATIENCE)
 
     assert "[ZEH_UNAUTHORIZED]" in (tmp_path / "job.log").read_text()

@@ -21,7 +21,7 @@ def token(run: Run) -> str:
 
 
 def test_a_run_with_all_logs_on_shows_no_secret(
-    token: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    token: str, warm: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """I can send logs, plans and checkpoints to somebody, also after a failure."""
     header, folder = "canary-of-a-header", tmp_path / "run"
@@ -31,7 +31,7 @@ def test_a_run_with_all_logs_on_shows_no_secret(
     with served(tmp_path / "feeds.db", *words) as (base, process):
         job = {"url": f"{base}/orders", "folder": str(folder), "secrets": str(tmp_path / "secrets")}
         job["clientSecret"] = client = "canary-of-a-client"
-        done = run_program("with_secrets.py", job)
+        done = run_program("with_secrets.py", job, environment=warm)
         process.terminate()
         process.wait(30)
 

@@ -205,24 +205,21 @@ def test_versions_are_compared_by_their_numbers(
 
 
 @pytest.mark.slow
-def test_with_spark_a_worker_reads_an_event(run: Run, store_url: str) -> None:
+def test_with_spark_a_worker_reads_an_event(run: Run, store_url: str, warm: dict[str, str]) -> None:
     """I know that the whole way works, before I write a job."""
     run("create", "orders")
     run("load", "orders", "-", stdin="1\n")
     with published(store_url) as base:
-        found = in_process("doctor", f"{base}/orders", "--spark", "--json")
+        # In a process of its own, because it starts and stops Spark.
+        command = [sys.executable, "-m", "zeh_spark.cli", "doctor", f"{base}/orders"]
+        done = subprocess.run(
+            [*command, "--spark", "--json"], env={**HERE, **warm}, capture_output=True, check=True
+        )
+    found = json.loads(done.stdout)
 
     names = {each["name"]: each["found"] for each in found["checks"]}
     assert found["ok"], names
     assert "a worker read an event" == names["read"]
-
-
-def in_process(*words: str) -> dict[str, list[dict[str, str]]]:
-    """Run a command in a process of its own, because it starts and stops Spark."""
-    command = [sys.executable, "-m", "zeh_spark.cli", *words]
-    done = subprocess.run(command, env=HERE, capture_output=True, text=True, check=True)
-    found: dict[str, list[dict[str, str]]] = json.loads(done.stdout)
-    return found
 
 
 def test_register_warns_of_workers_without_the_package(
