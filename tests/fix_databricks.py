@@ -107,18 +107,20 @@ class Workspace:
 
 
 @pytest.fixture
-def databricks(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
+def databricks(
+    tmp_path: Path, run: Run, warm: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Workspace]:
     """A workspace whose notebooks find the feed's address and token as on Databricks."""
     run("create", "flights", "--partitions", "4")
     words = ("--read", "flights", "--publish", "flights/*", "--audit", "flights")
     token = run("token", "create", "notebooks", *words).stdout.strip()
-    with _workspace(tmp_path, token, monkeypatch) as workspace:
+    with _workspace(tmp_path, token, warm, monkeypatch) as workspace:
         yield workspace
 
 
 @pytest.fixture
 def databricks_job(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Run, warm: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Workspace]:
     """A workspace for the bundle's job, with the feeds and the token that the docs tell to make."""
     page = (ROOT / "docs" / "operate" / "databricks.md").read_text(encoding="utf-8")
@@ -126,13 +128,15 @@ def databricks_job(
     assert [each.split()[0] for each in commands] == ["create"] * 3 + ["token"] * 2
     done = [run(*each.partition(" > ")[0].split()) for each in commands]
     job, operator = (each.stdout.strip() for each in done[3:])
-    with _workspace(tmp_path, job, monkeypatch) as workspace:
+    with _workspace(tmp_path, job, warm, monkeypatch) as workspace:
         workspace.operator = operator
         yield workspace
 
 
 @contextmanager
-def _workspace(tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
+def _workspace(
+    tmp_path: Path, token: str, warm: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Workspace]:
     """Serve the store, and set the environment that a notebook or a job has."""
     startup = tmp_path / "ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True)
@@ -153,9 +157,7 @@ def _workspace(tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch) -> I
             "EMULATED_DATABRICKS": json.dumps({"widgets": widgets, "secrets": secrets}),
             "IPYTHONDIR": str(tmp_path / "ipython"),
             "PYTHONPATH": f"{RUNTIME}:{ROOT}",
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_SUBMIT_ARGS": ENVIRONMENT["PYSPARK_SUBMIT_ARGS"],
         }
-        for name, value in environment.items():
+        for name, value in {**warm, **environment}.items():
             monkeypatch.setenv(name, value)
         yield workspace

@@ -7,10 +7,10 @@ import pytest
 from notebooks import run
 from tests.fix_lake import why_absent
 from tests.fix_sessions import needs_batches
-from tests.fix_spark import ENVIRONMENT
 from tests.unit.test_notebooks import NAMES, code, kept, texts
 
 MARKS = {
+    "03_feed_to_lakehouse": pytest.mark.campaign,  # `test_databricks` runs it and compares
     "04_sessions_and_dedup": needs_batches,
     # They take longest, and what they show has tests of its own.
     "05_when_things_go_wrong": pytest.mark.campaign,
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
     "name",
     [pytest.param(name, marks=MARKS.get(name, ())) for name in NAMES],
 )
-def test_notebook_runs_and_proves_what_is_kept_in_it(name, tmp_path, monkeypatch):
+def test_notebook_runs_and_proves_what_is_kept_in_it(name, warm, tmp_path, monkeypatch):
     """What I read in a notebook is what I get. If this fails for a change that was meant, renew
     the outputs: `python notebooks/run.py`.
     """
@@ -35,7 +35,8 @@ def test_notebook_runs_and_proves_what_is_kept_in_it(name, tmp_path, monkeypatch
     if any("sessions" in source for source in sources):
         pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", ENVIRONMENT["PYSPARK_SUBMIT_ARGS"])
+    for variable, value in warm.items():
+        monkeypatch.setenv(variable, value)
 
     again = run.executed(run.HERE / f"{name}.ipynb", tmp_path)
 
