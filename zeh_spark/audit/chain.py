@@ -118,7 +118,8 @@ class Chain:
                                 receipt.producer)  # fmt: skip
         if (right := chained(receipt)) != receipt.hash:
             yield self._differs(receipt, "the receipt's hash", right, receipt.hash)
-        if (told := _events(receipt)) != receipt.events:
+        told = sum(each.last - each.first + 1 for each in receipt.ranges)
+        if told != receipt.events:
             yield self._differs(receipt, "events by the receipt's ranges", receipt.events, told)
         if bool(receipt.positions) != bool(receipt.events):
             yield self._differs(
@@ -225,7 +226,3 @@ class Chain:
         self, receipt: StoredReceipt, what: str, expected: object, found: object
     ) -> Difference:
         return Difference(self._place, what, expected, found, receipt.producer, receipt.batch)
-
-
-def _events(receipt: StoredReceipt) -> int:
-    return sum(each.last - each.first + 1 for each in receipt.ranges)

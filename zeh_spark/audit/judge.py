@@ -66,7 +66,7 @@ class Judge:
         claimed = self._claim is not None and self._claim.first <= piece.position
         try:
             stamps = lines.stamps_of(piece.lines)
-            if not claimed and not self._mine(stamps.producer):
+            if not (claimed or self._only is None or belongs(stamps.producer, self._only)):
                 return
             yield from self._misstamped(piece, stamps)
             self._time = stamps.time
@@ -188,9 +188,6 @@ class Judge:
             if expected not in (None, told):
                 what = f"nextSequences of partition {partition}"
                 yield Difference(self._at, what, expected, told, producer)
-
-    def _mine(self, producer: str) -> bool:
-        return self._only is None or belongs(producer, self._only)
 
     def _differs(self, position: int, what: str, expected: object, found: object) -> Difference:
         claim = self._claim

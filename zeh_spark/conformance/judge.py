@@ -78,7 +78,8 @@ class _Judge:
         self, cursors: dict[int, str], more: str = "", *, n: int | None = None, packed: bool = False
     ) -> Answer:
         count = n or self._found.partitions or 1
-        parts = [f"n={count}", *(f"cursor{i}={_quoted(each)}" for i, each in cursors.items())]
+        named = [f"cursor{each}={quote(cursor, safe='')}" for each, cursor in cursors.items()]
+        parts = [f"n={count}", *named]
         return self._asked("&".join([*parts, more] if more else parts), packed=packed)
 
     def _asked(self, query: str, *, packed: bool = False) -> Answer:
@@ -356,10 +357,6 @@ def _some(count: int) -> Iterator[int]:
     yield from range(min(count, _PARTITIONS - 1))
     if count > _PARTITIONS - 1:
         yield count - 1
-
-
-def _quoted(cursor: str) -> str:
-    return quote(cursor, safe="")
 
 
 def _shown(query: str) -> str:

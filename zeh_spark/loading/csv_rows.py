@@ -49,7 +49,7 @@ def rows(stream: BinaryIO, key: str | None, form: CsvFormat) -> Iterator[Row]:
     try:
         names = next(reader, [])
         _check_names(names, key, form)
-        values = [_text if {name, "*"} & {*form.texts} else _number_or_text for name in names]
+        values = [str if {name, "*"} & {*form.texts} else _number_or_text for name in names]
         nulls = {"", *form.nulls}
         at = names.index(key) if key else 0
         for number, fields in enumerate(filter(None, reader), 1):  # None: blank lines
@@ -82,10 +82,6 @@ def _check_names(names: list[str], key: str | None, form: CsvFormat) -> None:
             raise ValueError(
                 f"there is no column {name!r} for {what}; there are {', '.join(names)}"
             )
-
-
-def _text(field: str) -> str:
-    return field
 
 
 @functools.lru_cache(1 << 16)  # values repeat

@@ -196,7 +196,9 @@ def parse_commit(body: bytes) -> Declared:
         raise Problem(
             problems.BAD_COMMIT, f"digest is {given.digest!r}; allowed are 32 lower-case hex digits"
         )
-    numbers = [given.events, *(each for one in attempts for each in _numbers_of(one))]
+    numbers = [given.events]
+    for each in attempts:
+        numbers += [each.task, each.attempt, each.uploads, each.events]
     if wrong := [each for each in numbers if not 0 <= each <= MAX_NUMBER]:
         raise Problem(problems.BAD_COMMIT, f"{wrong[0]} is not between 0 and {MAX_NUMBER}")
     return Declared(Content(given.events, int(given.digest, 16)), attempts, given.digest_version)
@@ -249,7 +251,3 @@ def number(name: str, text: str, most: int = MAX_NUMBER, *, least: int = 0) -> i
             parameter=name,
         )
     return int(text)
-
-
-def _numbers_of(attempt: TaskAttempt) -> tuple[int, ...]:
-    return attempt.task, attempt.attempt, attempt.uploads, attempt.events
