@@ -40,6 +40,7 @@ class Discovered:
     """What a publisher tells of a feed.
 
     Args:
+        identity: the feed's identity; None if the publisher tells none.
         direct: whether executors can fetch chunks (`protocol.direct_reads`).
     """
 
@@ -87,7 +88,10 @@ def discover(
 
 
 def index(transport: Transport) -> dict[str, Any]:
-    """Return what a publisher of zeh_spark answers at its root: itself, and its feeds."""
+    """Return what a publisher of zeh_spark answers at its root: itself, and the feeds to be read.
+
+    The transport is that of the publisher's address, without a feed.
+    """
 
     def read() -> dict[str, Any]:
         with transport.request("GET") as response:

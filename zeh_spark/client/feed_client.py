@@ -44,6 +44,7 @@ class PageRequest:
 
     Args:
         page_size_hint: the number of events to ask for; publishers may give more or fewer.
+        headers: the names of the event headers to ask for; none if empty.
         wait: the seconds that the publisher may wait for events; 0 for long polling off.
     """
 
@@ -73,6 +74,7 @@ class Statistics:
     """Counts of what reading took so far. Threads may share it.
 
     Args:
+        pages: requests that were answered.
         ignored_lines: lines that were neither events nor checkpoints.
         seconds: the time spent inside requests.
     """
@@ -86,6 +88,7 @@ class Statistics:
     def add(
         self, *, pages: int = 0, retries: int = 0, ignored_lines: int = 0, seconds: float = 0.0
     ) -> None:
+        """Count more pages, retries, lines or seconds."""
         with self._lock:
             self.pages += pages
             self.retries += retries
@@ -155,8 +158,11 @@ class Page:
     """The intervals of one page, in their order. It is read while it is iterated over, once.
 
     `cursor` is the last checkpoint that arrived. `end` is there when all intervals have come.
-    `_distrusted` tells whether the last answer had neither a body nor framing. Raises
-    PublisherError if the answer is final, and UnavailableError without progress for `retryTimeout`.
+    `_distrusted` tells whether the last answer had neither a body nor framing.
+
+    Raises:
+        PublisherError: the answer is final.
+        UnavailableError: there was no progress for `retryTimeout`.
     """
 
     def __init__(

@@ -48,6 +48,7 @@ class BatchCall:
     Args:
         incarnation: the producer's memory, like a Spark checkpoint.
         run: the id of one start of the writer.
+        number: the batch's number in its incarnation, from 0.
         repeatable: whether the publisher recognizes the same events if another run publishes them
             again.
     """
@@ -66,6 +67,7 @@ class BatchCall:
         return f"{producer_path(self.producer)}/batches/{self.number}"
 
     def query(self, partition_count: int, **more: str) -> str:
+        """Return the query string of an upload or a commit."""
         given = ",".join(f"{each}:{self.starting[each]}" for each in sorted(self.starting))
         starting = {wire.STARTING: given} if given else {}
         return urlencode(
@@ -78,6 +80,7 @@ class BatchStatus(NamedTuple):
     """What the publisher knows of a batch and its feed.
 
     Args:
+        receipt: the batch's receipt; None if it is not committed.
         feed_id: the feed's id, the same at each address; None if the batch is committed, or if the
             publisher does not tell it.
     """
@@ -92,7 +95,9 @@ class TaskDone:
     """What one attempt at a task did for a batch.
 
     Args:
+        attempt: the number of the attempt; each attempt at a task has its own.
         uploads: how many uploads it sent; 0 if the batch was committed before.
+        content: the number of its events, and the sum of their contents.
     """
 
     task: int

@@ -74,6 +74,7 @@ class TransientError(Exception):
         retry_after: the seconds that the publisher asks to wait, if it does.
         reason: what happened, for the log; by default what `final` says, without its advice.
         within: the seconds after which there is no other try, if they are less than usual.
+        status: the HTTP status of the answer; None if there was no answer.
     """
 
     def __init__(
@@ -163,6 +164,7 @@ def _is_socks(exc: Exception) -> bool:
 
 
 def invalid_redirect(url: FeedUrl) -> PublisherError:
+    """Return the error for a redirect that cannot be followed."""
     return PublisherError(
         f"{url}: a redirect leads to an invalid address. Check the feed's address with its owner"
     )
@@ -245,7 +247,10 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
 
 
 def paused(url: FeedUrl, left: float) -> TransientError:
-    """Return the error for a request that is not sent, because of the 429 to another request."""
+    """Return the error for a request that is not sent, because of the 429 to another request.
+
+    `left` are the seconds that the pause still lasts.
+    """
     final = UnavailableError(
         f"{url} answered 429 to another request of this process; the pause that it asked for "
         f"(Retry-After) ends in {left:.1f} s",

@@ -29,6 +29,7 @@ class Retry:
     Attributes:
         timeout: the seconds that the difficulty may last: the option `retryTimeout`.
         sleep: sleeps for so many seconds; returns true if nobody waits for an answer any more.
+        random: returns a number from 0 to 1.
         since: when the first of them failed, in seconds of the clock.
     """
 

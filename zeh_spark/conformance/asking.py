@@ -39,6 +39,7 @@ class Answer:
 
     Args:
         status: the HTTP status; 0 without an answer.
+        body: the bytes that came, unpacked.
         problem: why it broke off, or did not come.
         final: whether no later try can have an answer, as for a certificate that is not trusted.
     """
@@ -73,7 +74,12 @@ class Answer:
 
 
 class Asking:
-    """Sends GET requests to one publisher."""
+    """Sends GET requests to one publisher.
+
+    Args:
+        seconds: the time for all requests together.
+        most_bytes: the bytes of all answers together.
+    """
 
     def __init__(self, options: ClientOptions, seconds: float, most_bytes: int) -> None:
         self.transport = Transport(options)

@@ -136,11 +136,13 @@ class OutboxTable:
 
     @property
     def schema(self) -> str | None:
+        """Return the schema in the table's name; None if there is none."""
         before, dot, _ = self.name.rpartition(".")
         return before if dot else None
 
     @property
     def bare_name(self) -> str:
+        """Return the table's name without its schema."""
         return self.name.rpartition(".")[2]
 
 
@@ -157,9 +159,12 @@ class OutboxRow(NamedTuple):
     """A row of the table.
 
     Args:
+        asked: The reader's partition for which it was read.
         tx: The first part of its place; 0 in SQLite.
         size: Bytes of data and headers; None if there is no data.
         data: The event's data as JSON; None if there is none, or if it is too long to be served.
+        headers: Values of the headers that were asked for; None for NULL, and for all of them if
+            the row is too long to be served.
     """
 
     asked: int
@@ -177,6 +182,7 @@ class OutboxRow(NamedTuple):
 
     @property
     def place(self) -> Place:
+        """Return the row's place in the order of the feed."""
         return self.tx, self.id
 
     def tag(self, columns: int) -> str:
@@ -209,6 +215,8 @@ class Cursor:
     """A cursor into a table.
 
     Args:
+        history: The table's history, as `OutboxTable.lineage` gives it.
+        place: The place of the last row that was read; None before the first row.
         removals: The number of the last deletion that was noted when the cursor was given.
     """
 

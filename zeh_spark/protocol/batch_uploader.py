@@ -72,6 +72,9 @@ class BatchUploader:
             the last upload. Without an executor, the caller sends all.
         kept_bytes: keep what was sent for `send_again`, until its frames have more bytes.
 
+    Attributes:
+        uploads: how many uploads were given to `send`; they are numbered from 0.
+
     Guarantee: after `finish` all events are staged, those of a partition in their order, or the
     batch is committed; `content` is that of all events.
     """
@@ -211,6 +214,7 @@ class Group:
         return not self.chunks or (fits and len(self.chunks) < UPLOAD_CHUNKS)
 
     def add(self, chunk: StagedChunk) -> None:
+        """Add a chunk."""
         self.chunks.append(chunk)
         self._packed -= len(chunk.frame)
         self._unpacked -= chunk.size

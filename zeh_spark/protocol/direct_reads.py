@@ -79,12 +79,15 @@ class PlanRequest(msgspec.Struct, forbid_unknown_fields=True, rename="camel", om
     """What a reader asks a plan for.
 
     Args:
+        n: the number of partitions that the reader works with.
+        cursors: where each of them begins, by number.
         ends: where each of them ends; the limits are then soft hints of the publisher's own.
         upto: a cursor of the feed (`Plan.head`) after which nothing is planned.
         max_events: events of the plan, about.
         max_bytes: bytes of lines of the plan, about.
         max_chunks: most chunks of the plan.
         range_bytes: bytes of lines of a range, about.
+        wait: most seconds to wait for an event.
     """
 
     n: int
@@ -102,8 +105,10 @@ class PlannedRange(msgspec.Struct, frozen=True, rename="camel"):
     """A part of a reader's partition: the chunks after `from_` up to `to`.
 
     Args:
+        from_: the cursor before its first chunk.
         to: the cursor after its last chunk, or after nothing more of the partition.
         bytes: the bytes of their lines, as they are stored.
+        digest: the digest, 32 hexadecimal digits.
     """
 
     partition: int
@@ -139,7 +144,7 @@ class Plan(msgspec.Struct, rename="camel"):
         behind: most chunks between the plan's last one and the head.
         ranges: the ranges in the order of partitions; those of a partition follow each other.
         lag: how far each partition is behind at its end; None if the publisher does not know it
-            yet.
+            yet, or is older.
     """
 
     ends: dict[str, str]
@@ -218,6 +223,7 @@ class Totals:
 
     Args:
         bytes: the bytes of their lines, as they are stored.
+        digest: the sum of the digests.
     """
 
     chunks: int = 0
@@ -246,6 +252,7 @@ class Group:
     Args:
         range: the number of the range in the request.
         headers: what the chunks are: an array of HEADERS.
+        frames: their lines, compressed.
     """
 
     range: int
@@ -282,6 +289,8 @@ class EncodedGroup:
 
     Args:
         producers: the names of their producers, sorted.
+        size: the bytes of their frames.
+        body: what follows the group's line.
     """
 
     totals: Totals
@@ -301,6 +310,7 @@ class EncodedGroup:
 
 
 def encode_group(headers: np.ndarray, names: Iterable[str], frames: list[bytes]) -> EncodedGroup:
+    """Return a group as it is sent."""
     lengths = list(map(len, frames))
     arriving = np.empty(len(frames), FRAMES)
     arriving["bytes"] = lengths
@@ -310,6 +320,7 @@ def encode_group(headers: np.ndarray, names: Iterable[str], frames: list[bytes])
 
 
 def encode_end(number: int, to: str, sent: Totals) -> bytes:
+    """Return the line that ends a range."""
     return msgspec.json.encode(RangeEnd(number, to, sent.chunks, sent.events, sent.hex)) + b"\n"
 
 

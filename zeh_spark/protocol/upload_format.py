@@ -108,7 +108,12 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class StagedChunk:
-    """A chunk before its commit."""
+    """A chunk before its commit.
+
+    Args:
+        size: the bytes of its lines.
+        frame: its lines, compressed.
+    """
 
     partition: int
     events: int
@@ -118,6 +123,7 @@ class StagedChunk:
 
     @property
     def content(self) -> Content:
+        """The content of its events."""
         return Content(self.events, self.sum)
 
     @property
@@ -194,6 +200,7 @@ class Chunker:
 
     Attributes:
         content: the content of all chunks that were returned, or only counted.
+        bytes: the bytes of all lines.
     """
 
     def __init__(self, held_bytes: int = OPEN_UPLOADS * UPLOAD_BYTES) -> None:
@@ -248,6 +255,7 @@ class Chunker:
         self._open, self._sizes, self._held, self._counting = {}, {}, 0, True
 
     def close(self) -> list[StagedChunk]:
+        """Return the chunks that are left."""
         return [self._cut(partition) for partition in sorted(self._open)]
 
     def _cut(self, partition: int) -> StagedChunk:
@@ -262,7 +270,12 @@ class Chunker:
 
 
 class IndexEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A chunk in the first line of an upload."""
+    """A chunk in the first line of an upload.
+
+    Args:
+        size: the bytes of its lines.
+        bytes: the bytes of its frame.
+    """
 
     partition: int
     events: int
@@ -274,6 +287,7 @@ _decode_index = msgspec.json.Decoder(list[IndexEntry]).decode
 
 
 def upload_body(chunks: Sequence[StagedChunk]) -> bytes:
+    """Return the body of an upload of these chunks."""
     index = [IndexEntry(c.partition, c.events, c.size, len(c.frame)) for c in chunks]
     return b"".join((msgspec.json.encode(index), b"\n", *(c.frame for c in chunks)))
 

@@ -44,6 +44,8 @@ class Ask:
 
     Attributes:
         resume: Partitions to read from the cursors that the feed keeps under `cursor_set`.
+        hint: The page size hint; None if the feed decides.
+        wait: Seconds to wait for an event, at most MAX_WAIT.
         consumer: The identity that the reader tells; NOBODY if it tells none.
     """
 
@@ -58,6 +60,7 @@ class Ask:
 
     @property
     def may_wait(self) -> bool:
+        """Whether the answer may wait for an event."""
         return self.wait > 0 and self.hint != 0
 
 
@@ -70,7 +73,10 @@ def names_cursor_set(query: bytes) -> bool:
 
 
 def parse_query(query: str, partition_count: int, consumer: str | None = None) -> Ask:
-    """Return what a request asks for. Raises Problem if it is not valid."""
+    """Return what a request asks for. Raises Problem if it is not valid.
+
+    `consumer` is the header ZEH-Consumer.
+    """
     given = _parameters(query)
     n = _n(given.get("n"), partition_count)
     cursors = _cursors(given, n)

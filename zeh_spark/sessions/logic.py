@@ -54,7 +54,11 @@ from zeh_spark.stateful import ranges
 
 
 class SessionLogic:
-    """Decides by a policy. Its methods change the session that they are given, and return it."""
+    """Decides by a policy. Its methods change the session that they are given, and return it.
+
+    Args:
+        policy: How sessions are judged; its times are in milliseconds.
+    """
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -71,9 +75,15 @@ class SessionLogic:
     ) -> tuple[Session | None, list[Outcome]]:
         """Take a batch's events of one session, and its control events.
 
-        `arrivals` ascend by number, with replays last among those of one number; `now` is the time
-        that the clock had reached when they were read, in milliseconds since 1970. It returns the
-        session, None if there still is none, and what becomes of the events.
+        Args:
+            session: The session; None if there is none yet.
+            arrivals: The events, ascending by number, and replays last among those of one number.
+            controls: Words of control events.
+            now: The time that the clock had reached when the events were read, in milliseconds
+                since 1970.
+
+        Returns:
+            The session, None if there still is none; and what becomes of the events.
         """
         outcomes: list[Outcome] = []
         controls = set(controls)
@@ -108,6 +118,7 @@ class SessionLogic:
         session.advanced, session.reported = time, False
 
     def _begins(self, each: Arrival) -> bool:
+        """Return whether an event begins a session."""
         return not each.replay and not self._contradiction(Session(self._lowest), each)
 
     def _recall(

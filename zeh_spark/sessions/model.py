@@ -82,6 +82,7 @@ class Arrival(NamedTuple):
 
     Attributes:
         clock: Its time, in milliseconds since 1970.
+        last: The session's last number, if the event declares one.
     """
 
     number: int
@@ -95,6 +96,7 @@ class Held(msgspec.Struct, array_like=True):
     """Events with the numbers `first` to `last` that wait.
 
     Attributes:
+        last: The last number, included.
         since: When the first of them began to wait, in milliseconds since 1970.
     """
 
@@ -105,6 +107,7 @@ class Held(msgspec.Struct, array_like=True):
 
     @property
     def count(self) -> int:
+        """The number of events."""
         return self.last - self.first + 1
 
 
@@ -112,6 +115,7 @@ class Session(msgspec.Struct, array_like=True):
     """What is kept of a session.
 
     Attributes:
+        next: The number that is expected.
         seen: The newest time of its events, in milliseconds since 1970.
         held: Events after a gap, as runs.
         given_up: Runs of numbers before `next` that were not delivered.
@@ -139,10 +143,12 @@ class Session(msgspec.Struct, array_like=True):
 
     @property
     def held_count(self) -> int:
+        """The number of held events."""
         return sum(run.count for run in self.held)
 
     @property
     def held_size(self) -> int:
+        """The bytes of held events."""
         return sum(run.size for run in self.held)
 
     @property
@@ -173,6 +179,7 @@ class Dead(NamedTuple):
 
     Attributes:
         reason: One of REASONS.
+        missing: The gap before them.
         since: Since when they waited, in milliseconds since 1970.
     """
 
@@ -191,6 +198,7 @@ class SessionRecord(NamedTuple):
     Attributes:
         reason: One of RECORDS.
         received: The number with which it continues; None if it has ended.
+        missing: The gap; None if the session waits for its next event without one.
         since: Since when events waited, in milliseconds since 1970.
     """
 

@@ -65,6 +65,9 @@ class Position:
     """Where a partition is, and what lies between its previous position and this one.
 
     Args:
+        cursor: the last checkpoint that was read.
+        events: the number of events since the previous position.
+        bytes: the size of their lines.
         digest: the digest of their lines, by the offset's version; None without events.
         begun: the cursor after which they begin, if events before it were lost; None if they begin
             at the previous position.
@@ -122,6 +125,7 @@ class Offset:
 
     @property
     def version(self) -> int:
+        """The version of the offset's format."""
         return VERSION if self.direct is None else DIRECT_VERSION
 
     @property
@@ -135,6 +139,7 @@ class Offset:
         return len(self.positions) or None
 
     def resolved(self, partition_count: int) -> Offset:
+        """Return the same offset for a known number of partitions."""
         if self.positions:
             return self
         positions = (Position(self.everywhere),) * partition_count
@@ -206,6 +211,7 @@ class Reached:
 
 
 def is_of_a_feed(document: object) -> TypeGuard[dict[str, Any]]:
+    """Return whether an offset of a checkpoint is one of this source."""
     members = {"version", "feed", "partitionCount", "partitions"}
     return isinstance(document, dict) and document.keys() >= members
 

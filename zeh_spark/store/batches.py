@@ -94,6 +94,7 @@ class Upload:
 
     @property
     def content(self) -> Content:
+        """The number of its events, and the sum of their contents."""
         return sum((each.content for each in self.chunks), Content())
 
     @property
@@ -268,6 +269,7 @@ def chained(receipt: StoredReceipt) -> str:
 
 
 def after(receipt: StoredReceipt) -> ProducerState:
+    """Return the producer's state after its newest receipt."""
     return ProducerState(
         name=receipt.producer,
         incarnation=receipt.incarnation,

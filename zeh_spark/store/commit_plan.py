@@ -42,7 +42,12 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What a commit writes."""
+    """What a commit writes.
+
+    Attributes:
+        feed: The feed after the commit.
+        sequences: The producer's numbers in each partition that the batch has events of.
+    """
 
     feed: FeedState
     chunks: list[Chunk]

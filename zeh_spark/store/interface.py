@@ -82,10 +82,14 @@ class Chunk(NamedTuple):
 
     Attributes:
         g: The position in the feed, from 1.
+        partition: The stored partition.
+        events: The number of events.
         size: The bytes of its lines.
         time: The time of its commit, in ms since 1970.
         tag: A short hash of the history up to this chunk.
         blob: What `Store.frames` takes to read the lines.
+        producer: The producer's name.
+        batch: The number of the producer's batch.
         sequence: The producer's number of the first event, in the chunk's partition.
     """
 
@@ -111,11 +115,14 @@ class FeedState:
     """A feed as of now.
 
     Attributes:
+        name: The name.
+        partitions: The number of stored partitions.
         origin: 32 random bytes, the history before the first chunk. The first 8 are the feed's id.
         head: The position of the newest chunk; 0 if there is none.
         history: The hash of the history up to `head`.
         time: The time of the last commit or epoch, whichever is later, in ms since 1970; 0 if there
             was none.
+        events: The number of events that the feed has now.
         size: The bytes of their lines.
         replica: Whether the store is a replica, which may lag, and takes no writes.
     """
@@ -226,10 +233,12 @@ class Store(Protocol):
         and its `time` set to the epoch's, if that is later.
 
         Args:
+            feed: The feed.
             copy: The store is a copy that is used beside the original. Its feed is another feed
                 from now on, with a new id.
             since: The `zeh-time`, in ms since 1970, from which events belong to the epoch, if some
                 were published between the restore and this call.
+            by: Who does it.
 
         Raises:
             StoreError: The store has no such feed, the clock is far ahead, or `since` is in the
@@ -239,7 +248,8 @@ class Store(Protocol):
     def admit(self, feed: str, call: Call) -> StoredReceipt | None:
         """Return None if an upload is wanted, as of now; the receipt if its batch is committed.
 
-        Raises Problem if the call is refused.
+        Raises:
+            Problem: The call is refused.
         """
 
     def stage(
@@ -247,8 +257,17 @@ class Store(Protocol):
     ) -> StagingResult | StoredReceipt:
         """Keep an upload until `commit`, invisible to readers.
 
-        `quota` is how many bytes the producer may have staged; None for any number. Returns whether
-        the upload is new; the receipt if its batch is committed. Raises Problem if it is refused.
+        Args:
+            feed: The feed.
+            call: The producer and the batch.
+            upload: The upload.
+            quota: Bytes that the producer may have staged; None for any number.
+
+        Returns:
+            Whether the upload is new; the receipt if its batch is committed.
+
+        Raises:
+            Problem: The call is refused.
         """
 
     def staged_chunks(self, feed: str, call: Call, attempts: Sequence[TaskAttempt]) -> int:
@@ -258,8 +277,12 @@ class Store(Protocol):
         """Publish a batch of exactly the attempts that `declared` names.
 
         Its events are ordered by partition, task, number of the upload, and order in the upload.
-        Returns the receipt, and whether the batch is new; False if it was committed before. Raises
-        Problem if the call is refused, and nothing is published.
+
+        Returns:
+            The receipt, and whether the batch is new; False if it was committed before.
+
+        Raises:
+            Problem: The call is refused, and nothing is published.
         """
 
     def release(
@@ -292,7 +315,14 @@ class Store(Protocol):
     ) -> StoredReceipt | None:
         """Return the receipt of a batch, after commits under way; None if it is not committed.
 
-        The incarnation None stands for the current one. Raises Problem if the receipt is gone.
+        Args:
+            feed: The feed.
+            name: The producer.
+            batch: The number of the batch.
+            incarnation: The incarnation; None for the current one.
+
+        Raises:
+            Problem: The batch is so old that its receipt is gone.
         """
 
     def receipts(self, feed: str, name: str, below: int, limit: int) -> list[StoredReceipt]:
@@ -304,8 +334,11 @@ class Store(Protocol):
     def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
         """Return chunks of some stored partitions, in the order of g.
 
-        `positions` has for each stored partition the position after which to begin, `upto` is the
-        highest position, and `limit` the most chunks of each partition.
+        Args:
+            feed: The feed.
+            positions: For each stored partition, the position after which to begin.
+            upto: The highest position.
+            limit: Most chunks of each partition.
         """
 
     def scan(self, feed: str, after: int, upto: int, limit: int) -> list[Chunk]:
@@ -342,15 +375,29 @@ class Store(Protocol):
         """Delete the receipts of batches with names that were committed before a time.
 
         The names stay: a batch that is published again under one is refused as `batch-expired`.
-        Returns the number of batches, at most `limit`. The time is in ms since 1970.
+
+        Args:
+            feed: The feed.
+            before: The time, in ms since 1970.
+            limit: Most batches that are changed, in one transaction.
+
+        Returns:
+            The number of batches that were changed.
         """
 
     def expire_producers(self, feed: str, before: int, limit: int) -> int:
         """Delete producers that have published nothing since a time, with their receipts.
 
         Their names stay, as those of producers that `delete_producer` deleted. A producer stays if
-        one of its batches with names was committed since, and so do batches with names. Returns the
-        number of producers, at most `limit`. The time is in ms since 1970.
+        one of its batches with names was committed since, and so do batches with names.
+
+        Args:
+            feed: The feed.
+            before: The time, in ms since 1970.
+            limit: Most producers that are deleted, in one transaction.
+
+        Returns:
+            The number of producers that were deleted.
         """
 
     def save_cursors(
@@ -367,14 +414,25 @@ class Store(Protocol):
         A name that is bound to nobody is bound to this consumer, if it tells its identity. It then
         keeps positions for the last n of this consumer only.
 
-        `consumer` is the reader's identity (see `store.cursor_sets`), and `maker` its client, if it
-        may have only so many cursor sets. Raises Problem, and keeps nothing, if the name is bound
-        to another consumer, or keeps positions for another n and the reader tells no identity, or
-        is one too many.
+        Args:
+            feed: The feed.
+            name: The name.
+            n: How many partitions the reader works with.
+            cursors: The cursors by partition.
+            consumer: The reader's identity (see `store.cursor_sets`).
+            maker: The reader's client, if it may have only so many cursor sets.
+
+        Raises:
+            Problem: The name is bound to another consumer, or keeps positions for another n and the
+                reader tells no identity, or is one too many. Nothing is kept then.
         """
 
     def load_cursors(self, feed: str, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
-        """Return the cursors that were kept. Raises Problem if another consumer has the name."""
+        """Return the cursors that `save_cursors` kept.
+
+        Raises:
+            Problem: The name is bound to another consumer.
+        """
 
     def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
         """Return the cursors that `save_cursors` kept for a name, by n and partition."""
@@ -404,7 +462,11 @@ class Store(Protocol):
         """Keep a new token."""
 
     def revoke_token(self, which: str, *, by: Actor | None = None) -> list[str]:
-        """Revoke the tokens of an id or a name. Return the ids of those not revoked before."""
+        """Revoke the tokens of an id or a name, for ever.
+
+        Returns:
+            The ids of those that were not revoked yet.
+        """
 
     def acts(self, wanted: ActFilter = EVERY_ACT, limit: int = ACTS_SHOWN) -> list[Act]:
         """Return at most `limit` administrative acts, the newest first.
@@ -471,12 +533,14 @@ def check_partitions(call: Call, upload: Upload, partition_count: int) -> None:
 
 
 def unknown_feed(name: str) -> UnknownFeedError:
+    """Return the error for a feed that the store does not have."""
     return UnknownFeedError(
         f"there is no feed {name!r} in this store", anchor="there-is-no-store-or-no-feed"
     )
 
 
 def frame_missing(blob: int) -> StoreError:
+    """Return the error for a chunk whose frame the store has lost."""
     return StoreError(
         f"the store is damaged: it has no frame {blob}. Restore it from a backup",
         anchor="the-store-is-damaged",
