@@ -113,16 +113,6 @@ def test_exit_codes_are_those_of_the_reference(raw_server: RawServer) -> None:
         assert (code, "", True) == (done.returncode, done.stdout, "Error: " in done.stderr), status
 
 
-def test_an_error_is_json_if_that_was_asked_for(run: Run) -> None:
-    """My script finds the message, the code and the place in the docs."""
-    done = run("prune", "orders", "--json")
-
-    error = json.loads(done.stderr)["error"]
-    assert (1, 1, "") == (done.returncode, error["exitCode"], done.stdout)
-    assert {"message", "exitCode", "type", "code", "help"} == error.keys()
-    assert ("ZEH_STORE", "StoreError") == (error["code"], error["type"])
-
-
 @pytest.mark.parametrize(
     ("words", "said", "code"),
     [
@@ -130,15 +120,22 @@ def test_an_error_is_json_if_that_was_asked_for(run: Run) -> None:
         (("prune", "--json"), "Missing argument 'FEED'", None),
         (("feeds", "http://[", "--json"), "[ZEH_OPTION] URL must be", "ZEH_OPTION"),
         (("lag", "http://a/f", "--json"), "Give either --checkpoint or --cursorset", None),
+        (("prune", "orders", "--json"), "there is no store", "ZEH_STORE"),
     ],
 )
-def test_wrong_usage_is_json_if_that_was_asked_for(run: Run, words, said, code) -> None:
-    """My script reads one form of errors."""
+def test_an_error_is_json_if_that_was_asked_for(run: Run, words, said, code) -> None:
+    """My script finds the message, the code and the place in the docs, also of a wrong usage."""
     done = run(*words)
 
     error = json.loads(done.stderr)["error"]
-    assert (2, 2, code) == (done.returncode, error["exitCode"], error.get("code"))
+    exit_code = 1 if code == "ZEH_STORE" else 2
+    assert (exit_code, exit_code, code, "") == (
+        done.returncode, error["exitCode"], error.get("code"), done.stdout,
+    )  # fmt: skip
     assert said in error["message"]
+    if exit_code == 1:
+        assert {"message", "exitCode", "type", "code", "help"} == error.keys()
+        assert "StoreError" == error["type"]
 
 
 def test_verbose_logs_requests_without_secrets(raw_server: RawServer, env: dict[str, str]) -> None:
@@ -171,15 +168,6 @@ def test_feeds_of_a_publisher_are_those_that_the_token_may_read(run: Run, store_
     assert "FEED    PARTITIONS  TAKES BATCHES\norders           2  yes\n" == mine.stdout
 
 
-def test_another_publisher_lists_no_feeds(raw_server: RawServer) -> None:
-    """I am told which publishers do."""
-    raw_server.respond = lambda request: refused(400, "n is missing")
-
-    done = call("feeds", raw_server.url)
-
-    assert (1, True) == (done.returncode, "Only publishers of zeh-spark list them" in done.stderr)
-
-
 def tail_of(url: str, *words: str) -> list[str]:
     done = call("tail", url, "--no-follow", *words)
     assert done.returncode == 0, done.stderr
@@ -208,7 +196,9 @@ def test_tail_reads_one_partition_from_a_cursor_up_to_a_limit(run: Run, store_ur
 
 
 def test_tail_reads_a_publisher_that_does_not_tell_its_partitions(raw_server: RawServer) -> None:
-    """I give the number that its documentation names."""
+    """I give the number that its documentation names. It does not list its feeds: I am told which
+    publishers do.
+    """
     page = b'{"partition":0,"data":7}\n{"partition":0,"cursor":"1"}\n'
     end = b'{"partition":0,"cursor":"1"}\n'
     raw_server.respond = lambda request: (
@@ -218,6 +208,8 @@ def test_tail_reads_a_publisher_that_does_not_tell_its_partitions(raw_server: Ra
 
     assert ["7"] == tail_of(raw_server.url, "--from", "first", "--partitions", "1")
     assert 2 == call("tail", raw_server.url).returncode
+    done = call("feeds", raw_server.url)
+    assert (1, True) == (done.returncode, "Only publishers of zeh-spark list them" in done.stderr)
 
 
 def test_long_work_shows_a_bar_on_a_terminal(

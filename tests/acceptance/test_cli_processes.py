@@ -10,16 +10,14 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-import requests
 
 from tests.fix_cli import COMMAND, Run, published
-from tests.patience import PATIENCE, eventually
+from tests.patience import PATIENCE
 from zeh_spark.publisher import open_store
 
 
@@ -48,34 +46,6 @@ def test_serve_prints_the_address_of_each_feed(run: Run, env: dict[str, str]) ->
     assert 1 == second.returncode
     assert "is served by another process already" in second.stderr
     assert [f"  {base}/flights  8 partitions\n", f"  {base}/orders  1 partition\n"] == lines
-
-
-def test_served_feed_forgets_by_itself(run: Run, env: dict[str, str]) -> None:
-    """Nobody has to call prune."""
-    run("create", "orders", "--partitions", "1")
-    run("load", "orders", "-", stdin="1")
-    run("retention", "orders", "--size", "1")
-    with serving(env) as (base, _):
-        tail = ("tail", f"{base}/orders", "--from", "first", "--no-follow")
-        eventually(lambda: run(*tail).stdout == "")
-
-
-def test_serve_stops_at_ctrl_c_despite_long_polls(run: Run, env: dict[str, str]) -> None:
-    """It ends in order, as for the service manager (`tests/integration/test_draining.py`)."""
-    run("create", "orders", "--partitions", "1")
-    answers: list[int] = []
-    with serving(env) as (base, server):
-        url = f"{base}/orders?n=1&cursor0=_first"
-        assert 200 == requests.get(url, timeout=9).status_code
-        poll = threading.Thread(
-            target=lambda: answers.append(requests.get(f"{url}&wait=60", timeout=70).status_code)
-        )
-        poll.start()
-        eventually(lambda: _established(base))
-        server.send_signal(signal.SIGINT)
-        code = server.wait(PATIENCE)
-        poll.join()
-    assert (0, [200]) == (code, answers)
 
 
 def test_tail_follows_and_its_events_can_be_loaded_again(
@@ -160,10 +130,3 @@ def _staged(file: Path) -> bool:
     """Whether the load has written something by now."""
     wal = file.with_name(file.name + "-wal")
     return wal.exists() and wal.stat().st_size > 1 << 20
-
-
-def _established(base: str) -> bool:
-    """Whether the server has more than one connection: the one that waits."""
-    port = f":{int(base.rpartition(':')[2]):04X}"
-    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return any(row[1].endswith(port) and row[3] == "01" for row in rows)

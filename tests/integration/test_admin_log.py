@@ -161,17 +161,6 @@ def test_refused_commands_leave_no_act(run: Run, prepared: str) -> None:
     assert before == acts(prepared)
 
 
-def test_prune_tells_what_it_removed(run: Run, prepared: str) -> None:
-    """I find out later which events are gone, and who removed them."""
-    run("prune", "orders", "--size", "1", "--now")
-    act = acts(prepared)[0]
-    with closing(open_store(prepared)) as store:
-        assert 0 == store.feed("orders").events
-    assert ("prune", "orders", 1, 2) == (
-        act["action"], act["feed"], act["details"]["upto"], act["details"]["events"],
-    )  # fmt: skip
-
-
 def test_acts_survive_a_restore(run: Run, prepared: str) -> None:
     """What was done since the backup is undone, and is still known."""
     run("create", "forgotten")

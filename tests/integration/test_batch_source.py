@@ -88,17 +88,6 @@ def test_rows_come_while_the_page_does(raw_server):
     assert list(range(40_010)) == early + numbers(batches)
 
 
-def test_a_read_that_is_repeated_between_cursors_gives_the_same(raw_server):
-    """With endingCursors, a task that Spark runs again sees no later events."""
-    feed = Feed(range(30))
-    raw_server.respond = feed
-    reader, (task,) = scripted(raw_server, endingCursors='{"0": "25"}')
-    once = numbers(reader.read(task))
-    feed.partitions[0] += range(30, 60)
-
-    assert once == numbers(reader.read(task)) == list(range(25))
-
-
 AT_ONCE = {"retryTimeout": "0s"}
 REFUSALS = [
     (refused(401, "because"), {}, AccessError, "401: because"),

@@ -11,6 +11,7 @@ import pytest
 import requests
 import zstandard
 
+from tests.cases import each_case
 from tests.fix_publish import Who, rows
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.protocol.upload_format import CHUNK_EVENTS, LINE_BYTES, Chunker, upload_body
@@ -110,7 +111,7 @@ BODIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", BODIES)
+@each_case("kind", BODIES)
 def test_broken_upload_is_named(quiet_caller, kind):
     """What readers could not read is refused at the door, with chunk, line and reason."""
     body, said = BODIES[kind]
@@ -121,19 +122,19 @@ def test_broken_upload_is_named(quiet_caller, kind):
     assert re.search(said, one["detail"], re.DOTALL)
 
 
-@pytest.mark.parametrize("headers", ["_all", "a", ""])
-def test_deepest_event_is_served_to_everybody(publisher, caller, headers):
+def test_deepest_event_is_served_to_everybody(publisher, caller):
     """What was taken can be read, whatever I ask for, and also where answers are packed."""
     data = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
     chunker = Chunker()
     chunks = [*chunker.add(0, {"a": "b"}, data), *chunker.close()]
     caller.upload(Who(), chunks)
     caller.commit(Who(), chunks)
-    query = f"cursor0=_first&n=2&headers={headers}"
-    answer = requests.get(f"{publisher.base}/orders?{query}", timeout=30)
-    (line, _) = answer.content.splitlines()
-    (batch,) = Decoder(("data",), "", permissive=False).batches(line + b"\n", 0)
-    assert [data.decode()] == batch.column(0).to_pylist()
+    for headers in ("_all", "a", ""):
+        query = f"cursor0=_first&n=2&headers={headers}"
+        answer = requests.get(f"{publisher.base}/orders?{query}", timeout=30)
+        (line, _) = answer.content.splitlines()
+        (batch,) = Decoder(("data",), "", permissive=False).batches(line + b"\n", 0)
+        assert [data.decode()] == batch.column(0).to_pylist()
 
 
 def test_broken_chunk_is_named_among_right_ones(quiet_caller):
@@ -179,12 +180,3 @@ def test_changed_body_is_noticed_by_its_digest(caller, digest, status):
     )
     reply = caller.upload(Who(), body, Content_Digest=digest.format(right=right, wrong=wrong))
     assert (status, status == 422) == (reply.status, reply.short[1] == "digest-mismatch")
-
-
-@pytest.mark.parametrize(
-    "name", ["r1.0.0", "r1.0.0.0.0.x", "r1.-1.0.0", "r1.0.0.2147483648", ".0.0.0", "r 1.0.0.0"]
-)
-def test_bad_name_of_an_upload_is_named(quiet_caller, name):
-    """A typing error says what is allowed."""
-    reply = quiet_caller.call("PUT", f"{Who().path}/uploads/{name}", Who().query(), b"")
-    assert 400 == reply.status

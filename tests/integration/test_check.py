@@ -211,19 +211,6 @@ def test_an_endless_answer_ends_within_the_bytes(raw_server: RawServer) -> None:
     assert (3, True) == (done.returncode, found["bytes"] < 3 << 20)
 
 
-def test_a_peer_that_is_down_and_refused_credentials_have_their_codes(
-    raw_server: RawServer,
-) -> None:
-    """My script knows whom to call."""
-    raw_server.respond = lambda request: refused(401, "who are you?")
-
-    denied = call("check", raw_server.url, ZEH_TOKEN="secret-of-mine")
-    down = call("check", "http://127.0.0.1:1/x")
-
-    assert (5, 4) == (denied.returncode, down.returncode)
-    assert "secret-of-mine" not in denied.stdout + denied.stderr
-
-
 def test_a_token_is_sent_and_never_shown(run: Run, store_url: str) -> None:
     """I check a feed that asks for a token."""
     run("create", "orders")

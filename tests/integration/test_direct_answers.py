@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cases import each_case
 from tests.fix_direct import END, TYPE, Sent, end_of, frames, group, planned
 from tests.fix_raw_server import ok
 from zeh_spark.client import direct_client
@@ -71,11 +72,12 @@ CHUNKS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("chunks", "end", "why"), CHUNKS.values(), ids=CHUNKS)
-def test_chunks_that_a_range_cannot_have_are_refused(fetched, chunks, end, why):
+@each_case("kind", CHUNKS)
+def test_chunks_that_a_range_cannot_have_are_refused(fetched, kind):
     """A publisher that mixes up chunks, in its plan too, gives me no rows; and what a task holds at
     a time is bounded.
     """
+    chunks, end, why = CHUNKS[kind]
     with pytest.raises(PublisherError, match=why):
         fetched(answer(*chunks, end=end), planned(*chunks, end=end))
 
@@ -116,8 +118,9 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize(("body", "why"), BODIES.values(), ids=BODIES)
-def test_an_answer_of_another_form_is_refused(fetched, body, why):
+@each_case("kind", BODIES)
+def test_an_answer_of_another_form_is_refused(fetched, kind):
     """I do not guess what the bytes of a newer publisher mean, or take what I did not ask for."""
+    body, why = BODIES[kind]
     with pytest.raises(PublisherError, match=why):
         fetched(body, planned(*USUAL))

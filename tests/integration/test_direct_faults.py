@@ -5,11 +5,11 @@ can end, and some that are wrong.
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import msgspec
 import pytest
 
+from tests.cases import each_case
 from tests.fix_raw_server import Answer, head, ok, refused
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import FEED, large, publish
@@ -73,11 +73,6 @@ def origin(raw_server):
     return Origin(raw_server)
 
 
-def cut(body, end="close"):
-    """An answer of which bytes are missing at the end."""
-    return Answer((head(content_type=wire.CONTENT_TYPE, content_length=len(body) + 9) + body,), end)
-
-
 def unframed(body):
     """Only the end of the connection ends it."""
     return Answer((head(content_type=wire.CONTENT_TYPE, connection="close") + body,), "close")
@@ -89,26 +84,13 @@ def once(change):
     return lambda body: next(left, whole)(body)
 
 
-@pytest.mark.parametrize(
-    "way", [cut, partial(cut, end="reset"), unframed], ids=["close", "reset", "unframed"]
-)
-@pytest.mark.parametrize("twentieth", range(20))
-def test_an_answer_that_breaks_off_goes_on_without_a_chunk_twice(origin, twentieth, way):
-    """Wherever it is cut, I get each chunk once. Without any framing, the line that ends a range
-    shows that it is whole.
-    """
-    origin.respond(once(lambda body: way(body[: len(body) * twentieth // 20])))
-    assert origin.expected == origin.fetched(timeout="5s")
-    assert len(origin.server.requests) == 2
-
-
 def test_a_refusal_that_may_pass_is_repeated(origin):
     """A busy publisher delays me, and nothing else."""
     origin.respond(once(lambda body: refused(503, "busy", retry_after="0")))
     assert origin.expected == origin.fetched(timeout="5s")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "headers",
     [
         {"content_type": "application/x-ndjson"},
@@ -124,7 +106,7 @@ def test_another_kind_of_answer_is_refused(origin, headers):
         origin.fetched()
 
 
-@pytest.mark.parametrize("byte", range(0, 200, 7))
+@each_case("byte", range(0, 200, 7))
 def test_a_changed_byte_never_becomes_a_row(origin, byte):
     """A bit that flips on the way fails the task, or is where no row depends on it: in what an
     answer says of itself at the end of a range, which the plan says, too.
@@ -182,12 +164,12 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
+@each_case("change", OTHERS)
 def test_other_chunks_than_planned_are_refused(origin, change):
     """An answer that is consistent in itself, and not what was planned, fails."""
     origin.request = PlanRequest(2, {"0": "_first", "1": "_first"})
     origin.plan = direct_plans.plan(origin.store, FEED, origin.request)
-    origin.respond(lambda body: rebuilt(body, change))
+    origin.respond(lambda body: rebuilt(body, OTHERS[change]))
     with pytest.raises(PublisherError, match="did not send the chunks that were planned"):
         origin.fetched()
 
@@ -219,7 +201,7 @@ def test_ranges_in_another_order_are_refused(origin):
         origin.fetched()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "why"),
     [
         (lambda plan: plan["ends"].update({"0": "1.0a1b2c3d"}), "do not lead from"),
@@ -243,10 +225,11 @@ def test_a_plan_with_a_gap_is_refused(origin, change, why):
         direct_client.plan(origin.transport(), origin.request)
 
 
-@pytest.mark.parametrize("cut_off", [1, 20, 200])
-def test_a_plan_that_breaks_off_is_asked_for_again(origin, cut_off):
+def test_a_plan_that_breaks_off_is_asked_for_again(origin):
     """Half a plan is no plan."""
     body = msgspec.json.encode(origin.plan)
-    broken = Answer((head(content_length=len(body)) + body[:-cut_off],), "close")
-    origin.server.script(broken, ok(body, content_type="application/json"))
+    cuts = [
+        Answer((head(content_length=len(body)) + body[:-size],), "close") for size in (1, 20, 200)
+    ]
+    origin.server.script(*cuts, ok(body, content_type="application/json"))
     assert origin.plan == direct_client.plan(origin.transport(), origin.request)

@@ -87,19 +87,6 @@ def test_who_fetches_may_change_with_a_batch_pending(publisher, query, before, a
     assert sorted(again.to_the_end()) == list(range(10, 20))
 
 
-@BOTH
-def test_a_batch_whose_events_were_removed_is_refused(publisher, query, way):
-    """Retention between two tries loses nothing in silence. I may go on deliberately, once."""
-    publisher.publish(*range(500), partition=0)
-    run = query(finite=True)
-    run.next()
-    publisher.publish(*range(500, 1000), partition=0)
-    prune(publisher.store, "orders", Retention(bytes=1))
-    with pytest.raises(ReplayError, match="replay=accept"):
-        query(fetch=way, offset=run.start).rows(run.start, run.offset)
-    assert {} == query(replay="accept", offset=run.start).rows(run.start, run.offset)
-
-
 def test_retention_between_plan_and_fetch_fails_the_task(publisher, query):
     """A task never gives fewer rows than were planned."""
     publisher.publish(*range(500), partition=0)

@@ -111,7 +111,7 @@ def test_answers_that_do_not_end_are_cut_after_the_grace(store: str) -> None:
             b"Content-Length: 1000\r\n\r\nbegun"
         )
         until(lambda: _connections(process) > 0)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)  # Ctrl-C, as for the service manager
         assert 0 == stopped(process)
 
 

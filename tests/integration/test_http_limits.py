@@ -66,32 +66,22 @@ def send_until_closed(connection: socket.socket, piece: bytes, most: int) -> int
         (GET + b"X: ", b"a" * 65_536),
         (GET, b"X: y\r\n" * 10_000),
         (GET, b"X" * 65_536),
-    ],
-    ids=["URL", "one header", "many headers", "a header's name"],
-)
-def test_a_head_without_an_end_is_cut(connection, begin, piece):
-    """A head that grows for ever does not take the publisher's memory."""
-    connection.sendall(begin)
-    sent = send_until_closed(connection, piece, 64 << 20)
-
-    assert sent < 16 << 20  # what the kernel's buffers took, too
-
-
-@pytest.mark.parametrize(
-    "begin, piece",
-    [
         (GET + b"\r\n" + GET + b"X: ", b"a" * 65_536),
         (GET + b"\r\nGET /", b"a" * 65_536),
         (CHUNKED + b"X: ", b"a" * 65_536),
         (b"", b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n" * 3000),
     ],
-    ids=["a second head", "a second URL", "a trailer", "requests whose answers are not read"],
-)
-def test_what_follows_a_request_is_bounded_too(connection, begin, piece):
+    ids=["URL", "one header", "many headers", "a header's name", "a second head", "a second URL",
+         "a trailer", "requests whose answers are not read"],
+)  # fmt: skip
+def test_what_has_no_end_is_cut(connection, begin, piece):
+    """A head that grows for ever, or what follows a request, does not take the publisher's
+    memory.
+    """
     connection.sendall(begin)
     sent = send_until_closed(connection, piece, 64 << 20)
 
-    assert sent < 16 << 20
+    assert sent < 16 << 20  # what the kernel's buffers took, too
 
 
 def test_a_client_that_takes_nothing_is_dropped(quiet_publisher, monkeypatch):
@@ -140,26 +130,20 @@ def test_http_1_0_needs_no_host(connection):
     assert status(answer(connection)) == 200
 
 
+@pytest.mark.parametrize(("limit", "refused"), [("URL", 414), ("headers", 431)])
 @pytest.mark.parametrize("room", [0, 1])
-def test_the_limits_are_exact(connection, room):
+def test_the_limits_are_exact(connection, limit, refused, room):
     """The largest head that is allowed is answered, and one byte more is not."""
-    begin = b"/orders?n=2&cursor0=_first&x="
-    url = begin + b"a" * (URL_BYTES - len(begin) + room)
-    head = b"GET %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    connection.sendall(head % url)
+    url, more = b"/orders?n=2&cursor0=_first&x=", b""
+    if limit == "URL":
+        url += b"a" * (URL_BYTES - len(url) + room)
+    else:
+        fixed = b"HostlocalhostConnectioncloseX"
+        more = b"X: %b\r\n" % (b"a" * (HEADER_BYTES - len(fixed) + room))
+    head = b"GET %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%b\r\n"
+    connection.sendall(head % (url, more))
 
-    assert status(answer(connection)) == (414 if room else 200)
-
-
-@pytest.mark.parametrize("room", [0, 1])
-def test_the_limits_of_headers_are_exact(connection, room):
-    fixed = b"HostlocalhostConnectioncloseX"
-    value = b"a" * (HEADER_BYTES - len(fixed) + room)
-    url = b"/orders?n=2&cursor0=_first"
-    head = b"GET %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: %b\r\n\r\n"
-    connection.sendall(head % (url, value))
-
-    assert status(answer(connection)) == (431 if room else 200)
+    assert status(answer(connection)) == (refused if room else 200)
 
 
 def test_a_silent_connection_is_closed(connection, monkeypatch):

@@ -108,7 +108,7 @@ def test_batches_published_by_the_description_are_read_by_it(publisher: Publishe
 def test_first_question_tells_whether_it_is_committed_and_the_partitions(
     publisher: Publisher,
 ) -> None:
-    """I begin without knowing anything of the feed."""
+    """I begin without knowing anything of the feed (PU-03)."""
     stranger = Stranger(publisher)
     before = stranger.call("GET", BATCH, {"incarnation": "c1"}, batch=0)
     stranger.publish(0, [])
@@ -118,7 +118,7 @@ def test_first_question_tells_whether_it_is_committed_and_the_partitions(
 
 
 def test_batch_that_is_repeated_adds_nothing(publisher: Publisher) -> None:
-    """I send all of it again, in another order, and get the first answer's receipt."""
+    """I send all of it again, in another order, and get the first receipt (EH-04, PU-09)."""
     lines: list[Line] = [(0, {}, 1), (1, {}, 2)]
     _, first = Stranger(publisher).publish(0, lines)
     again = Stranger(publisher)
@@ -188,63 +188,33 @@ def test_every_remedy_is_taken_as_it_is_printed(publisher: Publisher) -> None:
     assert (200, "committed") == outcome(other.publish(0, []))
 
 
-def test_refusals_come_in_the_order_described(publisher: Publisher) -> None:
-    """I know which one I get where several would fit."""
-    stranger = Stranger(publisher)
-    stranger.publish(0, [(0, {}, 1)])
-    assert (409, "upload-missing") == outcome(stranger.commit(1, [(0, {}, 1)]))
-    stranger.upload(1, upload_of([(0, {}, 1)]))
-    assert (409, "upload-conflict") == outcome(stranger.upload(1, upload_of([(0, {}, 2)])))
-    assert (422, "content-mismatch") == outcome(stranger.commit(1, [(0, {}, 2)]))
-    assert (409, "batch-gap") == outcome(stranger.commit(3, []))
-    stranger.n = 3
-    assert (409, "layout-changed") == outcome(stranger.commit(1, []))
-    assert (409, "batch-gap") == outcome(stranger.commit(3, []))
-    assert (409, "batch-conflict") == outcome(stranger.commit(0, []))
-    assert (200, "committed") == outcome(Stranger(publisher, "run-2").publish(1, []))
-    assert (403, "fenced") == outcome(stranger.commit(0, []))
-    assert (200, "already-committed") == outcome(stranger.commit(0, [(0, {}, 1)]))
-    stranger.incarnation = "c2"
-    assert (409, "incarnation-changed") == outcome(stranger.commit(0, []))
-    publisher.store.delete_producer("orders", "shop")
-    assert (410, "producer-deleted") == outcome(stranger.commit(0, []))
-
-
 LINE = b'{"partition":0,"headers":{},"data":1}\n'
 LONGEST = int(
     re.search(r"at most ([\d,]+) bytes without its LF", DOCUMENT["tags"][1]["description"])[
         1
     ].replace(",", "")
 )
-BROKEN = {  # what is broken in other ways: test_broken_upload_is_named
-    "a line too long": LINE.replace(b"1}", b"1" * (LONGEST - len(LINE) + 3) + b"}"),
-    "blanks": LINE.replace(b":1", b": 1"),
-    "another order": b'{"partition":0,"data":1,"headers":{}}\n',
-    "no headers": b'{"partition":0,"data":1}\n',
+LINES = {  # what is broken in other ways: test_broken_upload_is_named
+    "plain": (LINE, "staged"),
+    "blanks in the data": (
+        LINE.replace(b":1}", b':{ "a" :\t"\xe2\x80\xa8", "a": 1e400 }}'),
+        "staged",
+    ),
+    "escapes": (LINE.replace(b"{}", '{"b":"\\u00e4","a":"ä\\n"}'.encode()), "staged"),
+    "longest": (LINE.replace(b"1}", b"1" * (LONGEST - len(LINE) + 2) + b"}"), "staged"),
+    "longer": (LINE.replace(b"1}", b"1" * (LONGEST - len(LINE) + 3) + b"}"), "invalid-upload"),
+    "blanks before": (LINE.replace(b":1", b": 1"), "invalid-upload"),
+    "another order": (b'{"partition":0,"data":1,"headers":{}}\n', "invalid-upload"),
+    "no headers": (b'{"partition":0,"data":1}\n', "invalid-upload"),
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
-def test_what_the_description_forbids_is_refused(quiet_publisher: Publisher, broken: bytes) -> None:
-    """It says what an upload may be, to the byte."""
-    assert (422, "invalid-upload") == outcome(
-        Stranger(quiet_publisher).upload(0, body_of({0: broken}))
-    )
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        LINE,
-        LINE.replace(b":1}", b':{ "a" :\t"\xe2\x80\xa8", "a": 1e400 }}'),
-        LINE.replace(b"{}", '{"b":"\\u00e4","a":"ä\\n"}'.encode()),
-        LINE.replace(b"1}", b"1" * (LONGEST - len(LINE) + 2) + b"}"),
-    ],
-    ids=["plain", "blanks", "escapes", "longest"],
-)
-def test_what_the_description_allows_is_taken(publisher: Publisher, line: bytes) -> None:
-    """And nothing that it allows is refused."""
-    assert (201, "staged") == outcome(Stranger(publisher).upload(0, body_of({0: line})))
+def test_an_upload_is_taken_or_refused_as_described(publisher: Publisher) -> None:
+    """The description says what it may be, to the byte, and nothing that it allows is refused."""
+    stranger = Stranger(publisher)
+    for task, (kind, (line, said)) in enumerate(LINES.items()):
+        answer = stranger.upload(0, body_of({0: line}), f"{task}.0.0")
+        assert (kind, said) == (kind, outcome(answer)[1])
 
 
 @pytest.mark.parametrize(

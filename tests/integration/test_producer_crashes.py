@@ -32,7 +32,8 @@ from tests.fix_middlemen import (
 from tests.fix_publish import events_of
 from tests.fix_publisher import HERE, served
 from tests.fix_raw_server import Answer, Request
-from tests.integration.test_publish_crashes import check_numbers, free_port
+from tests.integration.test_publish_crashes import check_numbers
+from tests.ports import free_port
 from zeh_spark.errors import OutcomeUnknownError, UnavailableError
 from zeh_spark.publish import OpenBatch, Producer
 from zeh_spark.publisher import open_store
@@ -172,7 +173,7 @@ def test_program_that_is_killed_continues_by_asking(publisher, gateway, way):
 @pytest.mark.slow
 def test_what_is_told_is_true_when_the_publisher_is_killed(store_file):
     """Killed in the middle of my commits and started again: I am told the truth (F5, F14)."""
-    port, kills = free_port(), 5
+    port, kills = free_port(), 3
     told: list[int] = []
     ended, heard = threading.Event(), threading.Semaphore(0)
     outcomes = {"published": 0, "found out": 0, "not published": 0}

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.fix_publish import Reply, Who, commit_of, events_of, published, rows
+from tests.fix_publish import Reply, Who, commit_of, published, rows
 
 # What a commit answers
 
@@ -30,17 +30,6 @@ def test_commit_answers_with_numbers_and_cursors(publisher, caller):
     assert publisher.get("n=2&cursor0=_first").cursors[0] == place["cursor"]
     assert (0, [], None) == (empty["events"], empty["ranges"], empty["positions"])
     published(caller, 4, batch=2)
-
-
-def test_commit_can_be_repeated(publisher, caller):
-    """The same call again gives the first answer, named as such
-    (EH-04, EX-01, EX-02, KA-02, PU-09).
-    """
-    first = published(caller, 1, 2).document["receipt"]
-    again = [caller.commit(Who(), rows(1, 2)) for _ in range(2)]
-    assert [(200, "already-committed")] * 2 == [each.short for each in again]
-    assert [first] * 2 == [each.document["receipt"] for each in again]
-    assert [b"1", b"2"] == events_of(publisher.store)
 
 
 def test_sequence_numbers_continue_from_batch_to_batch(caller):
@@ -126,14 +115,6 @@ def test_state_of_a_producer_can_be_asked_for(caller):
     assert {**expected, "nextSequences": numbers} == known
 
 
-def test_batch_that_is_not_committed_is_unknown_for_certain(caller):
-    """404 means that it is not there, with the partition count to publish it by (PU-03, F5)."""
-    caller.upload(Who(), rows(1))
-    reply = caller.receipt(Who(), "incarnation=a")
-    assert (404, "unknown-batch") == reply.short
-    assert {"partitionCount": 2, "batch": 0}.items() <= reply.document.items()
-
-
 def test_receipts_come_newest_first_in_pages(caller):
     """I page back through what was published, and each receipt holds the hash of the one before."""
     for batch in range(25):
@@ -148,18 +129,6 @@ def test_receipts_come_newest_first_in_pages(caller):
     assert [24, 23, 22, 21, 20] == [each["batch"] for each in found]
     assert [each["previous"] for each in found[:-1]] == [each["hash"] for each in found[1:]]
     assert (20, [], []) == (len(page("")), page("limit=0"), page("below=1"))
-
-
-def test_named_batch_is_a_producer_of_its_own(publisher, caller):
-    """`P#K` may be published again and again, and is there once (EX-01)."""
-    who = Who(producer="till-7#2026-01", incarnation="batch")
-    caller.publish(who, 1)
-    again = caller.publish(who.but(run="r2"), 1)
-    other = caller.publish(who.but(run="r3"), 2)
-    state = caller.call("GET", "/producers/till-7%232026-01").document
-    assert ((200, "already-committed"), (409, "batch-conflict")) == (again.short, other.short)
-    assert ("till-7#2026-01", 0) == (state["producer"], state["lastBatch"])
-    assert [b"1"] == events_of(publisher.store)
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,9 @@ from typing import Any
 import pytest
 
 from tests import postgresql
-from tests.fix_publish import Caller, Who, data_in, events_of, publish_batch, rows
+from tests.fix_publish import Caller, Who, data_in, events_of
 from tests.fix_publisher import HERE, served
-from tests.ports import free_port
 from tests.programs import crash_publisher as crash
-from zeh_spark.client.publish_client import BatchCall, PublishClient
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.store.batches import Call, Upload, chained
 from zeh_spark.store.interface import UnknownFeedError
@@ -175,34 +171,6 @@ def test_power_cut_leaves_whole_batches(tmp_path):
 
 
 # The real process, over HTTP
-
-
-@pytest.mark.kill
-@pytest.mark.slow
-def test_client_continues_through_deaths_of_the_publisher(store_file, monkeypatch):
-    """Killed and started again as often as you like: each of my batches is there once (F5, F14)."""
-    monkeypatch.setattr("zeh_spark.client.retry.backoff", lambda attempt, jitter: 0.01)
-    port, kills, between = free_port(), 4, 20
-    published = threading.Semaphore(0)
-    options = {"url": f"http://127.0.0.1:{port}/orders", "retryTimeout": "60s"}
-    client = PublishClient(parse(ClientOptions, options))
-
-    def publish() -> None:
-        for number in range(kills * between + 10):
-            publish_batch(client, BatchCall("p", "a", "r1", number), rows(number))
-            published.release()
-
-    publisher = threading.Thread(target=publish)
-    publisher.start()
-    for _ in range(kills):
-        with served(store_file, port=port) as (_, process):
-            assert all(published.acquire(timeout=60) for _ in range(between))
-            process.send_signal(signal.SIGKILL)
-    with served(store_file, port=port):
-        publisher.join(60)
-    with reopened(f"sqlite:///{store_file}") as store:
-        assert [b"%d" % number for number in range(kills * between + 10)] == events_of(store)
-        check_numbers(store)
 
 
 @pytest.mark.kill

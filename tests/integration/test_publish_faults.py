@@ -5,14 +5,10 @@ once, or its error has a name; and what comes late changes nothing.
 from __future__ import annotations
 
 import itertools
-import json
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.fix_middlemen import (
     Fate,
@@ -28,10 +24,10 @@ from tests.fix_middlemen import (
     twice,
     twice_at_once,
 )
-from tests.fix_publish import Reply, Who, events_of, publish_batch, rows
+from tests.fix_publish import events_of, publish_batch, rows
 from tests.fix_publisher import Publisher
 from zeh_spark.client.publish_client import BatchCall, PublishClient, TaskDone
-from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
+from zeh_spark.errors import OutcomeUnknownError, UnavailableError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
 from zeh_spark.protocol.upload_format import upload_body
@@ -59,13 +55,6 @@ FATES: dict[str, Fate] = {
     "answer cut before its last byte": answer_cut(lambda answer: len(answer) - 1),
 }
 
-CUT_BODIES = [
-    "answer cut behind its first line",
-    "answer cut in its headers",
-    "answer cut behind its headers",
-    "answer cut in its body",
-    "answer cut before its last byte",
-]
 names = itertools.count()
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -157,154 +146,3 @@ def upload(client: PublishClient, batch: BatchCall, data: object, task: int = 0)
 def commit(client: PublishClient, batch: BatchCall, data: object) -> None:
     """A batch of one such upload, of task 0."""
     client.commit(batch, 2, [TaskDone(0, 0, 1, rows(data)[0].content)])
-
-
-# What goes wrong with many
-
-
-@pytest.mark.slow
-@settings(max_examples=max(20, settings().max_examples // 5))
-@given(
-    fates=st.lists(
-        st.sampled_from([kind for kind in FATES if kind not in CUT_BODIES]), max_size=12
-    ),
-    late=st.randoms(use_true_random=True),  # of a seed: how many wait is not ours to choose
-)
-def test_batches_are_there_once_with_any_faults(faulty, fates, late):
-    """However often and in whatever order things arrive, my feed has each batch once (F17)."""
-    publisher, gateway = faulty
-    gateway.held.clear()
-    gateway.script(*(FATES[kind] for kind in fates))
-    producer = f"p{next(names)}"
-    for number in range(3):
-        publish(gateway, BatchCall(producer, "a", "r1", number), number)
-        order = late.sample(range(len(gateway.held)), len(gateway.held))
-        if order:
-            gateway.deliver(*order)
-    assert [b"0", b"1", b"2"] == events_of(publisher.store, producer=producer)
-
-
-# What comes late (F17)
-
-
-def later(gateway: Gateway) -> tuple[int, str]:
-    """Bring what was held; what it was answered."""
-    (answer,) = gateway.deliver()
-    head, _, body = answer.partition(b"\r\n\r\n")
-    return Reply(int(head.split(b" ")[1]), {}, json.loads(body)).short
-
-
-def stuck(
-    gateway: Gateway, call: Callable[..., object], batch: BatchCall, data: object, **how: int
-) -> None:
-    """A request that the client gives up, while it is still on its way."""
-    gateway.held.clear()
-    gateway.fate = held
-    with pytest.raises(UnavailableError):
-        call(client_of(gateway.address, "1ms"), batch, data, **how)
-    del gateway.held[1:]
-    gateway.fate = passed
-
-
-@pytest.mark.parametrize(
-    ("data", "short"),
-    [([7, 8], (409, "batch-conflict")), ([1], (200, "already-committed"))],
-    ids=["others", "the same"],
-)
-def test_late_commit_of_an_overtaken_run_changes_nothing(publisher, gateway, data, short):
-    """A commit of a driver that is gone meets what its successor published (F7, F17). It adds
-    nothing, also if it has the same rows (F4).
-    """
-    upload(client_of(gateway.address), BATCH, 1)
-    stuck(gateway, commit, BATCH, 1)
-    publish(gateway, BatchCall("p", "a", "r2", 0), *data)
-    assert short == later(gateway)
-    assert [b"%d" % each for each in data] == events_of(publisher.store)
-
-
-def test_late_commit_of_a_former_checkpoint_changes_nothing(publisher, gateway, caller):
-    """Whoever took over stays, also against the remedy that once let the other one in (F12)."""
-    caller.publish(Who(incarnation="x"), 0)
-    old = BatchCall("p", "a", "r1", 0, {"replaceIncarnation": "x@0:a"})
-    upload(client_of(gateway.address), old, 1)
-    stuck(gateway, commit, old, 1)
-    publish(gateway, BatchCall("p", "b", "r2", 0, {"replaceIncarnation": "x@0:b"}), 2)
-    assert (409, "incarnation-changed") == later(gateway)
-    assert [b"0", b"2"] == events_of(publisher.store)
-
-
-def test_late_upload_of_a_committed_batch_is_not_kept(publisher, gateway):
-    """A speculative twin that is still sending hears that all is there (F2)."""
-    stuck(gateway, upload, BATCH, 9, task=1)
-    publish(gateway)
-    assert (200, "already-committed") == later(gateway)
-    assert [b"1", b"2", b"3"] == events_of(publisher.store)
-
-
-def test_late_upload_of_a_given_up_run_is_in_no_batch(publisher, gateway):
-    """Rows of an attempt that died do not slip into the one that took its place (F1)."""
-    client, again = client_of(gateway.address), BatchCall("p", "a", "r2", 0)
-    stuck(gateway, upload, BATCH, 9)
-    upload(client, again, 1)
-    assert (201, "staged") == later(gateway)
-    commit(client, again, 1)
-    assert [b"1"] == events_of(publisher.store)
-
-
-@pytest.mark.parametrize("committed", [False, True])
-def test_late_release_of_a_former_run_takes_nothing(publisher, gateway, committed):
-    """An abort that comes late neither undoes a commit nor drops another run's rows (F6)."""
-    client = client_of(gateway.address)
-    upload(client, BATCH, 1)
-    gateway.script(held)
-    client.release(BATCH)  # whose answer never comes
-    by = BATCH if committed else BatchCall("p", "a", "r2", 0)
-    upload(client, by, 1)
-    if committed:
-        commit(client, by, 1)
-    gateway.deliver()
-    commit(client, by, 1)
-    assert [b"1"] == events_of(publisher.store)
-
-
-def test_late_release_of_the_run_itself_makes_the_commit_fail_by_name(publisher, gateway):
-    """Rows that were taken away are missed, and the batch can be published again (F6)."""
-    client = client_of(gateway.address)
-    gateway.script(held)
-    client.release(BATCH)
-    upload(client, BATCH, 1)
-    gateway.deliver()
-    with pytest.raises(PublishError) as refused:
-        commit(client, BATCH, 1)
-    assert ("upload-missing", 0) == (refused.value.problem, publisher.store.feed("orders").head)
-    publish(gateway)
-    assert [b"1", b"2", b"3"] == events_of(publisher.store)
-
-
-def test_commits_that_arrive_in_the_wrong_order_leave_no_gap(publisher, gateway):
-    """A later batch that overtakes an earlier one is refused, not published before it (F18)."""
-    client, following = client_of(gateway.address), BatchCall("p", "a", "r1", 1)
-    upload(client, BATCH, 0)
-    stuck(gateway, commit, BATCH, 0)
-    with pytest.raises(PublishError) as refused:
-        client.commit(following, 2, [])
-    assert ("batch-gap", (200, "committed")) == (refused.value.problem, later(gateway))
-    client.commit(following, 2, [])
-    assert (1, [b"0"]) == (publisher.store.producer("orders", "p").last, events_of(publisher.store))
-
-
-def test_many_runs_at_once_commit_one_batch_once(publisher, call_feed):
-    """Drivers that race with the same rows get one receipt, and all hear the same (F7, PU-10)."""
-    callers = [call_feed(publisher.url) for _ in range(8)]
-    start = threading.Barrier(8)
-
-    def drive(number: int) -> Reply:
-        start.wait()
-        return callers[number].publish(Who(run=f"r{number}"), *range(50))
-
-    with ThreadPoolExecutor(8) as threads:
-        replies = [*threads.map(drive, range(8))]
-    outcomes = sorted(each.short for each in replies)
-    assert [(200, "already-committed")] * 7 + [(200, "committed")] == outcomes
-    assert 1 == len({each.document["receipt"]["hash"] for each in replies})
-    assert 50 == len(events_of(publisher.store))

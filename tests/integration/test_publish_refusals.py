@@ -97,57 +97,6 @@ def test_content_that_is_not_the_drivers_is_shown(publisher, caller):
     assert [b"1", b"2"] == events_of(publisher.store)
 
 
-@pytest.mark.parametrize("receipts", [2])
-def test_batch_whose_receipt_is_gone_is_no_guess(caller):
-    """A checkpoint rolled back too far is neither confirmed nor denied (KA-03, F13)."""
-    for batch in range(4):
-        published(caller, batch, batch=batch)
-    replies = [caller.commit(Who(batch), rows(batch)).short for batch in range(4)]
-    assert [(410, "batch-expired")] * 2 + [(200, "already-committed")] * 2 == replies
-    assert [410, 410, 200, 200, 404] == [caller.receipt(Who(batch)).status for batch in range(5)]
-
-
-@pytest.mark.parametrize("version", [2, 0, -1, 2**70])
-def test_new_batch_of_another_digest_version_is_refused(caller, version):
-    """A client of another version hears of it before its receipts say what was never checked."""
-    caller.upload(Who(), rows(1))
-    assert (409, "digest-version") == caller.commit(Who(), rows(1), digestVersion=version).short
-
-
-# Overrides: pasted as printed, they act once
-
-
-def test_gap_is_accepted_as_printed_and_once(caller):
-    """I continue where a restore left a hole, and the next hole is named again (F15, F18)."""
-    published(caller, 1)
-    remedy = caller.commit(Who(5), rows(2)).remedy
-    published(caller, 2, batch=5, overrides=remedy)
-    assert {"acceptGap": "a@5:9"} == caller.commit(Who(9, overrides=remedy), rows(3)).remedy
-
-
-def test_incarnation_is_replaced_as_printed_and_once(caller):
-    """A new checkpoint takes over once; the old one is then the stranger (F12, EH-13)."""
-    published(caller, 1)
-    remedy = caller.commit(Who(incarnation="b"), rows(2)).remedy
-    published(caller, 2, incarnation="b", run="r2", overrides=remedy)
-    back = caller.commit(Who(1, overrides=remedy), rows(3))
-    lost_again = caller.commit(Who(0, incarnation="c", overrides=remedy), rows(1))
-    assert [(409, "incarnation-changed")] * 2 == [back.short, lost_again.short]
-    assert {"replaceIncarnation": "b@0:a"} == back.remedy
-
-
-def test_first_rows_are_kept_as_printed_and_only_those(publisher, caller):
-    """Where a query is not repeatable I keep what is published, of that batch alone (F9)."""
-    first = published(caller, 1).document["receipt"]
-    remedy = caller.commit(Who(), rows(2)).remedy
-    kept = caller.commit(Who(overrides=remedy), rows(2))
-    published(caller, 3, batch=1)
-    other = caller.commit(Who(1, overrides=remedy), rows(4))
-    assert ((200, "already-committed"), first) == (kept.short, kept.document["receipt"])
-    assert (409, "batch-conflict") == other.short
-    assert [b"1", b"3"] == events_of(publisher.store)
-
-
 REFUSED = {"acceptGap": Who(5), "replaceIncarnation": Who(incarnation="b"), "keepFirst": Who()}
 
 

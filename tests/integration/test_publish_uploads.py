@@ -63,15 +63,6 @@ def test_upload_can_be_repeated(publisher, caller):
     assert [b"1"] == events_of(publisher.store)
 
 
-def test_name_of_an_upload_stands_for_one_content(caller):
-    """Two attempts that take each other's name do not mix (F1)."""
-    caller.upload(Who(), rows(1))
-    reply = caller.upload(Who(), rows(2))
-    assert (409, "upload-conflict") == reply.short
-    assert "r1.0.0.0" in reply.document["detail"]
-    assert (201, "staged") == caller.upload(Who(), rows(2), name="0.1.0").short
-
-
 def test_events_stay_as_they_were_sent(publisher, caller):
     """Not a byte of my data changes, whatever JSON it is (EX-05, ZE-08)."""
     sent = [b'{"a": 1.50}', b"1e999", '"\u2028ä"'.encode(), b"[]", b'"null"', b"-0", b'{"a":null}']
@@ -124,12 +115,6 @@ def test_body_that_is_not_wanted_need_not_be_sent(publisher, caller, wire):
     assert (201, "staged") == wire.reply().short
 
 
-def test_length_is_asked_for(caller):
-    """A body of unknown length is refused before it is read."""
-    path = f"{Who().path}/uploads/r1.0.0.0"
-    assert (411, "length-required") == caller.call("PUT", path, Who().query(), iter([b"x"])).short
-
-
 def test_too_long_a_body_is_refused_before_it_comes(wire):
     """I am told the limit, and need not send it all."""
     wire.promise(Who(), (64 << 20) + 1)
@@ -143,15 +128,6 @@ def test_client_that_stops_in_its_body_is_told(wire, monkeypatch):
     wire.promise(Who(), 100)
     wire.socket.sendall(b"x" * 99)
     assert (408, "body-too-slow") == wire.reply().short
-
-
-def test_slow_client_keeps_nobody_waiting(caller, wire, monkeypatch):
-    """However much it says that it will send: it has a place, and no room that others need."""
-    monkeypatch.setattr("zeh_spark.network.bodies.TURN_SECONDS", 0.5)
-    wire.promise(Who(), 64 << 20, "Expect: 100-continue\r\n")
-    assert wire.socket.recv(1000).startswith(b"HTTP/1.1 100 ")  # it is being read
-    wire.socket.sendall(bytes(1 << 20))
-    assert (201, "staged") == caller.upload(Who(), rows(1), name="0.0.1").short
 
 
 @contextmanager

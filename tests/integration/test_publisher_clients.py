@@ -16,10 +16,9 @@ from functools import partial
 import pytest
 import requests
 
-from tests.fix_publisher import Publisher, connected
-from tests.store_contract.writers import until
+from tests.fix_publisher import Publisher
 from zeh_spark.protocol import problems, wire
-from zeh_spark.publisher import Block, Feed, Problem, create_app
+from zeh_spark.publisher import Block, Feed, Problem
 from zeh_spark.publisher.long_polling import POLL_SECONDS
 from zeh_spark.testing import running_publisher
 
@@ -117,26 +116,6 @@ def test_any_object_with_the_interface_is_a_feed() -> None:
         answer.status_code,
         answer.json()["type"],
     )
-
-
-def test_client_that_takes_nothing_is_dropped(
-    publisher: Publisher, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Readers that hang keep no memory of mine for ever, and never see a whole answer."""
-    for _ in range(20):
-        publisher.publish(*["x" * 50_000] * 20, partition=0)
-    app = create_app(publisher.store, send_timeout=0.2)
-    with (
-        running_publisher(publisher.store, app) as base,
-        connected(base) as reader,
-    ):
-        query = "n=2&cursor0=_first&pagesizehint=1000"
-        reader.sendall(f"GET /orders?{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        until(lambda: "a client took nothing" in caplog.text, 30)
-        got = b""
-        while piece := reader.recv(1 << 20):
-            got += piece
-    assert not got.endswith(b"\r\n0\r\n\r\n")
 
 
 def test_writers_that_wait_keep_no_reader_out(publisher: Publisher) -> None:

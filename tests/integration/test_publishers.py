@@ -27,7 +27,7 @@ from zeh_spark.publisher import open_store
 from zeh_spark.store.batches import chained
 from zeh_spark.testing import running_publisher
 
-WRITERS = 16
+WRITERS = 8
 
 
 @pytest.fixture
@@ -181,23 +181,6 @@ def caught_up(url: str, reader: Reader) -> bool:
         return sum(each.events for each in everything(store)) == sum(map(len, reader.got.values()))
 
 
-@pytest.mark.slow
-def test_sixteen_writers_at_two_publishers_are_read_without_gaps(url: str) -> None:
-    """Whoever I ask, I get the same feed."""
-    with running(url) as (_, writers, reader):
-        threads = [
-            threading.Thread(target=writers.write, args=(f"w{number}", 12))
-            for number in range(WRITERS)
-        ]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        until(lambda: caught_up(url, reader))
-    assert {f"w{number}": 12 for number in range(WRITERS)} == writers.acknowledged
-    check(url, writers, reader)
-
-
 def test_a_pooler_before_the_database_changes_nothing(
     postgresql_server: postgresql.Server, pooler: postgresql.Pooler
 ) -> None:
@@ -237,7 +220,7 @@ def metrics_of(base: str) -> str:
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("deaths", [9, pytest.param(200, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("deaths", [6, pytest.param(200, marks=pytest.mark.campaign)])
 def test_deaths_of_publishers_and_database_lose_and_double_nothing(
     own_server: postgresql.Server, url: str, deaths: int
 ) -> None:

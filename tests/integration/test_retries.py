@@ -9,20 +9,17 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.fix_batch import batch_reader, rows_of
 from tests.fix_client import BODY, ask, checkpoint, client, event, read
 from tests.fix_raw_server import NO_IDENTITY, Answer, chunked_without_end, head, ok, refused, short
 from tests.fix_stream import DECODER, Run
 from tests.patience import PATIENCE
-from tests.ports import free_port
 from zeh_spark.audit.reading import FeedReader
 from zeh_spark.client.feed_client import Statistics
 from zeh_spark.client.following import follow
 from zeh_spark.client.pauses import PAUSES, Pauses
-from zeh_spark.client.retry import Retry, backoff
+from zeh_spark.client.retry import Retry
 from zeh_spark.errors import AccessError, CursorGoneError, PublisherError, UnavailableError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
@@ -242,12 +239,6 @@ def test_each_reader_of_a_feed_ends_at_a_cursor_that_stands(raw_server, reader):
         reader(raw_server.url)
 
 
-@given(st.integers(1, 10_000), st.floats(0, 1))
-def test_pauses_grow_to_ten_seconds_and_no_further(attempt, jitter):
-    """Retries neither hammer a publisher nor sleep for ever."""
-    assert 0.1 <= backoff(attempt, jitter) <= 10.0
-
-
 def test_an_answer_of_nothing_but_unknown_lines_is_shown(raw_server):
     """Where it does not pass, I see what the publisher says."""
     raw_server.script(ok(b'{"error":"backend timeout"}'))
@@ -264,14 +255,6 @@ def test_a_silent_publisher_is_tried_again(raw_server):
 
     assert [1, 2] == read(client(raw_server, readTimeout="200ms").page(ask()))
     never.set()
-
-
-def test_a_closed_port_is_named():
-    """An address where nothing listens gives one clear error."""
-    url = f"http://127.0.0.1:{free_port()}/feed"
-
-    with pytest.raises(UnavailableError, match=r"/feed does not answer.*refused.*retryTimeout"):
-        read(client(None, retry=None, url=url, retryTimeout="0s").page(ask()))
 
 
 # What is final

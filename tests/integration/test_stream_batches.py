@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -54,18 +53,6 @@ def test_batches_are_limited_by_bytes(feed, start):
 
     assert max(len(rows) for rows in run.batches) == 2
     assert all(sum(map(len, rows.values())) * 39 <= 2000 for rows in run.batches)
-
-
-def test_no_partition_starves(feed, start):
-    """Intervals that fill a batch each: partitions take turns."""
-    run = start(feed(*(Log(10_000, each=50) for _ in range(3))), maxEventsPerTrigger="10")
-
-    for _ in range(60):
-        run.next()
-
-    shares = Counter(partition for rows in run.batches for partition in rows)
-    assert 3 == len(shares)
-    assert min(shares.values()) >= 5
 
 
 def test_no_more_is_held_than_a_batch(feed, start):

@@ -7,7 +7,7 @@ import pytest
 from tests.fix_log_texts import check_documented
 from tests.fix_raw_server import ok, refused
 from tests.fix_stream import Log
-from zeh_spark.errors import CursorGoneError, PublisherError, ReplayError
+from zeh_spark.errors import CursorGoneError, PublisherError
 
 
 def test_available_now_reads_what_is_there(feed, start):
@@ -118,18 +118,6 @@ def test_once_makes_one_batch_of_all(feed, start):
 # What the publisher removed
 
 
-def test_a_cursor_that_is_gone_stops_the_query(feed, start):
-    """410: the error names what is lost, and nothing is skipped."""
-    scripted = feed(Log(20, gone_below=5))
-    run = start(scripted, startingCursors='{"0": "c2"}')
-
-    with pytest.raises(CursorGoneError, match="410: c2 was removed") as caught:
-        run.next()
-
-    assert (0, "c2") == (caught.value.partition, caught.value.cursor)
-    assert "failOnDataLoss" in str(caught.value)
-
-
 def test_data_loss_without_an_oldest_event_is_an_error(feed, start):
     """Where even `_first` is gone there is nothing to continue with."""
     scripted = feed(Log(9))
@@ -138,20 +126,6 @@ def test_data_loss_without_an_oldest_event_is_an_error(feed, start):
 
     with pytest.raises(CursorGoneError, match="cursor '_first'"):
         run.next()
-
-
-@pytest.mark.parametrize("given", [{}, {"failOnDataLoss": "false"}], ids=str)
-def test_a_replay_never_skips(feed, start, given):
-    """failOnDataLoss=false is not for a batch that Spark repeats."""
-    scripted = feed(Log(20))
-    run = start(scripted, startingCursors='{"0": "c2"}')
-    run.until(18)
-    scripted.logs[0].gone_below = scripted.logs[0].first = 5
-
-    again = start(scripted, startingCursors='{"0": "c2"}', **given)
-
-    with pytest.raises(ReplayError, match=r"partition 0: .*18 events from cursor 'c2' to 'c20'"):
-        again.reader.partitions(run.start, run.offset)
 
 
 def test_cursors_that_go_round_end_a_run(feed, start):

@@ -25,8 +25,7 @@ def ids(run, start, end):
     )
 
 
-@pytest.mark.parametrize("checkpoints", ["event", "page"])
-@pytest.mark.parametrize("finite", [True, False])
+@pytest.mark.parametrize(("checkpoints", "finite"), [("event", True), ("page", False)])
 def test_the_reference_server_is_read(start_reference_server, start, checkpoints, finite):
     """The reference implementation, with a checkpoint for each event or each page."""
     url = start_reference_server(events=300, checkpoints=checkpoints)

@@ -47,16 +47,22 @@ def test_statement_that_waits_and_writes_has_the_later_place(shop: Shop) -> None
 def test_page_ends_where_the_server_was_started_anew(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be another one, which undid what I have read: the next page looks first."""
+    """It may be another one, which undid what I have read: the next page looks first. While it is
+    down, readers are told to come back, and when.
+    """
     monkeypatch.setattr(outbox_feed, "READ_ROWS", 2)
     shop.sell(1, 2, 3, 4)
     feed = shop.feed()
     page = feed.page({0: "_first"}, 1, None)
     before = next(page)
-    shop.server.stop()
-    shop.server.start()
+    with running_publisher({"orders": shop.feed()}) as base:
+        shop.server.stop()
+        down = requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=PATIENCE)
+        shop.server.start()
     assert [] == list(page)
     assert [3, 4] == events(feed, before.cursor)[0]
+    assert (503, "1") == (down.status_code, down.headers["Retry-After"])
+    assert "urn:zeroeventhub:problem:store-busy" == down.json()["type"]
 
 
 def test_other_partitions_are_another_history(database: Database) -> None:

@@ -39,17 +39,15 @@ def test_table_that_no_release_has_prepared_is_refused(database: Database) -> No
     assert [1, 2, 3] == read(database.feed()).data
 
 
-def test_id_of_another_form_is_refused(database: Database) -> None:
-    """Whoever writes one by hand hears what it has to be."""
+def test_id_that_is_of_another_form_or_gone_is_refused(database: Database) -> None:
+    """Whoever writes one by hand hears what it has to be. Where the history is gone, the feed would
+    look like another one without an id; I am told what is missing.
+    """
     prepared(database, "UPDATE zeroeventhub_history SET feed_id = 'orders'")
-    with pytest.raises(StoreError, match="is 'orders'; it must be 16 digits"):
-        database.feed().identity()
-
-
-def test_feed_whose_history_is_gone_does_not_tell_that_it_has_no_id(database: Database) -> None:
-    """It would look like another feed; I am told what is missing."""
-    feed = prepared(database)
+    feed = database.feed()
     feed.check()
+    with pytest.raises(StoreError, match="is 'orders'; it must be 16 digits"):
+        feed.identity()
     database.execute("DELETE FROM zeroeventhub_history")
     with pytest.raises(StoreError, match="zeh-spark ddl prints what is missing"):
         feed.identity()

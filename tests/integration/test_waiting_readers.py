@@ -13,16 +13,26 @@ from functools import partial
 import pytest
 import requests
 
+from tests.fix_metrics import Scrape
 from tests.fix_publisher import connected
+from tests.patience import PATIENCE
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
-from zeh_spark.publisher import Block, Feed
+from zeh_spark.publisher import Block, Feed, direct_api, read_requests
 from zeh_spark.publisher.direct_api import PLANS
 from zeh_spark.publisher.long_polling import POLL_SECONDS
 from zeh_spark.store.interface import Anchor, FeedState
 from zeh_spark.testing import publish, running_publisher
 
 READERS = 20
+HOURS = 7200
+"""Seconds for which those wait who are woken: longer than a test."""
+
+
+@pytest.fixture(autouse=True)
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    for api in (direct_api, read_requests):
+        monkeypatch.setattr(api, "MAX_WAIT", HOURS)
 
 
 class CountingStore(ScratchStore):
@@ -57,8 +67,8 @@ def last_cursor(base: str, feed: str) -> str:
 
 
 def waited(base: str, feed: str, cursor: str, hint: int = 100) -> list[object]:
-    url = f"{base}/{feed}?n=1&cursor0={cursor}&wait=30&pagesizehint={hint}"
-    return data_of(requests.get(url, timeout=60))
+    url = f"{base}/{feed}?n=1&cursor0={cursor}&wait={HOURS}&pagesizehint={hint}"
+    return data_of(requests.get(url, timeout=HOURS))
 
 
 def move_others(store: CountingStore, base: str, times: int) -> None:
@@ -85,6 +95,7 @@ def readers_of(
     cursor = last_cursor(base, "orders")
     until(partial(is_quiet, store))
     waiting = [pool.submit(waited, base, "orders", cursor) for _ in range(READERS)]
+    until(lambda: Scrape(base)("zeh_waiting_readers", feed="orders") == READERS)
     until(partial(is_quiet, store))
     return waiting
 
@@ -113,8 +124,8 @@ def test_a_plan_that_waits_is_not_answered_because_another_feed_has_events(
     """My driver gets a plan when there is something to read, and not before."""
     with running_publisher(store) as base, ThreadPoolExecutor(1) as pool:
         cursors = {"0": last_cursor(base, "orders")}
-        asked = {"n": 1, "cursors": cursors, "wait": 30}
-        plan = pool.submit(requests.post, f"{base}/orders/plan", json=asked, timeout=60)
+        asked = {"n": 1, "cursors": cursors, "wait": HOURS}
+        plan = pool.submit(requests.post, f"{base}/orders/plan", json=asked, timeout=HOURS)
         until(partial(is_quiet, store))
         move_others(store, base, 5)
         publish(store, "orders", ["new"])
@@ -131,7 +142,7 @@ def test_streams_that_wait_do_not_keep_others_from_planning(store: CountingStore
         until(partial(is_quiet, store))
         waiting = []
         for number in range(more):
-            ask = plan_from(cursor, wait=30)
+            ask = plan_from(cursor, wait=HOURS)
             waiting.append(pool.submit(requests.post, f"{base}/orders/plan", json=ask))
             if number % 20 == 19:  # fewer at a time than one client may have made
                 until(partial(is_quiet, store))
@@ -155,7 +166,7 @@ def test_stopping_wakes_all_who_wait(store: CountingStore) -> None:
         with running_publisher(store) as base:
             waiting = readers_of(pool, store, base)
             assert not any(each.done() for each in waiting)
-        assert [[]] * READERS == [each.result(5) for each in waiting]
+        assert [[]] * READERS == [each.result(PATIENCE) for each in waiting]
 
 
 class OwnFeed(Feed):
