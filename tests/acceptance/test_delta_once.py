@@ -19,6 +19,7 @@ from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError
 
 
+@pytest.mark.slow
 def test_the_rows_are_those_that_the_feed_gives(lake):
     """Nothing is added to them and nothing changed."""
     lake.add(range(30))

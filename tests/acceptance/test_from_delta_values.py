@@ -26,6 +26,7 @@ ALL_KINDS = """
 """
 
 
+@pytest.mark.slow
 def test_the_feed_holds_all_that_the_table_has(source, sink, spark):
     """Every column and digit, NULL too, and names that mean something elsewhere; also of a table
     with deletion vectors and renamed columns. A batch that is repeated in another time zone is the
