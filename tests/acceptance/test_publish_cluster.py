@@ -12,23 +12,9 @@ from collections import Counter
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from tests.fix_dead_letters import letters_of
 from tests.fix_sink import CALLS, UPLOADING, call_of, lost, remedy
 from tests.patience import PATIENCE
-
-
-@pytest.mark.kill
-def test_a_publisher_that_is_killed_after_a_commit_is_asked_later(sink, killable, inbox, spark):
-    """F14: batch 1 is durable though its answer was never sent; the query comes back to it."""
-    sink.target, publisher = killable
-    inbox.add(range(300), range(300, 600), range(600, 900))
-    sink.target.gateway.once(CALLS["commit"], after=lambda: (publisher.kill(), lost()))
-
-    sink.fail(inbox.rows(spark), retryTimeout="300ms")
-    publisher.start()
-    sink.run(inbox.rows(spark))
-
-    sink.target.check_once(range(900))
-    assert sink.target.gateway.count("PUT .*/batches/1/") == 1
 
 
 @pytest.mark.skipif("ZEH_TEST_STORE" in os.environ, reason="the backup is a copy of SQLite's file")
@@ -55,14 +41,17 @@ def test_a_restored_publisher_is_noticed(sink, killable, inbox, spark, tmp_path)
     sink.target.check_once([*range(600), *range(800, 900)])
 
 
+DEATHS = [*((call, "before") for call in CALLS), ("commit", "after")]
+
+
 @pytest.mark.kill
 @pytest.mark.slow
 def test_a_publisher_that_is_away_for_a_while_is_waited_for(sink, killable, inbox, spark):
     """It is killed at each call, in a batch of its own, and comes back: the query continues by
-    itself.
+    itself. F14: also after a commit, which is durable though its answer was never sent.
     """
     sink.target, publisher = killable
-    inbox.add(*(range(i, i + 300) for i in range(0, 1200, 300)))
+    inbox.add(*(range(i, i + 300) for i in range(0, 1500, 300)))
     back = []
 
     def leave():
@@ -71,20 +60,26 @@ def test_a_publisher_that_is_away_for_a_while_is_waited_for(sink, killable, inbo
         back[-1].start()
         lost()
 
-    for batch, call in enumerate(CALLS, 1):
-        sink.target.gateway.once(call_of(call, batch), before=leave)
+    for batch, (call, moment) in enumerate(DEATHS, 1):
+        sink.target.gateway.once(call_of(call, batch), **{moment: leave})
 
     sink.run(inbox.rows(spark), retryTimeout="5m")
 
-    sink.target.check_once(range(1200))
-    assert len(back) == len(CALLS)
+    sink.target.check_once(range(1500))
+    assert len(back) == len(DEATHS)
+    assert sink.target.gateway.count(f"PUT .*/batches/{len(DEATHS)}/") == 1
     for each in back:
         each.join()
 
 
-DEATHS = [*((call, "after") for call in CALLS), ("commit", "before")]
-"""Of the driver: the publisher has nothing of the batch then, one upload, all of it; or all
-uploads."""
+STAGES = [("orders", call, "after") for call in CALLS]
+STAGES += [
+    ("orders", "commit", "before"),
+    ("dead", "commit", "before"),
+    ("dead", "commit", "after"),
+]
+"""Where a driver dies: the publisher has nothing of the batch then, one upload, all of it; or all
+uploads. The dead letters are published first."""
 
 
 @pytest.mark.kill
@@ -92,26 +87,37 @@ uploads."""
 def test_each_row_is_published_once_when_the_driver_is_killed(
     sink, inbox, spark, program, tmp_path
 ):
-    """F3, F4: SIGKILL, when a query is at each stage. They continue from their checkpoints."""
-    inbox.add(range(1000), range(1000, 2000), range(2000, 3000), pad=200)
-    producers = {f"{moment}-{call}".replace(" ", "-"): call for call, moment in DEATHS}
+    """F3, F4: SIGKILL, when a query is at each stage, also of its dead letters. They continue from
+    their checkpoints.
+    """
+    broken = set(range(0, 3000, 7))
+    inbox.add(range(1000), range(1000, 2000), range(2000, 3000), pad=200, broken=broken)
+    options = {**UPLOADING, "deadLetterUrl": sink.target.feed("dead")}
+    producers = {"-".join(stage).replace(" ", "-"): stage for stage in STAGES}
     checkpoints = {name: tmp_path / name for name in producers}
-    driver = program(sink.target.url, checkpoints=checkpoints, options=UPLOADING, restarts=50)
+    driver = program(sink.target.url, checkpoints=checkpoints, options=options, restarts=50)
     places = [
-        (call_of(call, producer=name), name.partition("-")[0]) for name, call in producers.items()
+        (call_of(call, producer=name).replace(".*", f".*/{feed}/.*", 1), moment)
+        for name, (feed, call, moment) in producers.items()
     ]
 
     driver.run_until_killed(sink.target.gateway, places)
     for name, checkpoint in checkpoints.items():
-        sink.run(inbox.rows(spark), checkpoint, producerId=name)
+        sink.run(inbox.rows(spark).repartition(3), checkpoint, producerId=name, **options)
 
     events = sink.target.events()
-    once = {(name, i): 1 for name in producers for i in range(3000)}
+    once = {(name, i) for name in producers for i in set(range(3000)) - broken}
     assert Counter((each.stamp[0], each.data["i"]) for each in events) == Counter(once)
     sink.target.check_stamps(events)
-    assert {name: [0, 1, 2] for name in producers} == {
-        name: sink.target.batches(name) for name in producers
-    }
+    found = Counter(
+        (each["producer"], int(each["row"]["data"].split(":")[1].split(",")[0]))
+        for each in letters_of(f"{sink.target.publisher}/dead")
+    )
+    assert found == Counter((name, i) for name in producers for i in broken)
+    for feed in ("orders", "dead"):
+        assert {name: [0, 1, 2] for name in producers} == {
+            name: [each["batch"] for each in sink.target.receipts(name, feed)] for name in producers
+        }
 
 
 @pytest.mark.slow
