@@ -48,13 +48,13 @@ def table(sql, base):
     """Create a table of a feed; gives its name. It is dropped after the test."""
     made = []
 
-    def create(feed="orders", columns="", name=None, **options):
+    def create(feed="orders", columns="", name=None, after="", **options):
         name = name or f"{feed}_table"
         given = ", ".join(
             f"`{key}` '{value}'" for key, value in {"url": f"{base}/{feed}", **options}.items()
         )
         made.append(name)
-        sql.sql(f"CREATE TABLE {name} {columns} USING zeroeventhub OPTIONS ({given})")
+        sql.sql(f"CREATE TABLE {name} {columns} USING zeroeventhub OPTIONS ({given}) {after}")
         return name
 
     yield create
@@ -75,34 +75,35 @@ def last_line(error):
     return without_code(re.findall(r"zeh_spark\.errors\.(.*)", str(error.value))[0])
 
 
-def test_a_table_is_selected_from(sql, table):
-    """The options of CREATE TABLE hold for each query."""
-    name = table()
-
-    assert list(range(6)) == numbers(sql.sql(f"SELECT * FROM {name}").collect())
-    assert list(range(6)) == numbers(sql.table(name).select("data").collect())
+def test_a_table_is_selected_from(sql, table, base):
+    """The options of CREATE TABLE hold for each query, and a query has the last word: its options
+    replace those of the table; another feed replaces them all, also with the table's schema. A
+    location may be the feed, as in `.load(url)`; a comment and properties are the user's own.
+    """
+    name, late, stamped = table(), table(name="late", startingCursors="last"), "stamped"
+    table(name=stamped, stamps="columns")
+    table(name="properties", after="COMMENT 'all orders' TBLPROPERTIES ('headers' = 'none')")
+    sql.sql(f"CREATE TABLE location USING zeroeventhub LOCATION '{base}/orders'")
+    schema = sql.table(late).schema
+    try:
+        for frame in (
+            sql.sql(f"SELECT * FROM {name}"),
+            sql.table(name).select("data"),
+            sql.read.option("startingCursors", "first").table(late),
+            sql.sql(f"SELECT * FROM {late} WITH (`startingCursors` = 'first')"),
+            sql.read.format("zeroeventhub").schema(schema).load(f"{base}/orders"),
+            sql.table("location"),
+            sql.table("properties"),
+        ):
+            assert list(range(6)) == numbers(frame.collect())
+    finally:
+        sql.sql("DROP TABLE location")
+    assert [] == sql.table(late).collect()
     assert [Row(n=3)] == sql.sql(
         f"SELECT count(*) AS n FROM {name} WHERE get_json_object(data, '$.i') < 3"
     ).collect()
-
-    stamped = table(name="stamped", stamps="columns")
     row = sql.sql(f"SELECT timestamp, feed, sequence FROM {stamped} LIMIT 1").collect()[0]
     assert row.timestamp is not None
-
-
-def test_a_query_has_the_last_word(sql, table, base):
-    """Options of a query replace those of the table; another feed replaces them all, also with the
-    table's schema.
-    """
-    name = table(startingCursors="last")
-
-    assert [] == sql.table(name).collect()
-    first = sql.read.option("startingCursors", "first").table(name)
-    assert list(range(6)) == numbers(first.collect())
-    with_options = sql.sql(f"SELECT * FROM {name} WITH (`startingCursors` = 'first')")
-    assert list(range(6)) == numbers(with_options.collect())
-    other = sql.read.format("zeroeventhub").schema(sql.table(name).schema).load(f"{base}/orders")
-    assert list(range(6)) == numbers(other.collect())
 
 
 def test_a_table_is_read_as_a_stream(sql, table, tmp_path):
@@ -126,20 +127,6 @@ def test_a_table_is_read_as_a_stream(sql, table, tmp_path):
 
     assert list(range(6)) == sorted(found)
     assert "option 'maxEventsPerTrigger' is for spark.readStream only" in last_line(error)
-
-
-def test_a_location_may_be_the_feed_and_facts_of_the_catalog_are_no_options(sql, base):
-    """As `.load(url)` does. A comment and properties of the table are the user's own."""
-    for clauses in (
-        f"LOCATION '{base}/orders'",
-        f"OPTIONS (url '{base}/orders') "
-        f"COMMENT 'all orders' TBLPROPERTIES ('team' = 'shop', 'headers' = 'none')",
-    ):
-        sql.sql(f"CREATE TABLE made USING zeroeventhub {clauses}")
-        try:
-            assert list(range(6)) == numbers(sql.table("made").collect())
-        finally:
-            sql.sql("DROP TABLE made")
 
 
 def test_a_view_is_read_and_inserted_into(sql, base):
@@ -179,21 +166,36 @@ def test_a_stream_is_published_through_a_table(sql, table, base, tmp_path):
     assert list(range(6)) == published(base, "copies")
 
 
-def test_an_insert_without_a_feed_is_refused(sql, table, base):
-    """Spark tells a writer no table. Rows must not go to the feed that they came from."""
+def test_a_statement_without_a_feed_is_refused(sql, table, base):
+    """Spark tells a writer no table: rows must not go to the feed that they came from. With a list
+    of columns, or if the table is made from a query, Spark asks for no schema, and the options are
+    nowhere; columns of a query would lead to the feed of the query.
+    """
     table()
     table("copies", producerId="sql", batchId="one")
+    table(name="typed", columns="(data STRING)")
+    missing = "option 'url' is missing"
+    insert = f"{missing}.*INSERT INTO f WITH \\(url = 'https://…'"
 
-    for insert in (
-        "SELECT * FROM orders_table",
-        "VALUES (0, map(), '{}')",
-        "BY NAME SELECT data, headers, partition FROM orders_table",
+    for statement, said in (
+        ("INSERT INTO copies_table SELECT * FROM orders_table", insert),
+        ("INSERT INTO copies_table VALUES (0, map(), '{}')", insert),
+        (
+            "INSERT INTO copies_table BY NAME SELECT data, headers, partition FROM orders_table",
+            insert,
+        ),
+        ("SELECT * FROM typed", missing),
+        (
+            f"CREATE TABLE made USING zeroeventhub OPTIONS (url '{base}/copies', producerId 'p', "
+            f"batchId 'b') AS TABLE orders_table",
+            missing,
+        ),
     ):
         with pytest.raises(Exception) as error:
-            sql.sql(f"INSERT INTO copies_table {insert}")
+            sql.sql(statement).collect()
 
-        assert "option 'url' is missing" in last_line(error)
-        assert "INSERT INTO f WITH (url = 'https://…'" in last_line(error)
+        assert re.search(said, last_line(error)), statement
+    assert not sql.catalog.tableExists("made")
     assert [] == published(base, "copies")
     assert list(range(6)) == published(base, "orders")
 
@@ -231,24 +233,6 @@ def test_typing_errors_and_secrets_are_refused_when_the_table_is_created(sql, ta
         assert said in last_line(error)
         assert "hush-hush" not in last_line(error)
     assert not sql.catalog.tableExists("orders_table")
-
-
-def test_columns_of_a_table_are_left_to_the_source(sql, table, base):
-    """With a list of columns, or if the table is made from a query, Spark asks for no schema, and
-    the options are nowhere; columns of a query would lead to the feed of the query.
-    """
-    name = table(name="typed", columns="(data STRING)")
-    table()
-    statement = (
-        f"CREATE TABLE made USING zeroeventhub "
-        f"OPTIONS (url '{base}/copies', producerId 'p', batchId 'b') AS TABLE orders_table"
-    )
-    for refused in (lambda: sql.table(name).collect(), lambda: sql.sql(statement)):
-        with pytest.raises(Exception) as error:
-            refused()
-        assert "option 'url' is missing" in last_line(error)
-    assert not sql.catalog.tableExists("made")
-    assert [] == published(base, "copies")
 
 
 def test_with_deltas_catalog_a_feed_is_a_view(lake, base):
