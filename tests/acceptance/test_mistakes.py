@@ -99,27 +99,18 @@ def test_cursors_that_do_not_fit_are_refused(base, cursors, said):
 
 
 def test_a_checkpoint_of_another_feed_is_refused(stream, collected, fail_stream, base):
-    """Cursors of one feed mean nothing in another, nor those of 4 partitions among 8. The error
-    names the way on for the same feed at another address. A checkpoint of a later version is not
-    guessed at.
+    """Cursors of one feed mean nothing in another. The error names the way on for the same feed at
+    another address. (Other numbers of partitions and other versions: test_stream_offsets.py.)
     """
     collected.run(stream(url=f"{base}/orders").load())
 
     other = fail_stream(url=f"{base}/others")
-    eight = fail_stream(url=f"{base}/orders", partitionCount="8")
     moved = base.replace("127.0.0.1", "localhost")
     collected.run(stream(url=f"{moved}/orders", feedId=f"{base}/orders").load())
-    offsets = collected.folder / "checkpoint" / "offsets"
-    for log in offsets.glob("[0-9]*"):
-        log.write_text(re.sub('"version": [0-9]+', '"version": 9', log.read_text()))
-        (offsets / f".{log.name}.crc").unlink()
-    newer = fail_stream(url=f"{base}/orders")
 
     assert other.startswith(f"CheckpointError: the checkpoint belongs to the feed '{base}/orders'")
     assert f"feedId='{base}/orders'" in other
-    assert eight.startswith("CheckpointError: the checkpoint has 4 partitions")
     assert len(collected.rows) == 40
-    assert "an offset of format 9" in newer
 
 
 def test_lines_that_are_no_events_stop_the_query_or_are_kept_aside(raw_server):
