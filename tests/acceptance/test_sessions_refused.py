@@ -137,14 +137,10 @@ def test_settings_that_are_the_checkpoints_for_ever_are_refused(orders):
     """With others a session would be read from another place, or begin elsewhere."""
     orders.add(("a", 0))
     orders.run(buckets=3)
-    for options, told in (
-        ({"buckets": 2}, "buckets=2, and the checkpoint's state was made with buckets=3"),
-        ({"buckets": 1000}, "fewer buckets than buckets=1000"),
-    ):
-        orders.add(("a", 1), ("b", 0))
-        with pytest.raises(Exception, match=CheckpointError.__name__) as stopped:
-            orders.run(**options)
-        assert told in str(stopped.value)
+    orders.add(("a", 1), ("b", 0))
+    with pytest.raises(Exception, match=CheckpointError.__name__) as stopped:
+        orders.run(buckets=2)
+    assert "buckets=2, and the checkpoint's state was made with buckets=3" in str(stopped.value)
 
     orders.run(buckets=3)
 
