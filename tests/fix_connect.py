@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 import zeh_spark
-from tests.class_archive import SHORT_LIVED
-from tests.fix_spark import ENVIRONMENT
+from tests.class_archive import SHARED
+from tests.fix_spark import kill_program
 from tests.patience import eventually
 from tests.ports import free_port
 
@@ -30,12 +28,8 @@ _REMOTE = "SPARK_CONNECT_MODE_ENABLED"
 
 def why_absent() -> str | None:
     """Why the tests of Spark Connect cannot run here."""
-    missing = [each for each in ("grpc", "grpc_status", "zstandard") if not _found(each)]
+    missing = [each for each in ("grpc", "grpc_status", "zstandard") if not find_spec(each)]
     return f"{', '.join(missing)} of pyspark[connect] not installed" if missing else None
-
-
-def _found(module: str) -> bool:
-    return find_spec(module) is not None
 
 
 @dataclass
@@ -43,6 +37,7 @@ class ConnectServer:
     """Spark's own server, as its start-connect-server.sh starts it."""
 
     folder: Path
+    environment: dict[str, str]
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 
@@ -70,18 +65,17 @@ class ConnectServer:
         }
         main = "org.apache.spark.sql.connect.service.SparkConnectServer"
         given = [word for each in settings.items() for word in ("--conf", "=".join(each))]
-        java = ["--driver-java-options", SHORT_LIVED]
+        java = ["--driver-java-options", SHARED]
         path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [home / "bin" / "spark-submit", "--class", main, *java, *given, "spark-internal"],
                 env={
                     **os.environ,
-                    **ENVIRONMENT,
+                    **self.environment,
                     "SPARK_HOME": str(home),
                     "PYSPARK_SUBMIT_ARGS": "",
                     "PYTHONPATH": path,
-                    "PYSPARK_PYTHON": sys.executable,
                 },
                 start_new_session=True,
                 stdout=log,
@@ -97,12 +91,8 @@ class ConnectServer:
         return b"Spark Connect server started at" in text[begin:]
 
     def kill(self) -> None:
-        """End it at once, with the Python processes that it has started."""
         if self.process is not None:
-            tree = psutil.Process(self.process.pid)
-            for each in [tree, *tree.children(recursive=True)]:
-                with suppress(psutil.NoSuchProcess):
-                    each.kill()
+            kill_program(self.process)
             self.process.wait()
             self.process = None
 
@@ -129,8 +119,10 @@ def client(url: str) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    server = ConnectServer(tmp_path_factory.mktemp("connect"))
+def connect_server(
+    tmp_path_factory: pytest.TempPathFactory, warm: dict[str, str]
+) -> Iterator[ConnectServer]:
+    server = ConnectServer(tmp_path_factory.mktemp("connect"), warm)
     try:
         server.start()
         yield server
