@@ -21,10 +21,10 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from tests.cases import each_case
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, eventually
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -120,31 +120,24 @@ class Reader:
         if shell.wait(PATIENCE):
             raise AssertionError(self.said)
         if serves:
-            self._await_publisher()
+            eventually(self._is_served)
 
     @property
     def said(self) -> str:
         """What the shells have printed."""
         return (self.directory / ".shell.log").read_text(encoding="utf-8")
 
-    def _await_publisher(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/openapi.json").close()
-                return
-            except urllib.error.URLError:
-                if time.monotonic() > deadline:
-                    raise AssertionError(f"no publisher: {self.said}") from None
-                time.sleep(0.1)
+    def _is_served(self) -> bool:
+        with suppress(urllib.error.URLError):
+            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/openapi.json").close()
+            return True
+        return False
 
     def close(self) -> None:
         """End what the shells have left running."""
         for shell in self.shells:
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGTERM)
-            except ProcessLookupError:
-                pass
 
 
 @pytest.fixture
