@@ -203,8 +203,10 @@ class Lake:
         """As Delta does when commits are older than `delta.logRetentionDuration`: all but those
         after the newest checkpoint of the log go.
         """
-        self.sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')", table)
+        from zeh_spark.lakehouse.delta_table import LakeTable
+
         self.sql("INSERT INTO {} (i) VALUES (-1)", table)
+        next(LakeTable(self.spark, self.at(table))._logs()).checkpoint()
         log = self.folder / table / "_delta_log"
         newest = max(int(each.name[:20]) for each in log.glob("*.checkpoint*.parquet"))
         for each in log.iterdir():
