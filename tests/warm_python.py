@@ -78,9 +78,12 @@ def _serve(address: str) -> None:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass  # one that has ended; what it used counts for this process: `costs`
             with asker:
-                size, streams, *_ = socket.recv_fds(asker, 4, 3)
-                with asker.makefile("rb") as line:
-                    asked = json.loads(line.read(int.from_bytes(size, "big")))
+                try:
+                    size, streams, *_ = socket.recv_fds(asker, 4, 3)
+                    with asker.makefile("rb") as line:
+                        asked = json.loads(line.read(int.from_bytes(size, "big")))
+                except (OSError, ValueError):
+                    continue  # the asker was killed
                 for library in _LIBRARIES.get(asked[0][1], ()):
                     importlib.import_module(library)
                 if os.fork() == 0:
