@@ -21,7 +21,7 @@ def till(publisher: Publisher) -> Producer:
 
 @pytest.fixture
 def far(gateway: Gateway) -> Producer:
-    """One behind the gateway, without patience, that has asked how far it is."""
+    """Return a producer behind the gateway that hardly retries and knows its last batch."""
     producer = Producer(f"{gateway.address}/orders", "till-7", retryTimeout="1ms")
     assert -1 == producer.last.batch
     return producer

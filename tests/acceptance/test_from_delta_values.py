@@ -75,8 +75,8 @@ def test_integer_and_text_keys_of_the_same_digits_go_to_one_partition(source, si
 
 
 def test_what_json_has_not_is_refused_with_its_column(source, sink):
-    """Nothing is altered in silence. The frame goes without it, or with what the user makes of it,
-    of VARIANT for instance.
+    """Such a value is refused and never altered. The user leaves the column out, or casts it: a
+    VARIANT to text, for instance.
     """
     source.save(
         "SELECT 1 AS i, parse_json('[1]') AS v, double('NaN') AS price, X'FF'::STRING AS text"

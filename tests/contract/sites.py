@@ -53,7 +53,7 @@ class OurSite:
 
 
 class SqliteSite(OurSite):
-    """A file. A crash goes on with a copy of it and of its log, as they stand."""
+    """A SQLite file. `crash` copies it and its log as they are, and continues with the copies."""
 
     slowness = 4
     schema = ""

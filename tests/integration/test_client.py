@@ -41,7 +41,7 @@ from zeh_spark.options.given import parse
 def test_a_request_has_what_the_specification_names(raw_server):
     """A publisher gets n, cursorN, pagesizehint, headers and wait, each once (D9); without headers
     and waiting, one that knows neither sees neither (D13). A feed's address may have parameters of
-    its own (D22). A publisher's log tells who reads, and no body is packed unasked.
+    its own (D22). The log names the reader, and a body is only compressed on request.
     """
     raw_server.script(ok(BODY))
 

@@ -98,7 +98,7 @@ def test_a_batch_is_read_again(repeated, change, given):
     ids=["shorter", "empty", "gone", "others"],
 )
 def test_a_batch_that_is_another_now_is_an_error(repeated, change, found):
-    """It names partition, cursors, and the ways on. Nothing is delivered in silence."""
+    """The error names the partition, the cursors and what to do. No row is delivered."""
     with pytest.raises(ReplayError, match=rf"'c2' to 'c20', but {found}") as caught:
         repeated(change).rows()
 

@@ -40,8 +40,8 @@ def test_table_that_no_release_has_prepared_is_refused(database: Database) -> No
 
 
 def test_id_that_is_of_another_form_or_gone_is_refused(database: Database) -> None:
-    """Whoever writes one by hand hears what it has to be. Where the history is gone, the feed would
-    look like another one without an id; I am told what is missing.
+    """An id that was written by hand and is none is refused with its form. If the history is gone,
+    the error says what is missing, because the feed would otherwise look like another one.
     """
     prepared(database, "UPDATE zeroeventhub_history SET feed_id = 'orders'")
     feed = database.feed()

@@ -291,8 +291,8 @@ def test_next_batch_takes_its_number_at_the_commit(store):
 
 
 def test_a_client_may_begin_only_so_many_producers(opened, store, clock, site):
-    """One token does not fill the store with names; what it has begun goes on, also with one named
-    batch after the other, and others begin.
+    """The names that one token may begin are limited. Producers that it has begun continue, also
+    with named batches, and other tokens may still begin new ones.
     """
     store.create("another", 2)
 

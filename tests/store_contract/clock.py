@@ -119,7 +119,7 @@ def test_a_clock_that_goes_back_is_believed_at_once(store, clock, caplog):
 
 def test_a_clock_years_ahead_stamps_no_commit(store, clock):
     """The times of a feed never go back, so retention by age would wait for those years. A feed
-    that slept for years goes on: the store knows the time from another one, or because I said so.
+    without events for years continues, if another feed or the operator confirms the time.
     """
     publish_as(store, call(0), chunk(0, b"1"))
     clock.pass_hours(24 * 365 * 10)
