@@ -21,8 +21,10 @@ OLDEST_PYTHON ?= $(firstword $(foreach each,python3.10 python3.11,$(shell $(each
 # Two of them have a Spark session, and run all tests that share one (tests/lanes.py).
 TEST := -m pytest -n 4 --dist loadgroup
 
-# Sessions of the demo live for ten seconds: the JVM compiles little, and collects simply.
-DEMO_JAVA := -Dlog4j2.configurationFile=file:$(CURDIR)/conf/log4j2.properties -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+# Sessions of the demo live for ten seconds: the JVM compiles little, collects simply, and takes
+# Spark's classes from where `make test` has kept them.
+DEMO_JAVA := -Dlog4j2.configurationFile=file:$(CURDIR)/conf/log4j2.properties -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
+	$(addprefix -XX:SharedArchiveFile=,$(wildcard $(CURDIR)/.venv/spark-classes.jsa))
 
 export PYSPARK_PYTHON := $(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(PYTHON)

@@ -14,13 +14,14 @@ import textwrap
 import warnings
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
 import click
 
 from examples.demo import page
-from examples.demo.jobs import JOBS
+from examples.demo.jobs import JOBS, session
 from examples.demo.record import Batch, Record
 from notebooks.kit import flights
 
@@ -42,8 +43,11 @@ _PLAN = """
 """
 
 
-class Job:
-    """A job of `jobs`, in a process group of its own, which ends with the demo.
+class Driver:
+    """A Spark driver that runs a job of `jobs`, in a process group of its own.
+
+    It starts Spark, and stands by until the job's turn has come: the start of one driver costs as
+    much time as the job, and the one before leaves a processor free.
 
     Args:
         name: The job's name in `JOBS`.
@@ -52,56 +56,103 @@ class Job:
     """
 
     def __init__(self, name: str, arguments: Sequence[str], work: Path) -> None:
-        self._command = [sys.executable, "-m", "examples.demo", name, *arguments]
         self._said, self._log = work / f"{name}.txt", work / f"{name}.log"
+        with self._said.open("ab") as said, self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "examples.demo", name, *arguments],
+                stdin=subprocess.PIPE, stdout=said, stderr=log, start_new_session=True,
+            )  # fmt: skip
 
-    def run(self, look: Callable[[], object]) -> str:
-        """Run the job to its end, calling `look` meanwhile and once afterwards.
+    def start(self) -> None:
+        """Let it run the job."""
+        assert self._process.stdin
+        with self._process.stdin as stdin:
+            stdin.write(b"go\n")
 
-        Returns:
-            What it printed on standard output.
+    def ends(self) -> bool:
+        """Wait for a moment; return whether the job has ended.
+
+        Raises:
+            SystemExit: It failed.
         """
-        with self._started() as process:
-            while not self._ends(process):
-                look()
-            if process.returncode:
-                self._fail()
-        look()
-        return self._said.read_text()
-
-    def run_until(self, enough: Callable[[], bool]) -> None:
-        """Run the job, and kill driver and JVM as soon as `enough` returns true."""
-        with self._started() as process:
-            while not enough():
-                if self._ends(process):
-                    self._fail()
-            os.killpg(process.pid, signal.SIGKILL)
-
-    def _ends(self, process: subprocess.Popen[bytes]) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_SECONDS_BETWEEN_LOOKS)
+            if self._process.wait(_SECONDS_BETWEEN_LOOKS):
+                lines = self._log.read_text(errors="replace").splitlines()[-_LINES_OF_LOG:]
+                lines.append(self.said)
+                raise SystemExit("\n".join(("\nThe job failed. It printed:", *lines)))
             return True
         return False
 
-    def _fail(self) -> None:
-        lines = self._log.read_text(errors="replace").splitlines()[-_LINES_OF_LOG:]
-        said = self._said.read_text().splitlines()
-        raise SystemExit("\n".join(("\nThe job failed. It printed:", *lines, *said)))
+    @property
+    def said(self) -> str:
+        """What it has printed on standard output."""
+        return self._said.read_text()
 
-    @contextlib.contextmanager
-    def _started(self) -> Iterator[subprocess.Popen[bytes]]:
-        with (
-            self._said.open("wb") as said,
-            self._log.open("ab") as log,
-            subprocess.Popen(
-                self._command, stdout=said, stderr=log, start_new_session=True
-            ) as process,
-        ):
-            try:
-                yield process
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+    def kill(self) -> None:
+        """End Python and JVM with SIGKILL."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+class Watch:
+    """A job that is watched: how far it is, as a bar, or as lines where no terminal shows a bar.
+
+    Args:
+        label: What the job does.
+        record: Notes the crash.
+        look: Adds the batches that are new to the record, and returns them.
+    """
+
+    def __init__(self, label: str, record: Record, look: Callable[[], list[Batch]]) -> None:
+        self._label, self._record, self._look = label, record, look
+        self._bar = click.progressbar(length=flights.FLIGHTS, label=label, show_pos=True)
+        self._seen: list[Batch] = []
+        self._state, self._told = "starts", 0.0
+
+    def __enter__(self) -> Watch:
+        self._bar.__enter__()
+        self._tell(self._state)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.render_finish()
+
+    def kill_half_way(self, driver: Driver) -> None:
+        """Let a driver run the job, and kill it as soon as some batches are there."""
+        driver.start()
+        while len(self._seen) < BATCHES_BEFORE_THE_KILL:
+            if driver.ends():
+                raise SystemExit("\nThe job ended before it could be killed.")
+            self._advance()
+        driver.kill()
+        self._record.crashes.append(self._record.seconds)
+        self._state = f"killed after batch {self._seen[-1].number}, started again"
+        self._tell(self._state)
+
+    def finish(self, driver: Driver) -> None:
+        """Let a driver run the job to its end."""
+        driver.start()
+        while not driver.ends():
+            self._advance()
+        self._advance()
+
+    def _advance(self) -> None:
+        for batch in (new := self._look()):
+            self._state = "runs"
+            self._bar.update(batch.events)
+            self._tell(f"batch {batch.number}, {batch.events:,} flights")
+        self._seen.extend(new)
+        if self._record.seconds > self._told + _SECONDS_BETWEEN_LINES:
+            self._tell(f"{self._state}, {self._record.seconds:.0f} s")
+
+    def _tell(self, text: str) -> None:
+        self._told = self._record.seconds
+        if sys.stdout.isatty():
+            self._bar.label = f"{self._label:10} ({text})"
+            self._bar.render_progress()
+        else:
+            click.echo(f"{self._label}: {text}")
 
 
 def run(*, opened: bool) -> None:
@@ -115,67 +166,31 @@ def run(*, opened: bool) -> None:
     """
     download = "" if flights.is_downloaded() else " (a download of 9 MB, once)"
     click.echo(textwrap.dedent(_PLAN).strip().format(download=download) + "\n")
-    with tempfile.TemporaryDirectory(prefix="zeh-spark-demo-") as folder:
+    with tempfile.TemporaryDirectory(prefix="zeh-spark-demo-") as folder, ExitStack() as running:
         work = Path(folder)
         files = str(flights.by_month(flights.flights_csv(work), work / "months", months=2))
-        record = Record()
-        with serving(f"sqlite:///{work}/feeds.db", work / "serve.log") as url:
-            publish = Job("publish", (url, files, str(work / "publishing")), work)
-            twice("Publishing", publish, record, lambda: record.look_at_feed(url))
-            checkpoint = work / "reading"
-            read = Job("read", (url, str(work / "table"), str(checkpoint), files), work)
-            compared = twice("Reading", read, record, lambda: record.look_at_checkpoint(checkpoint))
-        click.echo(f"\n{compared}")
-        picture = flights.cache() / "demo.html"
-        picture.write_text(page.rendered(record), encoding="utf-8")
+        url = running.enter_context(serving(f"sqlite:///{work}/feeds.db", work / "serve.log"))
+        record, checkpoint = Record(), work / "reading"
+
+        def driver(name: str, *arguments: str) -> Driver:
+            started = Driver(name, (url, *arguments), work)
+            running.callback(started.kill)
+            return started
+
+        publishing = [driver("publish", files, str(work / "publishing")) for _ in range(2)]
+        with Watch("Publishing", record, lambda: record.look_at_feed(url)) as watch:
+            watch.kill_half_way(publishing[0])
+            reading = [driver("read", str(work / "table"), str(checkpoint), files) for _ in "12"]
+            watch.finish(publishing[1])
+        with Watch("Reading", record, lambda: record.look_at_checkpoint(checkpoint)) as watch:
+            watch.kill_half_way(reading[0])
+            watch.finish(reading[1])
+        click.echo(f"\n{reading[1].said}")
+    picture = flights.cache() / "demo.html"
+    picture.write_text(page.rendered(record), encoding="utf-8")
     click.echo(f"Done in {record.seconds:.0f} s. What happened, as a picture: {picture.as_uri()}")
     if opened:
         webbrowser.open(picture.as_uri())
-
-
-def twice(label: str, job: Job, record: Record, look: Callable[[], list[Batch]]) -> str:
-    """Run a job, kill it after some batches, and run it again to its end, showing how far it is.
-
-    Args:
-        label: What the job does.
-        job: The job.
-        record: Notes the crash.
-        look: Adds the batches that are new to the record, and returns them.
-
-    Returns:
-        What the job printed at its end.
-    """
-    with click.progressbar(length=flights.FLIGHTS, label=label, show_pos=True) as bar:
-        seen: list[Batch] = []
-        state, told = "starts", 0.0
-
-        def tell(text: str) -> None:
-            """Show it beside the bar; as a line where no terminal shows a bar."""
-            nonlocal told
-            told = record.seconds
-            if sys.stdout.isatty():
-                bar.label = f"{label:10} ({text})"
-                bar.render_progress()
-            else:
-                click.echo(f"{label}: {text}")
-
-        def advance() -> bool:
-            nonlocal state
-            for batch in (new := look()):
-                state = "runs"
-                bar.update(batch.events)
-                tell(f"batch {batch.number}, {batch.events:,} flights")
-            seen.extend(new)
-            if record.seconds > told + _SECONDS_BETWEEN_LINES:
-                tell(f"{state}, {record.seconds:.0f} s")
-            return len(seen) >= BATCHES_BEFORE_THE_KILL
-
-        tell(state)
-        job.run_until(advance)
-        record.crashes.append(record.seconds)
-        state = f"killed after batch {seen[-1].number}, started again"
-        tell(state)
-        return job.run(advance)
 
 
 @contextlib.contextmanager
@@ -227,7 +242,9 @@ def main() -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if job := JOBS.get("".join(sys.argv[1:2])):
-        job(*sys.argv[2:])
+        session()
+        if sys.stdin.readline():  # it is this driver's turn; without the demo it never is
+            job(*sys.argv[2:])
         return
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=page.TITLE)
     parser.add_argument("--open", action="store_true", help="open the picture in a browser")
