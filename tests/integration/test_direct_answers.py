@@ -1,14 +1,17 @@
-"""A task compares each answer with its plan. Here an answer is wrong in one way only, and agrees
-with the plan's counts and digest, so that nothing else can notice.
+"""A task takes what was planned, and nothing else, of every answer that it can get; and plans with
+gaps are not followed.
 """
 
 from __future__ import annotations
 
+import json
+
+import msgspec
 import pytest
 
 from tests.cases import each_case
-from tests.fix_direct import END, TYPE, Sent, end_of, frames, group, planned
-from tests.fix_raw_server import ok
+from tests.fix_direct import BEGIN, END, TYPE, Sent, end_of, frames, group, planned
+from tests.fix_raw_server import Answer, head, ok, refused
 from zeh_spark.client import direct_client
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import PublisherError
@@ -17,18 +20,22 @@ from zeh_spark.options.given import parse
 from zeh_spark.protocol import direct_reads as wire
 
 USUAL = (Sent(5), Sent(7))
-FAR = "9999.0a1b2c3d"
+MIDDLE, FAR = "7.0a1b2c3d", "9999.0a1b2c3d"
 ZEROS = bytes(1 << 20)
 
 
 @pytest.fixture
-def fetched(raw_server):
-    """`fetched(body, planned)`: the frames that a task takes of an answer with this body."""
+def transport(raw_server):
+    return Transport(parse(ClientOptions, {"url": raw_server.url, "retryTimeout": "5s"}))
 
-    def fetch(body, plan):
-        raw_server.script(ok(body, **TYPE))
-        options = parse(ClientOptions, {"url": raw_server.url, "retryTimeout": "1s"})
-        groups = direct_client.fetch(Transport(options), 2, [plan])
+
+@pytest.fixture
+def fetched(raw_server, transport):
+    """`fetched(plan, answers)`: the frames that a task takes of the next answers."""
+
+    def fetch(plan, *answers):
+        raw_server.script(*answers)
+        groups = direct_client.fetch(transport, 2, [plan])
         return [frame for each in groups for frame in each.frames]
 
     return fetch
@@ -38,9 +45,49 @@ def answer(*chunks, end=END):
     return wire.BEGINNING + group(*chunks) + end_of(*chunks, end=end)
 
 
-def test_an_answer_that_is_right_is_taken(fetched):
-    """The other tests change what they mean to."""
-    assert 2 == len(fetched(answer(*USUAL), planned(*USUAL)))
+RIGHT = answer(*USUAL)
+
+
+@each_case(
+    "answers",
+    [
+        [ok(RIGHT, **TYPE)],
+        # only the end of the connection ends it
+        [Answer((head(**TYPE, connection="close") + RIGHT,), "close")],
+        [refused(503, "busy", retry_after="0"), ok(RIGHT, **TYPE)],
+    ],
+)
+def test_an_answer_that_is_right_is_taken(fetched, answers):
+    """Also after a refusal that may pass. The other tests change what they mean to."""
+    assert frames(USUAL) == fetched(planned(*USUAL), *answers)
+
+
+@each_case(
+    "headers",
+    [
+        {"content_type": "application/x-ndjson"},
+        {"content_type": "text/plain"},
+        {**TYPE, "content_encoding": "gzip"},
+        {**TYPE, "status": 203},
+    ],
+)
+def test_another_kind_of_answer_is_refused(fetched, headers):
+    """A page, or what a proxy made of the answer, is not taken for chunks."""
+    with pytest.raises(PublisherError, match="did not send the chunks that were planned"):
+        fetched(planned(*USUAL), ok(RIGHT, **headers))
+
+
+@each_case("at", range(0, len(RIGHT), 7))
+def test_a_changed_byte_never_becomes_a_row(fetched, at):
+    """A bit that flips on the way fails the task, or is where no row depends on it: in what an
+    answer says of itself at the end of a range, which the plan says, too.
+    """
+    flipped = RIGHT[:at] + bytes([RIGHT[at] ^ 1]) + RIGHT[at + 1 :]
+    try:
+        found = fetched(planned(*USUAL), ok(flipped, **TYPE), ok(RIGHT, **TYPE))
+    except PublisherError:
+        return
+    assert frames(USUAL) == found
 
 
 CHUNKS = {
@@ -75,22 +122,37 @@ CHUNKS = {
 @each_case("kind", CHUNKS)
 def test_chunks_that_a_range_cannot_have_are_refused(fetched, kind):
     """A publisher that mixes up chunks, in its plan too, gives me no rows; and what a task holds at
-    a time is bounded.
+    a time is bounded. The answer agrees with the plan, so that nothing else can notice.
     """
     chunks, end, why = CHUNKS[kind]
     with pytest.raises(PublisherError, match=why):
-        fetched(answer(*chunks, end=end), planned(*chunks, end=end))
+        fetched(planned(*chunks, end=end), ok(answer(*chunks, end=end), **TYPE))
 
 
 SIZE = sum(map(len, frames(USUAL)))
+OTHERS = "chunks, events, bytes and digest of the range"
 BODIES = {
+    "without the first": (answer(Sent(7)), OTHERS),
+    "backwards": (answer(*USUAL[::-1]), "chunks 7 to 5 came for those from 3 to 9"),
+    "twice": (
+        wire.BEGINNING + group(*USUAL) * 2 + end_of(*USUAL * 2),
+        "chunks 5 to 7 came for those",
+    ),
+    "another sequence number": (answer(Sent(5, sequence=101), Sent(7)), OTHERS),
+    "another time": (answer(Sent(5, time=111), Sent(7)), OTHERS),
+    "another stored partition": (answer(Sent(5, partition=2), Sent(7)), OTHERS),
+    "another position": (answer(Sent(6), Sent(7)), OTHERS),
+    "another range": (
+        wire.BEGINNING + group(*USUAL, number=1) + end_of(*USUAL, number=1),
+        "range 1 came, not 0",
+    ),
     "a chunk that came in an earlier group": (
         wire.BEGINNING + group(Sent(7)) + group(Sent(5)) + end_of(*USUAL),
         "chunks 5 to 5 came for those from 7 to 9",
     ),
     "a range that ends elsewhere": (
         wire.BEGINNING + group(*USUAL) + end_of(*USUAL, end="8.0a1b2c3d"),
-        "did not send the chunks that were planned",
+        OTHERS,
     ),
     "a newer version": (
         b'{"format":"zeroeventhub-chunks","version":2}\n' + group(*USUAL) + end_of(*USUAL),
@@ -119,8 +181,55 @@ BODIES = {
 
 
 @each_case("kind", BODIES)
-def test_an_answer_of_another_form_is_refused(fetched, kind):
-    """I do not guess what the bytes of a newer publisher mean, or take what I did not ask for."""
+def test_an_answer_that_was_not_planned_is_refused(fetched, kind):
+    """I do not guess what the bytes of a newer publisher mean, or take what I did not ask for, also
+    where the answer is consistent in itself.
+    """
     body, why = BODIES[kind]
-    with pytest.raises(PublisherError, match=why):
-        fetched(body, planned(*USUAL))
+    with pytest.raises(PublisherError, match=f"did not send the chunks that were planned.*{why}"):
+        fetched(planned(*USUAL), ok(body, **TYPE))
+
+
+# Plans
+
+REQUEST = wire.PlanRequest(2, {"0": BEGIN, "1": BEGIN})
+RANGES = [
+    planned(Sent(5), end=MIDDLE),
+    planned(Sent(9), begin=MIDDLE),
+    planned(Sent(8, partition=1), partition=1),
+]
+PLAN = wire.Plan({"0": END, "1": END}, False, END, 10, 0, RANGES)
+
+
+@each_case(
+    ("change", "why"),
+    [
+        (lambda plan: plan["ends"].update({"0": MIDDLE}), "do not lead from"),
+        (lambda plan: plan["ranges"][1].update({"from": "1.0a1b2c3d"}), "do not lead from"),
+        (lambda plan: plan["ranges"][1].update({"to": "1.0a1b2c3d"}), "do not lead from"),
+        (lambda plan: plan["ranges"][0].update({"partition": 7}), "not for the partitions 0 to 1"),
+        (lambda plan: plan["ends"].update({"1": "_first"}), "do not lead from"),
+        (lambda plan: plan["ranges"][0].update({"events": 0}), "do not lead from"),
+        (lambda plan: plan.update(ranges=[], more=True), "there is more, but plans nothing"),
+        (lambda plan: "<html>", "malformed"),
+    ],
+)
+def test_a_plan_with_a_gap_is_refused(raw_server, transport, change, why):
+    """A plan that would skip events, or be asked for for ever, is not followed."""
+    plan = json.loads(msgspec.json.encode(PLAN))
+    body = change(plan) or json.dumps(plan)
+    raw_server.script(ok(body.encode(), content_type="application/json"))
+    with pytest.raises(
+        PublisherError, match=f"answered a request for a plan with something else.*{why}"
+    ):
+        direct_client.plan(transport, REQUEST)
+
+
+def test_a_plan_that_breaks_off_is_asked_for_again(raw_server, transport):
+    """Half a plan is no plan."""
+    body = msgspec.json.encode(PLAN)
+    cuts = [
+        Answer((head(content_length=len(body)) + body[:-size],), "close") for size in (1, 20, 200)
+    ]
+    raw_server.script(*cuts, ok(body, content_type="application/json"))
+    assert PLAN == direct_client.plan(transport, REQUEST)
