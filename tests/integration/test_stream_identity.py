@@ -42,6 +42,10 @@ def tells(*epochs):
     return refused(400, json.dumps(document))
 
 
+COPY = tells((A, 0), (B, 3))
+"""What a copy of the feed A tells, which became B."""
+
+
 @pytest.fixture
 def stamped(raw_server):
     """`stamped(count, answer)`: a feed whose publisher tells what the answer says."""
@@ -154,7 +158,7 @@ def test_the_initial_offset_gets_the_id_with_the_first_events(stamped, follow):
     ("before", "after", "running", "expected"),
     [
         (tells((A, 0)), tells((A, 0), (f"{A}~1", 2)), True, [f"{A}~1", f"{A}~1", A]),
-        (tells((A, 0)), tells((A, 0), (B, 3)), False, [A, B, B]),
+        (tells((A, 0)), COPY, False, [A, B, B]),
         (NO_IDENTITY, tells((A, 0)), True, [URL] * 3),
         (NO_IDENTITY, tells((A, 0)), False, [URL] * 3),
     ],
@@ -180,28 +184,30 @@ def test_a_checkpoint_goes_on_with_its_feed(stamped, follow, before, after, runn
 
 
 @pytest.mark.parametrize(
-    ("now", "why"),
+    ("known", "now", "why"),
     [
-        (tells((B, 0)), f"{A}.* now serves another feed, '{B}'"),
-        (NO_IDENTITY, f"{A}.*tells no id, so it is another publisher"),
+        (tells((A, 0)), tells((B, 0)), f"{A}.* now serves another feed, '{B}'"),
+        (tells((A, 0)), NO_IDENTITY, f"{A}.*tells no id, so it is another publisher"),
+        (COPY, tells((A, 0)), f"{B}.* now serves another feed, '{A}'"),
     ],
-    ids=["another feed", "no identity"],
+    ids=["another feed", "no identity", "what it is a copy of"],
 )
 @pytest.mark.parametrize("when", ["running", "stopped", "pending"])
-def test_a_checkpoint_is_not_read_on_from_another_feed(stamped, follow, now, why, when):
+def test_a_checkpoint_is_not_read_on_from_another_feed(stamped, follow, known, now, why, when):
     """Whether the publisher changes while the query runs, is stopped, or has a batch pending:
     nothing of it is taken.
     """
-    feed = stamped(2, tells((A, 0)))
+    feed = stamped(2, known)
     reader = follow(feed)
     start, end = first_batch(reader)
     feed.server.discovery = now
     feed.logs[0].count = 4
 
-    with pytest.raises(CheckpointError, match=why):
+    with pytest.raises(CheckpointError, match=why) as caught:
         if when == "pending":
             feeds(follow(feed), start, end)
         next_batch(reader if when == "running" else follow(feed), end)
+    assert end["id"] == caught.value.expected != caught.value.got
 
 
 def test_what_was_taken_comes_again_when_the_identity_could_not_be_asked(stamped, follow):
@@ -255,9 +261,13 @@ def test_our_publisher_and_its_readers_agree_on_the_feed(publisher, start):
     assert [end["id"]] * 3 == streamed == read
 
 
-def test_a_reader_takes_no_address_to_its_tasks(stamped, follow):
-    """Where the feed has an id, nothing of the URL reaches an executor."""
-    reader = follow(stamped(2, tells((A, 0))))
+def test_a_reader_takes_no_address_and_no_secret_to_its_tasks(stamped, follow):
+    """Executors decode. Where the feed has an id, nothing of the URL reaches them."""
+    feed = stamped(2, tells((A, 0)))
+    secrets = {"token": "hush-1", "http.secret.header.X-Key": "hush-2"}
+    reader = follow(feed, url=f"{feed.server.url}?key=hush-3", **secrets)
     start, end = first_batch(reader)
 
-    assert b"localhost" not in pickle.dumps((reader, reader.partitions(start, end)))
+    travelling = pickle.dumps((reader, reader.partitions(start, end)))
+
+    assert not [each for each in (b"hush", b"localhost") if each in travelling]

@@ -156,26 +156,16 @@ def test_partitions_are_the_same_each_time(feed, start):
     assert ["_first"] == [each for each in scripted.requests() if each == "_first"]
 
 
-@pytest.mark.parametrize(
-    ("change", "remedy"),
-    [
-        ({"feed": "https://old"}, "feedId='https://old'"),
-        ({"version": 2}, "new checkpointLocation"),
-        ({"partitionCount": 3}, "Continue with partitionCount=3"),
-    ],
-)
 @pytest.mark.parametrize("call", ["latestOffset", "partitions", "commit"])
-def test_another_feeds_checkpoint_is_refused(feed, start, call, change, remedy):
+def test_another_feeds_checkpoint_is_refused(feed, start, call):
     """Cursors of another feed are never taken in silence; the error prints the way on."""
-    run = start(feed(Log(3), Log(3)))
-    run.until(6)
-    old = {**run.offset, **change}
-    if change.get("partitionCount"):
-        old["partitions"] = {each: {"cursor": "c", "events": 0, "bytes": 0} for each in "012"}
+    run = start(feed(Log(3)))
+    run.until(3)
+    old = {**run.offset, "feed": "https://old"}
     arguments = {"latestOffset": (old, None), "partitions": (old, run.offset), "commit": (old,)}
 
-    with pytest.raises(CheckpointError, match=remedy):
-        getattr(start(feed(Log(3), Log(3))).reader, call)(*arguments[call])
+    with pytest.raises(CheckpointError, match="feedId='https://old'"):
+        getattr(start(feed(Log(3))).reader, call)(*arguments[call])
 
 
 def test_the_partition_count_is_learned_once(feed, start):

@@ -10,7 +10,9 @@ from zeh_spark.datasource import ZeroEventHubDataSource, decoder
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import OptionError
 from zeh_spark.options.given import parse
+from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions
+from zeh_spark.source.stream import StreamReader
 
 URL = {"url": "https://orders.example/feed"}
 TEXT = StringType()
@@ -83,3 +85,14 @@ def test_a_schema_that_loses_something_is_refused(columns, given, complaint):
     assert isinstance(refusal, OptionError)
     with pytest.raises(OptionError, match=complaint):
         raise refusal
+
+
+def test_a_wrong_schema_is_raised_by_the_first_call():
+    """An error while Spark makes the reader would hide behind another one of Spark's."""
+    options, refusal = parse(SourceOptions, URL), decoded()
+    for first_call in (
+        StreamReader(options, refusal).initialOffset,
+        BatchReader(options, refusal).partitions,
+    ):
+        with pytest.raises(OptionError, match="no columns"):
+            first_call()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
@@ -13,9 +12,8 @@ from hypothesis import strategies as st
 from tests.cases import each_case
 from zeh_spark.errors import CheckpointError
 from zeh_spark.options.given import parse as parse_options
-from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, untold
 from zeh_spark.source import offsets
-from zeh_spark.source.offsets import Offset, Position, StagedBatch, check_identity, initial, parse
+from zeh_spark.source.offsets import Offset, Position, StagedBatch, initial, parse
 from zeh_spark.source.options import SourceOptions
 
 URL = "https://orders.example/feed"
@@ -91,35 +89,6 @@ def test_the_text_is_canonical():
     assert Position("c1") == moved.unmoved()
 
 
-@each_case(
-    ("given", "expected"),
-    [
-        ({}, {"*": {"cursor": "_first"}}),
-        ({"startingCursors": "last"}, {"*": {"cursor": "_last"}}),
-        ({"partitionCount": "1"}, {"0": still("_first")}),
-        ({"startingCursors": "last", "partitionCount": "1"}, {"0": still("_last")}),
-        ({"startingCursors": '{"0": "a", "1": "_last"}'}, {"0": still("a"), "1": still("_last")}),
-    ],
-)
-def test_where_a_query_starts(given, expected):
-    """Without the network: before the partition count is known, one place stands for all. It comes
-    back as it was, like any other offset.
-    """
-    first = initial(options(**given))
-
-    assert expected == first.to_json()["partitions"]
-    assert first == parse(first.to_json(), options(**given))
-
-
-@each_case("everywhere", ["_first", "_last"])
-def test_the_number_of_partitions_comes_later(everywhere):
-    """Once the publisher has told it, each has the place that stood for all."""
-    offset = Offset(URL, (), everywhere).resolved(2)
-
-    assert Offset(URL, (Position(everywhere),) * 2) == offset
-    assert offset is offset.resolved(2)
-
-
 def test_the_checkpoint_holds_no_secret():
     """A key in the URL's query goes into the checkpoint as a digest."""
     text = json.dumps(initial(parse_options(SourceOptions, {"url": f"{URL}?key=hush"})).to_json())
@@ -143,6 +112,7 @@ READS = (
         ({"version": 4, "all": "new"}, {}, f"format 4, {READS}"),
         ({"version": 1, "all": "old"}, {}, f"format 1, {READS}"),
         ({**STORED, "version": None}, {}, "format None"),
+        ({**STORED, "version": 2}, {}, "new checkpointLocation"),
         ({**STORED, "feed": "https://old/feed"}, {}, "add the option feedId='https://old/feed'"),
         ({**STORED, "feed": "mine"}, {"feedId": "yours"}, "add the option feedId='mine'"),
         (STORED, {"partitionCount": "3"}, "Continue with partitionCount=2, or start with a new"),
@@ -188,30 +158,3 @@ def test_what_we_did_not_write_is_named(document):
     """A damaged checkpoint is an error with its text, not a Python accident."""
     with pytest.raises(CheckpointError, match=r"did not write.*new checkpointLocation"):
         parse(document, options())
-
-
-A, B = "9f86d081884c7d65", "60303ae22b998861"
-COPY = FeedIdentity(B, (Epoch(A), Epoch(f"{A}~1", 10), Epoch(B, 20)))
-
-
-@each_case(
-    ("known", "identity", "why"),
-    [
-        (None, untold("orders"), None),
-        (None, FeedIdentity(A, (Epoch(A),)), None),
-        (A, FeedIdentity(A, (Epoch(A),)), None),
-        (A, FeedIdentity(A, (Epoch(A), Epoch(f"{A}~1", 10))), None),
-        (A, COPY, None),
-        (A, FeedIdentity(B, (Epoch(B),)), f"{A}.*{URL} now serves another feed, '{B}'"),
-        (B, FeedIdentity(A, (Epoch(A),)), f"{B}.*now serves another feed, '{A}'"),
-        (A, untold(URL), f"{A}.*tells no id, so it is another publisher"),
-    ],
-)
-def test_a_checkpoint_goes_on_with_its_feed_and_with_a_copy_of_it(known, identity, why):
-    """Whether it knows the feed's id already, or not. Another feed's cursors would mean other
-    events; the error has both ids and what to do.
-    """
-    with pytest.raises(CheckpointError, match=why) if why else nullcontext() as caught:
-        check_identity(known, identity, URL)
-
-    assert not caught or known == caught.value.expected != caught.value.got

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 
 import pytest
 
@@ -102,56 +101,3 @@ def test_a_damaged_segment_is_never_read(staging, tmp_path, damage):
         StagingError, match=rf"/{staged.batch}/0' is damaged.*Start the query again"
     ):
         staging.read(staged.batch, 0)
-
-
-def test_a_batch_that_is_done_is_deleted(staging):
-    """Once; a second time is no error, because Spark may commit again after a restart."""
-    staged = staging.keep(iter([b"one"]))
-
-    staging.forget(staged.batch)
-    staging.forget(staged.batch)
-
-    assert not staging.has(staged)
-
-
-def test_what_a_crash_left_is_deleted(staging):
-    """All but the batch that the checkpoint names, and nothing of other queries. At a query's first
-    start there is not even a directory.
-    """
-    staging.forget_all_but(None)
-    mine, old = staging.keep(iter([b"one"])), staging.keep(iter([b"one"]))
-    other = Staging(staging.location, "other")
-    theirs = other.keep(iter([b"one"]))
-
-    staging.forget_all_but(mine.batch)
-
-    assert [True, False, True] == [staging.has(mine), staging.has(old), other.has(theirs)]
-
-
-def test_a_probe_leaves_nothing(staging, tmp_path):
-    """A wrong location fails before the first batch; a right one stays as it was."""
-    staging.probe()
-
-    assert [] == list(tmp_path.glob("*/stage/*"))
-
-
-@pytest.mark.parametrize("use", [Staging.probe, lambda staging: staging.keep(iter([b"one"]))])
-def test_a_location_that_cannot_be_written_is_named(tmp_path, use):
-    """The error names the option, the location, and what it has to be."""
-    (tmp_path / "file").write_text("no directory")
-    staging = Staging(str(tmp_path / "file"), "stage")
-
-    with pytest.raises(
-        StagingError, match=r"'stagingLocation': cannot write to '.*/file'.*all exec"
-    ):
-        use(staging)
-
-
-def test_it_travels_without_its_file_system(staging):
-    """Tasks get the location, not open connections."""
-    staged = staging.keep(iter([b"one"]))
-
-    copy = pickle.loads(pickle.dumps(staging))
-
-    assert {"location": staging.location, "stage": "stage"} == vars(copy)
-    assert b"one" == copy.read(staged.batch, 0)
