@@ -6,10 +6,9 @@ import sys
 import pytest
 
 from tests.fix_datasource import read_plainly
-from tests.fix_raw_server import NO_IDENTITY, ok
 from tests.fix_spark import without_code
 from tests.scratch_store import ScratchStore
-from zeh_spark.errors import MalformedLineError, OptionError
+from zeh_spark.errors import OptionError
 from zeh_spark.testing import publish, running_publisher
 
 
@@ -111,22 +110,3 @@ def test_a_checkpoint_of_another_feed_is_refused(stream, collected, fail_stream,
     assert other.startswith(f"CheckpointError: the checkpoint belongs to the feed '{base}/orders'")
     assert f"feedId='{base}/orders'" in other
     assert len(collected.rows) == 40
-
-
-def test_lines_that_are_no_events_stop_the_query_or_are_kept_aside(raw_server):
-    """NaN is called by its name; PERMISSIVE puts such lines into the corrupt-record column."""
-    raw_server.respond, raw_server.discovery = feed_with_nan, NO_IDENTITY
-
-    with pytest.raises(MalformedLineError, match=r'NaN is not JSON.*{"data":NaN}'):
-        read_plainly(raw_server.url, partitionCount="1")
-    rows = read_plainly(raw_server.url, partitionCount="1", mode="PERMISSIVE")
-
-    assert [("1", None), ("3", None), (None, '{"data":NaN}')] == [
-        (row["data"], row["_corrupt_record"]) for row in rows
-    ]
-
-
-def feed_with_nan(request):
-    if request.query["cursor0"] != "_first":
-        return ok(b'{"partition":0,"cursor":"c"}\n')
-    return ok(b'{"data":1}\n{"data":NaN}\n{"data":3}\n{"partition":0,"cursor":"c"}\n')

@@ -50,10 +50,16 @@ def test_an_event_is_a_row():
     assert expected == batch
 
 
-@each_case("data", ['{"a": 1.50}', "[1, 2]", '"x"', "1e2", "true", '"\\u00e9é"'])
+@each_case(
+    "data",
+    ['{"a": 1.50}', "[1, 2]", '"x"', "1e400", "true", '"\\u00e9é"', '"\\u2028\\ud83d\\ude00"'],
+)
 def test_data_is_kept_byte_for_byte(data):
-    """What was published is what I get: no number is rounded, no space is lost."""
+    """What was published is what I get: no number is rounded, no space is lost. So it is in a block
+    that has to be read line by line, here because an event has no data.
+    """
     assert [row(data)] == rows(event(data.encode()))
+    assert [row(data), row(None)] == rows(event(data.encode()) + b'{"partition":0}\n')
 
 
 @each_case(
@@ -173,7 +179,7 @@ def test_permissive_keeps_an_event_without_a_time_in_the_column_of_bad_lines():
 # Lines that are no events
 
 BAD = {
-    "NaN": (event(b"NaN"), "NaN is not JSON"),
+    "NaN": (event(b"NaN"), r"NaN is not JSON .*allow_nan=False"),
     "-Infinity": (event(b'{"a":-Infinity}'), "-Infinity is not JSON"),
     "broken UTF-8": (event(b'"\xff"'), "not UTF-8"),
     "broken UTF-8 in a header": (event(b"1", b'{"a":"\xff"}'), "not UTF-8"),
@@ -183,7 +189,11 @@ BAD = {
     "an object over two lines": (b'{"partition":0,\n"data":1}\n', "truncated|malformed"),
     "text": (b'Internal server "data"\n', "malformed"),
     "a list": (b'["data"]\n', "Expected `object`"),
+    "nothing": (b"null\n", "Expected `object`"),
+    "a text as partition": (b'{"partition":"0","data":1}\n', r"Expected `int.*\$\.partition"),
+    "a list of headers": (event(b"1", b"[]"), r"Expected `object.*\$\.headers"),
     "a header that is no text": (event(b"1", b'{"a":1}'), "Expected `str"),
+    "half of a surrogate pair": (event(b'"\\ud800"'), "half of a surrogate pair"),
 }
 
 
@@ -192,8 +202,10 @@ def test_a_bad_line_stops_the_query_by_name(lines, why):
     """The error shows partition, line and reason. PERMISSIVE keeps the bad line in its column, to
     look at, and the good ones around it arrive.
     """
-    with pytest.raises(MalformedLineError, match=rf"partition 0: .*({why})"):
+    with pytest.raises(MalformedLineError, match=rf"partition 0: .*({why})") as error:
         rows(event(b"1") + lines)
+    first = lines.partition(b"\n")[0]
+    assert (0, wire.excerpt(first)) == (error.value.partition, error.value.body)
     got = rows(event(b"1") + lines + event(b"2"), PERMISSIVE)
 
     bad = [
