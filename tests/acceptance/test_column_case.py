@@ -137,13 +137,14 @@ def test_what_is_compared_without_data_leaves_out_the_envelope(event):
 
 
 def test_typed_stamps_are_known_in_any_case(spark):
-    """Also from a catalog that keeps names in lower case."""
+    """Also from a catalog that keeps names in lower case. A column `producer` alone is mine."""
     typed = spark.sql(
         "SELECT current_timestamp() AS TIMESTAMP, 'p' AS Producer, 0 AS storedpartition, "
         "1L AS SEQUENCE"
     )
 
     assert has_columns(typed)
+    assert not has_columns(typed.select("Producer"))
 
 
 def test_dead_letters_hold_the_event_in_any_case(event):

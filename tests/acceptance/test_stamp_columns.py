@@ -92,18 +92,6 @@ def test_stamped_does_the_same_for_a_frame_that_exists(publisher, read):
     assert rows(read(stamps="columns")) == rows(frame.select(*COLUMNS))
 
 
-def test_a_schema_may_name_any_column(publisher):
-    """I get what I name, whatever the options say of headers."""
-    publisher.publish({"i": 1}, {"i": 2}, partition=0)
-    for way in WAYS:
-        for headers in ("none", "_all", "color"):
-            columns = "data, sequence, timestamp, headers"
-            found = read_plainly(publisher.url, columns, headers=headers, fetch=way)
-            assert [columns.split(", ")] * 2 == [[*row] for row in found]
-            assert [0, 1] == [row["sequence"] for row in found]
-            assert all(("zeh-time" in row["headers"]) == (headers == "_all") for row in found)
-
-
 def test_the_position_of_a_chunk_needs_direct_reads(publisher):
     """It orders events over all partitions; only a plan knows it."""
     publisher.publish({"i": 1})
@@ -112,16 +100,6 @@ def test_the_position_of_a_chunk_needs_direct_reads(publisher):
     assert [1, 2] == [row["position"] for row in found]
     with pytest.raises(Exception, match="names the column 'position', which only executors"):
         read_plainly(publisher.url, "position, data", fetch="driver")
-
-
-def test_events_of_an_older_epoch_keep_its_id(publisher):
-    """After a restore the same numbers are other events."""
-    publisher.publish({"i": 1})
-    epoch = publisher.store.begin_epoch("orders")
-    publisher.publish({"i": 2})
-    for way in WAYS:
-        found = read_plainly(publisher.url, "feed, data", headers="none", fetch=way)
-        assert [epoch.epochs[0].id, epoch.epochs[1].id] == [row["feed"] for row in found]
 
 
 def test_a_watermark_takes_the_time_of_an_event(publisher, spark, stream, tmp_path):
@@ -164,19 +142,6 @@ def test_merged_tables_take_the_columns(publisher, read, lake):
 # Refusals
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"stamps": "columns", "headers": "zeh-time"}, "which stamps=columns leaves out"),
-        ({"stamps": "fields"}, "must be one of headers, columns, none"),
-    ],
-)
-def test_contradictions_are_refused(options, said):
-    """Nothing of what I set is ignored."""
-    with pytest.raises(OptionError, match=said):
-        read_plainly("http://127.0.0.1:1/orders", **options)
-
-
 def test_a_frame_that_has_such_a_column_is_refused(publisher, read):
     """My own `timestamp` is not replaced."""
     publisher.publish({"timestamp": "x"})
@@ -185,14 +150,6 @@ def test_a_frame_that_has_such_a_column_is_refused(publisher, read):
         stamped(frame)
     with pytest.raises(OptionError, match="has no column 'headers'"):
         stamped(frame.drop("headers"))
-
-
-def test_columns_of_mine_are_no_stamps(publisher, stream, collected):
-    """A field `producer` of my data does not decide what comes twice."""
-    publisher.publish({"i": 1, "producer": "x"}, {"i": 2, "producer": "x"})
-    mine = stream(url=publisher.url).load().withColumn("producer", F.lit("x"))
-    collected.run(dedup.drop_seen(mine))
-    assert {1: 1, 2: 1} == collected.numbers()
 
 
 def test_a_relay_is_told_to_drop_the_columns(publisher):

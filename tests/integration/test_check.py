@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -257,19 +255,6 @@ def test_words_of_a_publisher_do_not_act_on_my_terminal(raw_server: RawServer) -
     raw_server.respond = lambda request: refused(418, "\x1b[2Jgone")
 
     assert "\x1b[2J" not in call("check", raw_server.url, "--partitions", "1").stdout
-
-
-def test_it_needs_no_spark() -> None:
-    """I can use it where neither Spark nor a server is installed."""
-    program = (
-        "import sys\n"
-        "for each in ('pyspark', 'sqlalchemy', 'starlette', 'uvicorn', 'anyio', 'httptools'):\n"
-        "    sys.modules[each] = None\n"
-        "from zeh_spark.cli.main import zeh_spark\n"
-        "zeh_spark(['check', 'http://127.0.0.1:1/x'])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
-    assert (4, b"") == (done.returncode, done.stdout)
 
 
 def test_the_worst_verdict_of_a_rule_stays() -> None:

@@ -68,18 +68,6 @@ def test_a_read_ends_where_the_feed_ended_at_its_first_plan(direct_feed):
     assert [None, head, head] == [each.get("upto") for each in direct_feed.asked()]
 
 
-def test_a_finite_run_ends_where_the_feed_ended_at_its_first_plan(direct_feed, start):
-    """All batches of the run have one end."""
-    direct_feed.script(
-        plan_of(planned(Sent(5), end=MIDDLE), ends=[MIDDLE], more=True, head=END),
-        plan_of(planned(Sent(8), begin=MIDDLE), head="101.00000000"),
-        plan_of(head="102.00000000"),
-    )
-    run = begun(start, direct_feed, finite=True)
-    assert [True, True, False] == [bool(next_batch(run)) for _ in range(3)]
-    assert [None, END, END] == [each.get("upto") for each in direct_feed.asked()]
-
-
 def test_while_there_is_nothing_to_read_the_publisher_is_asked_to_wait(direct_feed, start):
     """Long polling, not asking again and again. The first plan of a run does not wait."""
     direct_feed.plan = lambda asked: plan_of(ends=[BEGIN])

@@ -27,45 +27,31 @@ from zeh_spark.protocol.direct_reads import PlannedRange
 MIB = 1 << 20
 
 
-@pytest.fixture
-def tasks_of(raw_server, start):
-    """`tasks_of(sizes, …)`: the tasks of a batch with ranges of these sizes, one a partition."""
+@pytest.mark.parametrize(
+    ("sizes", "wanted", "expected"),
+    [
+        # a thousand quiet partitions are not a thousand tasks
+        ([40] * 50, "8", [[*range(50)]]),
+        # `minPartitions` uses my cluster, and each task gets equally much
+        ([MIB] * 8, "4", [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        # at least a mebibyte: more tasks than that cost more than they save
+        ([MIB // 2] * 4, "8", [[0, 1], [2, 3]]),
+        # about 128 MiB at most: a task that fails is not an hour of work, however few I asked for
+        ([16 * MIB] * 32, "1", [[*range(first, first + 8)] for first in (0, 8, 16, 24)]),
+    ],
+    ids=["small", "large", "least", "most"],
+)
+def test_a_batch_is_divided_by_its_size(raw_server, start, sizes, wanted, expected):
+    """Ranges of one partition each become tasks of about the same size."""
+    feed = DirectFeed(raw_server, partitions=len(sizes))
+    ranges = [
+        PlannedRange(each, BEGIN, END, 1, 1, size, "0" * 32) for each, size in enumerate(sizes)
+    ]
+    feed.plan = lambda asked: plan_of(*ranges, ends=[END] * len(sizes))
 
-    def divide(sizes, **given):
-        feed = DirectFeed(raw_server, partitions=len(sizes))
-        ranges = [
-            PlannedRange(partition, BEGIN, END, 1, 1, size, "0" * 32)
-            for partition, size in enumerate(sizes)
-        ]
-        feed.plan = lambda asked: plan_of(*ranges, ends=[END] * len(sizes))
-        return next_batch(begun(start, feed, **given))
+    tasks = next_batch(begun(start, feed, minPartitions=wanted))
 
-    return divide
-
-
-def partitions(tasks):
-    return [[each.partition for each in task.ranges] for task in tasks]
-
-
-def test_small_ranges_share_a_task(tasks_of):
-    """A thousand quiet partitions are not a thousand tasks."""
-    assert [[*range(50)]] == partitions(tasks_of([40] * 50, minPartitions="8"))
-
-
-def test_a_large_batch_has_as_many_tasks_as_i_set(tasks_of):
-    """`minPartitions` uses my cluster, and each task gets equally much."""
-    assert [[0, 1], [2, 3], [4, 5], [6, 7]] == partitions(tasks_of([MIB] * 8, minPartitions="4"))
-
-
-def test_a_task_has_at_least_a_mebibyte(tasks_of):
-    """More tasks than that cost more than they save."""
-    assert [[0, 1], [2, 3]] == partitions(tasks_of([MIB // 2] * 4, minPartitions="8"))
-
-
-def test_a_task_has_about_128_mib_at_most(tasks_of):
-    """A task that fails is not an hour of work, however few I asked for."""
-    tasks = tasks_of([16 * MIB] * 32, minPartitions="1")
-    assert [[*range(first, first + 8)] for first in (0, 8, 16, 24)] == partitions(tasks)
+    assert expected == [[each.partition for each in task.ranges] for task in tasks]
 
 
 # Connections

@@ -114,9 +114,13 @@ def test_rows_are_those_of_the_drivers_way(
     found = ChunkDecoder(decoder, wanted, identity).batches(group_of(given_chunks))
     rows = [row for batch in found for row in batch.to_pylist()]
     assert driver_rows(given_chunks, decoder, wanted, identity) == rows
+    shown = {name for row in rows for name, _ in row.get("headers", [])}
     if stamps != "headers":
-        shown = {name for row in rows for name, _ in row.get("headers", [])}
         assert not {name for name in shown if name.startswith("zeh-")} - {"zeh-origin"}
+    elif headers != "_all":
+        assert shown <= {*headers.split(","), "zeh-feed"}
+    elif "headers" in names:
+        assert {"zeh-time", "zeh-feed"} <= shown
     for row, stamped in zip(rows, expected_stamps(given_chunks, feed), strict=True):
         assert {name: stamped[name] for name in stamp_names} == {
             name: row[name] for name in stamp_names

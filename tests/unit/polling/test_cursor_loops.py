@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,14 +57,3 @@ def test_two_names_of_one_place_are_no_round():
     """
     assert follow(["a", "b"] * 100, events=0) is None
     assert follow(["a"] * 2_000 + ["b"] * 2_000) is None
-
-
-def test_the_error_names_partition_and_cursors():
-    """The owner of the feed can see it for himself."""
-    rounds = CursorRounds(3, "k1")
-    rounds.follow("k2", 10)
-
-    with pytest.raises(
-        PublisherError, match=r"partition 3: .* form a loop: .* after 'k2' is 'k1' ag"
-    ):
-        rounds.follow("k1", 10)
