@@ -90,21 +90,6 @@ def test_the_next_epoch_gets_a_higher_number_however_soon_it_comes(
     assert (0, True) == (done.returncode, over_at(begun) <= now_ms())
 
 
-def test_it_may_run_while_the_feed_is_served(place: Place, run: Run) -> None:
-    """Readers are told at once, and no cursor is refused."""
-    add(place.url, 1)
-    with published(place.url) as base:
-        first = "n=1&cursor0=_first"
-        text = requests.get(f"{base}/orders?{first}", timeout=30).text
-        cursor = json.loads(text.splitlines()[-1])["cursor"]
-        done = run("orders", "--store", place.url, "--yes")
-        add(place.url, 2)
-        answer = requests.get(f"{base}/orders?n=1&cursor0={cursor}", timeout=30)
-        after = told(base)
-    assert (0, 2) == (done.returncode, len(after.epochs)), done.stderr
-    assert (200, 1) == (answer.status_code, answer.text.count('"data":2'))
-
-
 def test_a_copy_becomes_another_feed(tmp_path: Path, run: Run) -> None:
     """The copy is used beside the original; their events are never taken for each other's."""
     original, copy = (f"sqlite:///{tmp_path / name}.db" for name in ("original", "copy"))

@@ -191,14 +191,6 @@ def test_the_successor_of_the_protocol_is_refused_by_name(raw_server):
     assert caught.value.anchor == "the-publisher-speaks-feedapi-2"
 
 
-def test_the_successor_that_is_asked_for_events_is_refused_by_name(raw_server):
-    """With partitionCount set, its description is not taken for an empty feed."""
-    raw_server.script(ok(V2 + b"\n"))  # it is not asked again
-
-    with pytest.raises(PublisherError, match="speaks FeedAPI 2 here"):
-        read(client(raw_server).page(ask()))
-
-
 def test_both_versions_at_one_address_are_read(raw_server):
     """feedapi-go serves version 1 to a reader that sends n (D20)."""
     raw_server.respond = lambda request: (
@@ -209,13 +201,3 @@ def test_both_versions_at_one_address_are_read(raw_server):
 
     assert 7 == discover(client(raw_server).transport, 7).partition_count
     assert read(client(raw_server).page(ask()))
-
-
-def test_a_refused_cursor_is_named(raw_server):
-    """Which partition and cursor a publisher will not have: in words and as facts."""
-    raw_server.script(refused(400, "unknown cursor"))
-
-    with pytest.raises(PublisherError, match=r"partition 0, cursor 'c0': .*unknown") as caught:
-        read(client(raw_server).page(ask()))
-
-    assert (0, "c0", 400) == (caught.value.partition, caught.value.cursor, caught.value.status)

@@ -55,6 +55,16 @@ def test_a_batch_goes_on_after_as_many_chunks_as_a_plan_may_have(direct_feed, st
     ]
 
 
+@pytest.mark.parametrize(
+    "given", [{"maxBytesPerTrigger": "1000"}, {"maxEventsPerTrigger": "50000"}], ids=str
+)
+def test_a_limit_that_is_reached_exactly_ends_the_batch(direct_feed, start, given):
+    """A plan for nothing more would be refused."""
+    direct_feed.script(plan_of(full(BEGIN, MIDDLE, 1000), ends=[MIDDLE], more=True))
+    assert next_batch(begun(start, direct_feed, **given))
+    assert 1 == len(direct_feed.asked())
+
+
 def test_a_read_ends_where_the_feed_ended_at_its_first_plan(direct_feed):
     """A feed that grows as fast as I read does not keep me."""
     head = "99.0a1b2c3d"

@@ -13,7 +13,6 @@ import requests
 from tests.scratch_store import ScratchStore
 from zeh_spark.client import direct_client
 from zeh_spark.client.transport import Transport
-from zeh_spark.errors import PublisherError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
 from zeh_spark.protocol import direct_reads as wire
@@ -102,12 +101,3 @@ def test_a_task_of_more_ranges_than_are_allowed_asks_for_fewer_at_a_time(relay):
     assert [0, 1, 2] == [each.partition for each in found]
     assert count == sum(asked)
     assert max(asked) <= RANGES
-
-
-def test_the_refusal_reaches_the_user(feed, monkeypatch):
-    """Where a client asks for too many all the same, its error has the publisher's words."""
-    monkeypatch.setattr(direct_client, "_RANGES", RANGES + 1)
-    transport = Transport(parse(ClientOptions, {"url": f"{feed[0]}/orders"}))
-    with pytest.raises(PublisherError, match=r"allowed are 1 to 10000.*another request") as caught:
-        list(direct_client.fetch(transport, 1, [feed[1]] * (RANGES + 1)))
-    assert 400 == caught.value.status

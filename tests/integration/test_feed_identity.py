@@ -61,10 +61,13 @@ def test_reader_is_told_which_feed_it_is(publisher: Publisher, query: str, epoch
 
 def test_a_new_epoch_is_told_at_once(publisher: Publisher) -> None:
     """The command may have been run in another process, while the publisher serves. Two publishers
-    of one store tell the same: a feed is the same one under each address.
+    of one store tell the same: a feed is the same one under each address. No cursor is refused.
     """
-    publisher.get()
+    publisher.publish(1, partition=0)
+    before = publisher.get("n=2&cursor0=_first").cursors[0]
     begun = publisher.store.begin_epoch("orders")
+    publisher.publish(2, partition=0)
+    assert [2] == publisher.get(f"n=2&cursor0={before}").data
     told = {**begun.document(), "delivery": "exactly-once", "reads": {"plan": 1, "chunks": 1}}
     assert told == publisher.get().problem["feed"]
     with running_publisher(publisher.store) as base:

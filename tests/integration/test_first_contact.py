@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import requests
 
 from tests.cases import each_case
 from tests.fix_raw_server import ok
 from tests.fix_stream import DECODER
 from tests.ports import free_port
-from zeh_spark.client.responses import TransientError
+from zeh_spark.client.responses import TransientError, innermost
 from zeh_spark.client.retry import Retry
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import UnavailableError
@@ -47,6 +48,17 @@ def test_an_address_that_never_answered_fails_soon(host):
 
     assert url in str(caught.value)
     assert caught.value.help.endswith("#the-publisher-cannot-be-reached")
+
+
+def test_what_was_handled_before_a_request_is_not_why_it_failed():
+    """My program may repeat a request while it handles an error of its own."""
+    with pytest.raises(requests.ConnectionError) as raised:
+        try:
+            raise KeyError("mine")
+        except KeyError:
+            requests.get(f"http://127.0.0.1:{free_port()}", timeout=9)
+
+    assert isinstance(innermost(raised.value), ConnectionRefusedError)
 
 
 def test_the_time_for_a_first_contact_is_10_seconds():

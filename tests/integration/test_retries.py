@@ -280,15 +280,17 @@ def test_other_refusals_are_final(raw_server, status, kind, remedy):
     with pytest.raises(kind, match=f"{status}: no, because.*{remedy}") as caught:
         read(client(raw_server).page(ask()))
 
-    assert (kind, status, "no, because") == (
-        type(caught.value),
-        caught.value.status,
-        caught.value.body,
-    )
+    error = caught.value
+    assert (kind, status, "no, because") == (type(error), error.status, error.body)
+    place = (0, "c0") if status in {400, 410} else (None, None)
+    assert place == (error.partition, error.cursor)
+    assert (error.cursor is not None) == ("partition 0, cursor 'c0': " in str(error))
     assert 1 == len(raw_server.requests)
 
 
 FINAL = {
+    # with partitionCount set, the answer of FeedAPI 2 is not taken for an empty feed
+    "the protocol's successor": (ok(b'{"token":"t","partitions":[]}\n'), "speaks FeedAPI 2 here"),
     "a problem document": (
         refused(400, '{"type":"x","detail":"cursor 17 is unknown"}'),
         r"answered 400: cursor 17 is unknown \(request ",

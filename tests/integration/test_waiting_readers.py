@@ -19,7 +19,6 @@ from tests.patience import PATIENCE
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
 from zeh_spark.publisher import Block, Feed, direct_api, read_requests
-from zeh_spark.publisher.direct_api import PLANS
 from zeh_spark.publisher.long_polling import POLL_SECONDS
 from zeh_spark.store.interface import Anchor, FeedState
 from zeh_spark.testing import publish, running_publisher
@@ -122,29 +121,6 @@ def test_readers_that_wait_ask_the_store_for_nothing(store: CountingStore) -> No
         publish(store, "orders", ["new"])
         assert [["new"]] * READERS == [each.result() for each in waiting]
         assert [1] == [each["events"] for each in plan.result().json()["ranges"]]
-
-
-def test_streams_that_wait_do_not_keep_others_from_planning(store: CountingStore) -> None:
-    """Any number of streams may have read everything; a new query still begins at once."""
-    more = PLANS + 6
-    with running_publisher(store) as base, ThreadPoolExecutor(more) as pool:
-        end = requests.post(f"{base}/orders/plan", json=plan_from("_last"), timeout=30).json()
-        cursor = end["ends"]["0"]
-        until(partial(is_quiet, store))
-        waiting = []
-        for number in range(more):
-            ask = plan_from(cursor, wait=HOURS)
-            waiting.append(pool.submit(requests.post, f"{base}/orders/plan", json=ask))
-            if number % 20 == 19:  # fewer at a time than one client may have made
-                until(partial(is_quiet, store))
-        until(partial(is_quiet, store))
-
-        answer = requests.post(f"{base}/orders/plan", json=plan_from("_first"), timeout=30)
-
-        assert (200, 1) == (answer.status_code, len(answer.json()["ranges"]))
-        publish(store, "orders", ["new"])
-        plans = [each.result() for each in waiting]
-        assert {(200, 1)} == {(each.status_code, len(each.json()["ranges"])) for each in plans}
 
 
 def plan_from(cursor: str, **more: object) -> dict[str, object]:

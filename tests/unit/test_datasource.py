@@ -71,11 +71,6 @@ def test_a_schema_of_mine_chooses_columns():
         ([("data", TEXT)], {"mode": "PERMISSIVE"}, "needs the column '_corrupt_record'"),
         ([], {}, "no columns"),
         ([("key", IntegerType())], {}, "'key:int'"),
-        (
-            [("data", TEXT), ("key", TEXT)],
-            {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "key"},
-            "'columnNameOfCorruptRecord' is 'key', which is the name of another column",
-        ),
     ],
 )
 def test_a_schema_that_loses_something_is_refused(columns, given, complaint):

@@ -7,27 +7,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cases import each_case
-from zeh_spark.protocol.direct_reads import PLAN_CHUNKS, Plan, PlannedRange, Totals
-from zeh_spark.source.direct_planner import PlannedBatch, has_room
+from zeh_spark.protocol.direct_reads import Plan, PlannedRange, Totals
+from zeh_spark.source.direct_planner import PlannedBatch
 
 MIB = 1 << 20
-
-
-@each_case(
-    ("chunks", "size", "events", "expected"),
-    [
-        (PLAN_CHUNKS, 1, None, True),
-        (PLAN_CHUNKS, 1, 1, True),
-        (PLAN_CHUNKS, 1, 0, False),
-        (PLAN_CHUNKS, 1, -5, False),
-        (PLAN_CHUNKS, 0, None, False),
-        (PLAN_CHUNKS - 1, 1, 1, False),
-    ],
-)
-def test_a_batch_asks_on_only_while_it_has_room(chunks, size, events, expected):
-    """A limit that is reached exactly ends the batch; a plan for nothing would be refused."""
-    assert expected is has_room(chunks, size, events)
 
 
 def planned(sizes, first):
