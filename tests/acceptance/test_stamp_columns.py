@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timezone
 
 import pytest
@@ -14,13 +13,11 @@ from pyspark.sql import functions as F
 
 from tests.fix_datasource import read_plainly, write_plainly
 from tests.fix_lake import why_absent
+from tests.fix_raw_server import NO_IDENTITY, ok
 from tests.patience import PATIENCE
 from zeh_spark import dedup, lakehouse, parsed, sessions, stamped
 from zeh_spark.errors import OptionError
 from zeh_spark.protocol import wire
-from zeh_spark.protocol.served_lines import Block
-from zeh_spark.store.feed import Feed
-from zeh_spark.testing import running_publisher
 
 COLUMNS = ["partition", "timestamp", "feed", "producer", "storedPartition", "sequence", "batch"]
 COLUMNS += ["headers", "data"]
@@ -160,45 +157,41 @@ def test_a_relay_is_told_to_drop_the_columns(publisher):
         )
 
 
-class Stamped(Feed):
-    """A feed of another publisher, whose events have headers like those of our publisher."""
+@pytest.fixture
+def other(raw_server):
+    """`other(headers, …)`: another publisher's feed, whose events have these headers."""
 
-    partitions = 1
+    def serve(*headers):
+        lines = b"".join(
+            wire.event_line(0, each, b'{"i":%d}' % number) + b"\n"
+            for number, each in enumerate(headers)
+        )
+        end = wire.checkpoint_line(0, "end")
+        raw_server.discovery = NO_IDENTITY
+        raw_server.respond = lambda request: ok(
+            lines * (request.query["cursor0"] == "_first") + end
+        )
+        return raw_server.url
 
-    def __init__(self, *headers: dict[str, str]) -> None:
-        self._headers = headers
-
-    def page(
-        self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str]
-    ) -> Iterator[Block]:
-        if asked[0] == "_first":
-            for number, each in enumerate(self._headers):
-                line = wire.event_line(0, each, b'{"i":%d}' % number)
-                yield Block(0, line + b"\n", str(number))
-
-    def version(self) -> object:
-        return 0
+    return serve
 
 
 GOOD = {"zeh-time": "1764000000000", "zeh-sequence": "7", "own": "x"}
 BAD = ["x", "-1", "1.5", "9" * 19, "", "\u0661"]
 
 
-def test_a_stamp_that_is_no_number_is_a_malformed_line(spark):
+def test_a_stamp_that_is_no_number_is_a_malformed_line(spark, other):
     """It stops the query, or comes as a bad line; it never becomes NULL in silence."""
-    columns = "timestamp, sequence, headers, data, _corrupt_record"
+    columns, one = "timestamp, sequence, headers, data, _corrupt_record", {"partitionCount": "1"}
     bad = [(name, value) for name in ("zeh-time", "zeh-sequence") for value in BAD]
-    events = [GOOD, *({**GOOD, name: value} for name, value in bad)]
-    with running_publisher({"other": Stamped(*events)}) as base:
-        url, options = f"{base}/other", {"partitionCount": "1"}
-        for name, value in bad:
-            with pytest.raises(Exception, match=f"header '{name}' is .*no number that fits"):
-                with running_publisher({"other": Stamped({**GOOD, name: value})}) as one:
-                    read_plainly(f"{one}/other", "timestamp, sequence, data", **options)
-        found = read_plainly(url, columns, mode="PERMISSIVE", **options)
-        plain = spark.read.format("zeroeventhub").options(**options)
-        with pytest.raises(Exception, match="no number that fits the column"):
-            stamped(plain.load(url)).collect()
+    for name, value in bad:
+        with pytest.raises(Exception, match=f"header '{name}' is .*no number that fits"):
+            read_plainly(other({**GOOD, name: value}), "timestamp, sequence, data", **one)
+    url = other(GOOD, *({**GOOD, name: value} for name, value in bad))
+    found = read_plainly(url, columns, mode="PERMISSIVE", **one)
+    plain = spark.read.format("zeroeventhub").options(**one)
+    with pytest.raises(Exception, match="no number that fits the column"):
+        stamped(plain.load(url)).collect()
     (good,) = (row for row in found if row["data"])
     assert (7, "x") == (good["sequence"], good["headers"]["own"])
     refused = [row for row in found if not row["data"]]
@@ -207,11 +200,11 @@ def test_a_stamp_that_is_no_number_is_a_malformed_line(spark):
         assert f'"{name}":"{value}"' in row["_corrupt_record"]
 
 
-def test_events_without_stamps_have_null():
+def test_events_without_stamps_have_null(other):
     """Other publishers tell none."""
-    with running_publisher({"other": Stamped({"own": "x"})}) as base:
-        (row,) = read_plainly(f"{base}/other", stamps="columns", partitionCount="1")
+    url = other({"own": "x"})
+    (row,) = read_plainly(url, stamps="columns", partitionCount="1")
     assert {"timestamp", "producer", "storedPartition", "sequence", "batch"} == {
         name for name, value in row.items() if value is None
     }
-    assert ({"own": "x"}, f"{base}/other") == (row["headers"], row["feed"])
+    assert ({"own": "x"}, url) == (row["headers"], row["feed"])

@@ -148,20 +148,6 @@ def test_answers_that_all_end_before_a_group_is_whole_fail_by_name(relayed, task
     assert [] == found
 
 
-def test_what_came_before_a_break_is_a_beginning(relayed, task_of):
-    """A task that fails after some rows has given the first ones."""
-
-    def change(asked, body):
-        whole = 0 if len(relayed.asked) > 1 else place(body, "between two ranges")
-        return ended_by_length(body, whole)
-
-    relayed.change = change
-    found: list[int] = []
-    with pytest.raises(UnavailableError):
-        found.extend(task_of(relayed.url, "100ms")())
-    assert ALL[:EVENTS] == found
-
-
 @pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.parametrize("size", [1_950_000, 2_000_001, 2_750_000])
 def test_a_network_that_breaks_each_connection_costs_no_row(
