@@ -14,25 +14,12 @@ from sqlalchemy import Connection, Engine, event
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.sql_store import store as sql_store
-from zeh_spark.store.interface import StoreBusyError
 
 
 @pytest.fixture
 def store(store_file: Path) -> Iterator[Store]:
     with closing(open_store(f"sqlite:///{store_file}")) as store:
         yield store
-
-
-def test_store_that_stays_locked_is_busy(store_file, monkeypatch):
-    """A database held by somebody else is a matter of time, not a broken store."""
-    monkeypatch.setattr("zeh_spark.sqlite_store.store.BUSY_MS", 50)
-    with (
-        closing(open_store(f"sqlite:///{store_file}")) as store,
-        closing(sqlite3.connect(store_file, isolation_level=None)) as other,
-    ):
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreBusyError, match="locked"):
-            store.create("copies", 1)
 
 
 def test_commits_are_on_disk_and_uploads_need_not_be(store):

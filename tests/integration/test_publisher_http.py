@@ -57,16 +57,6 @@ def test_reader_chooses_its_number_of_partitions(publisher: Publisher) -> None:
         assert [{v} for v in range(n)] == [{x["partition"] for x in each.lines} for each in answers]
 
 
-def test_page_is_as_long_as_asked_for(publisher: Publisher) -> None:
-    """I decide how much I take at a time; 0 is only checkpoints."""
-    publisher.publish(1, partition=0)
-    publisher.publish(2, partition=0)
-    answers = {hint: publisher.get(f"{FIRST}&pagesizehint={hint}") for hint in (0, 1, 2, 9)}
-    data = {hint: each.data for hint, each in answers.items()}
-    assert {0: [], 1: [1], 2: [1, 2], 9: [1, 2]} == data
-    assert [[0]] * 4 == [list(each.cursors) for each in answers.values()]
-
-
 def test_headers_are_those_asked_for(publisher: Publisher) -> None:
     """Middleware gets its headers, others do not pay for them (ZE-08)."""
     publish_with_headers(publisher, {"ce_id": "1", "a": "ä", "zeh-time": "forged"})

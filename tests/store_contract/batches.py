@@ -227,16 +227,6 @@ def test_chunks_know_their_producer_batch_and_number(store):
     assert expected == found
 
 
-def test_small_neighbours_become_one_chunk(store):
-    """A batch with a few rows in each of many tasks does not stay slow to read."""
-    uploads = [upload(chunk(0, b"%d" % t), chunk(1, b"%d" % -t), task=t) for t in range(1, 30)]
-    commit(store, call(), *uploads)
-    assert [(0, 29, 0), (1, 29, 0)] == [
-        (c.partition, c.events, c.sequence) for c in everything(store)
-    ]
-    assert [b"%d" % t for t in (*range(1, 30), *range(-1, -30, -1))] == data(store)
-
-
 sizes = st.sampled_from([1, 3, 199, 200, 201, 700])
 
 

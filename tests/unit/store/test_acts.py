@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from zeh_spark.store.acts import MOST_CHARACTERS, Action, Actor, Via, log_act, new_act
+from zeh_spark.store.acts import Action, Actor, Via, log_act, new_act
 
 FORGED = "x\n2026-11-24 INFO cli:root@vm did revoke-token\x1b[31m\u202e\udcff"
 
@@ -22,9 +22,3 @@ def test_nothing_ends_or_hides_a_line(caplog: pytest.LogCaptureFixture) -> None:
         "x\\n2026-11-24 INFO cli:root@vm did revoke-token\\x1b[31m\\u202e\\udcff"
     ] * 3
     assert caplog.messages[0].isprintable()
-
-
-def test_long_texts_are_cut() -> None:
-    act = new_act(Actor("é" * 500, Via.HTTP), Action.PRUNE, 0)
-
-    assert act.actor == "é" * (MOST_CHARACTERS - 1) + "…"

@@ -4,8 +4,6 @@ table in plain words.
 
 from __future__ import annotations
 
-import pytest
-
 from tests.unit.store.producer_cases import (
     SAME,
     Case,
@@ -15,12 +13,10 @@ from tests.unit.store.producer_cases import (
     declared_of,
     known_of,
     named,
-    receipt_of,
     refusals,
 )
-from zeh_spark.store.batches import ProducerState, StoredReceipt, after, receipt_for
-from zeh_spark.store.commit_decision import Step, unwrapped
-from zeh_spark.store.problems import Problem
+from zeh_spark.store.batches import ProducerState, after, receipt_for
+from zeh_spark.store.commit_decision import Step
 
 EXPECTED = """
 producer-deleted     the producer was deleted
@@ -100,12 +96,6 @@ def test_every_line_of_the_table_is_reached() -> None:
     assert set(range(len(lines))) == reached
 
 
-def test_committed_is_answered_with_the_receipt_itself() -> None:
-    """A repetition gets the answer of the first time (KA-02)."""
-    found = [(decision_of(each), receipt_of(each)) for each in cases()]
-    assert [] == [each for each, kept in found if isinstance(each, StoredReceipt) and each != kept]
-
-
 def test_refusal_tells_both_sides() -> None:
     """I see what the publisher knows and what came, and what to do (EX-09)."""
     both = {
@@ -143,14 +133,3 @@ def test_levels_rise_with_each_run_and_incarnation_that_publishes() -> None:
             "p", receipt.incarnation, receipt.level, receipt.run, receipt.batch, receipt.number,
             receipt.hash, 8,
         ) == after(receipt)  # fmt: skip
-
-
-def test_problem_is_raised_where_the_store_asks() -> None:
-    """A refusal ends the store's transaction."""
-    for case in cases():
-        decision = decision_of(case)
-        if isinstance(decision, Problem):
-            with pytest.raises(Problem):
-                unwrapped(decision)
-        else:
-            assert unwrapped(decision) is decision

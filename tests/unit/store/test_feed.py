@@ -75,38 +75,27 @@ def feeds(draw: st.DrawFn) -> tuple[ChunkFeed, Log]:
     return feed_of(partitions, log), log
 
 
-@given(feeds(), st.integers(1, 10), st.lists(st.integers(1, 9), min_size=1))
-def test_any_n_and_any_cut_into_pages_gives_every_event_once_in_order(given_feed, n, hints):
-    """I read with as many workers, and in pages as large, as I like."""
+@given(feeds(), st.integers(1, 10), st.lists(st.integers(1, 9), min_size=1), st.data())
+def test_any_way_of_reading_gives_every_event_once_in_order(given_feed, n, hints, data):
+    """I read with as many workers, in pages as large, one partition or several in a request, and on
+    from whatever checkpoint I kept, as I like.
+    """
     feed, log = given_feed
     whole = ids(read(feed, {0: wire.FIRST}, 1, itertools.repeat(1000)))
-    parts = [ids(read(feed, {v: wire.FIRST}, n, itertools.cycle(hints))) for v in range(n)]
+    parts = [read(feed, {v: wire.FIRST}, n, itertools.cycle(hints)) for v in range(n)]
+    alone = [ids(part) for part in parts]
     assert (sorted(whole), sum(events for _, events in log)) == (
-        sorted(itertools.chain(*parts)),
+        sorted(itertools.chain(*alone)),
         len(whole),
     )
-    assert all(part == sorted(part) for part in [whole, *parts])
-
-
-@given(feeds(), st.integers(1, 10), st.data())
-def test_partitions_asked_together_come_in_the_order_of_the_feed(given_feed, n, data):
-    """One request for several partitions is the same events as one request for each."""
-    feed, _ = given_feed
+    assert all(part == sorted(part) for part in [whole, *alone])
     asked = data.draw(st.sets(st.integers(0, n - 1), min_size=1))
     together = ids(read(feed, dict.fromkeys(asked, wire.FIRST), n, itertools.repeat(3)))
-    alone = [ids(read(feed, {v: wire.FIRST}, n, itertools.repeat(3))) for v in asked]
-    assert sorted(itertools.chain(*alone)) == together
-
-
-@given(feeds(), st.integers(1, 4), st.data())
-def test_any_checkpoint_is_a_place_to_go_on_from(given_feed, n, data):
-    """Whatever checkpoint I kept, what follows it is the rest."""
-    feed, _ = given_feed
-    partition = data.draw(st.integers(0, n - 1))
-    blocks = read(feed, {partition: wire.FIRST}, n, itertools.repeat(2))
+    assert sorted(itertools.chain(*(alone[v] for v in asked))) == together
+    blocks = parts[v := min(asked)]
     kept = data.draw(st.integers(0, len(blocks)))
     cursor = blocks[kept - 1].cursor if kept else wire.FIRST
-    assert blocks[kept:] == read(feed, {partition: cursor}, n, itertools.repeat(1000))
+    assert blocks[kept:] == read(feed, {v: cursor}, n, itertools.repeat(1000))
 
 
 @given(feeds(), st.integers(1, 10), st.integers(0, 20))
@@ -129,25 +118,6 @@ def test_page_is_whole_chunks_until_the_hint_is_reached(hint: int | None, expect
     assert expected == len(ids(list(feed.page({0: wire.FIRST}, 1, hint))))
 
 
-def test_last_is_the_end_of_its_own_partitions() -> None:
-    """`_last` brings nothing old, and nothing is skipped after it."""
-    feed = feed_of(2, [(0, 1), (1, 1), (1, 1)])
-    page = list(feed.page({0: wire.LAST, 1: wire.LAST}, 2, None))
-    assert [(0, b"", "1"), (1, b"", "3")] == [
-        (b.partition, b.lines, b.cursor.split(".")[0]) for b in page
-    ]
-
-
-def test_empty_feed_has_a_concrete_cursor_from_the_beginning() -> None:
-    """A reader that came before the first event misses none."""
-    store = ScratchStore()
-    store.create("f", 1)
-    feed = ChunkFeed(store, "f")
-    (first,), (last,) = (list(feed.page({0: each}, 1, None)) for each in (wire.FIRST, wire.LAST))
-    append(store, [(0, 2)])
-    assert (first.cursor, 2) == (last.cursor, len(ids(list(feed.page({0: last.cursor}, 1, None)))))
-
-
 @each_case(
     ("name", "status", "cursors"),
     [
@@ -163,12 +133,6 @@ def test_cursor_of_another_form_or_feed_is_refused(name, status, cursors):
         with pytest.raises(Problem) as refused:
             list(feed_of(1, [(0, 1)]).page({0: cursor}, 1, None))
         assert (name, status, 0) == (*refusal(refused.value), refused.value.members["partition"])
-
-
-def test_stamps_say_where_and_when_an_event_was_stored() -> None:
-    """The stored partition is known whatever n the reader has."""
-    (block,) = feed_of(3, [(2, 1)]).page({0: wire.FIRST}, 1, None)
-    assert ("2", 13) == (block.stamps["zeh-partition"], len(block.stamps["zeh-time"]))
 
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 5))

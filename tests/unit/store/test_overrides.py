@@ -13,7 +13,6 @@ import pytest
 from tests.unit.store.producer_cases import (
     OTHER,
     RECEIPT,
-    SAME,
     Case,
     call_of,
     cases,
@@ -31,7 +30,6 @@ from zeh_spark.store.batches import (
     CommitFacts,
     Declared,
     Overrides,
-    StoredReceipt,
     after,
     receipt_for,
 )
@@ -105,34 +103,10 @@ def _check_inert(case: Case, call: Call) -> None:
         assert said(decide(known, later, declared)) == said(decide(known, without, declared))
 
 
-@pytest.mark.parametrize(
-    ("incarnation", "printed", "given"),
-    [
-        ("a", f"a:0:{SAME.digest[:8]}", [OTHER, MORE]),
-        ("batch", f"p:0:{SAME.digest[:8]}:{OTHER.digest[:8]}", [OTHER]),
-    ],
-)
-def test_what_keeps_the_first(incarnation: str, printed: str, given: list[Content]) -> None:
-    """A stream's remedy holds for its batch, a named batch's for exactly those rows (A2)."""
-    call = Call("p", incarnation, "r2", 0, 2)
-    receipt = receipt_by(incarnation)
-    known = CommitFacts(after(receipt), 2, 0, run_known=False, receipt=receipt)
-    refused = decide(known, call, Declared(OTHER, ()))
-    assert isinstance(refused, Problem)
-    assert {"keepFirst": printed} == refused.members["option"]
-    kept = replace(call, overrides=Overrides(keep_first=printed))
-    answers = [(each, decide(known, kept, Declared(each, ()))) for each in (OTHER, MORE)]
-    assert given == [each for each, answer in answers if answer is receipt]
-
-
 def test_who_has_no_memory_is_told_that_the_number_is_taken() -> None:
     """Nobody offers me to drop my rows in favour of somebody else's."""
-    receipt = receipt_by("plain")
+    receipt = msgspec.structs.replace(RECEIPT, incarnation="plain", batch=0)
     known = CommitFacts(after(receipt), 2, 0, run_known=False, receipt=receipt)
     refused = decide(known, Call("p", "plain", "r2", 0, 2), Declared(OTHER, ()))
     assert isinstance(refused, Problem)
     assert ("number-taken", False) == (refused.name, "option" in refused.members)
-
-
-def receipt_by(incarnation: str) -> StoredReceipt:
-    return msgspec.structs.replace(RECEIPT, incarnation=incarnation, batch=0)
