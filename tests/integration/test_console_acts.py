@@ -59,7 +59,10 @@ def test_a_cursor_set_is_deleted_after_a_question(console, ada):
     before = [each.name for each in console.store.cursor_sets("orders")]
     done = ada.post(path, at=path + query)
     again = ada.send(path, hidden_fields(asked.text))
+    said = [ada.get(f"/feeds/orders?done={each}").text for each in ("cursor-set", "same")]
 
+    assert ["The cursor set is deleted." in each for each in said] == [True, False]
+    assert 'href="/console/feeds/orders#consumers">Cancel<' in asked.text
     assert (linked, asked.status_code, before) == (True, 200, ["ware/house"])
     assert done.headers["Location"] == "/console/feeds/orders?done=cursor-set"
     assert again.headers["Location"] == "/console/feeds/orders?done=same"

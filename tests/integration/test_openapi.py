@@ -38,7 +38,6 @@ class Stranger:
         self.run = run
         self.incarnation = incarnation
         self.n = 2
-        self.overrides: dict[str, str] = {}
 
     def call(
         self,
@@ -59,7 +58,7 @@ class Stranger:
         return answer.status_code, answer.json()
 
     def identity(self) -> dict[str, object]:
-        return {"incarnation": self.incarnation, "n": self.n, **self.overrides}
+        return {"incarnation": self.incarnation, "n": self.n}
 
     def upload(self, batch: int, body: bytes, name: str = "0.0.0") -> tuple[int, Any]:
         digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
@@ -129,21 +128,6 @@ def test_batch_that_is_repeated_adds_nothing(publisher: Publisher) -> None:
     assert 2 == len(read(publisher, "n=1&cursor0=_first"))
 
 
-def test_other_events_under_a_number_are_a_conflict_that_an_operator_ends(
-    publisher: Publisher,
-) -> None:
-    """What I am told to set is what helps; it helps for that only."""
-    stranger = Stranger(publisher)
-    stranger.publish(0, [(0, {}, 1)])
-    status, problem = stranger.commit(0, [(0, {}, 2)])
-    assert (409, "urn:zeroeventhub:problem:batch-conflict") == (status, problem["type"])
-    assert problem["option"] == {"keepFirst": f"c1:0:{digest_of([(0, {}, 1)])[:8]}"}
-    stranger.overrides = problem["option"]
-    assert (200, "already-committed") == outcome(stranger.commit(0, [(0, {}, 2)]))
-    assert (200, "committed") == outcome(stranger.publish(1, [(0, {}, 3)]))
-    assert (409, "batch-conflict") == outcome(stranger.commit(1, [(0, {}, 4)]))
-
-
 def test_receipts_prove_each_other(publisher: Publisher) -> None:
     """Nobody can change what was published without my seeing it."""
     stranger = Stranger(publisher)
@@ -160,32 +144,6 @@ def test_receipts_prove_each_other(publisher: Publisher) -> None:
         assert expected == receipt["hash"] == hashlib.sha256(text.encode()).hexdigest()
         expected = receipt["previous"]
     assert ("", 5) == (expected, producer["receipts"])
-
-
-def test_example_of_an_upload_can_be_published(publisher: Publisher) -> None:
-    """I try the calls with curl first."""
-    example = DOCUMENT["components"]["examples"]["upload"]["value"]
-    content = DOCUMENT["components"]["examples"]["content"]["value"]
-    stranger = Stranger(publisher)
-    assert (201, "staged") == outcome(stranger.upload(0, base64.b64decode(example["body, base64"])))
-    lines = [json.loads(line) for line in content["lines"]]
-    events = [(each["partition"], each["headers"], each["data"]) for each in lines]
-    assert (200, "committed") == outcome(stranger.commit(0, events))
-
-
-def test_every_remedy_is_taken_as_it_is_printed(publisher: Publisher) -> None:
-    """A gap, then another checkpoint: each time the problem says what to set."""
-    stranger = Stranger(publisher)
-    status, problem = stranger.publish(7, [])
-    assert (409, {"acceptGap": "c1@-1:7"}) == (status, problem["option"])
-    stranger.overrides = problem["option"]
-    assert (201, "staged") == outcome(stranger.upload(7, upload_of([])))
-    assert (200, "committed") == outcome(stranger.commit(7, []))
-    other = Stranger(publisher, "run-2", "c2")
-    status, problem = other.publish(0, [])
-    assert (409, {"replaceIncarnation": "c1@7:c2"}) == (status, problem["option"])
-    other.overrides = problem["option"]
-    assert (200, "committed") == outcome(other.publish(0, []))
 
 
 LINE = b'{"partition":0,"headers":{},"data":1}\n'
