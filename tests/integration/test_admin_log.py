@@ -10,24 +10,20 @@ from typing import Any
 
 import click
 import pytest
-import requests
-from starlette.requests import Request
-from starlette.responses import Response
 
 from tests.cases import each_case
 from tests.fix_cli import Run, call
 from tests.fix_publisher import token_of
 from tests.fix_upgrades import BEFORE
 from tests.scratch_store import ScratchStore
-from zeh_spark.access.gate import Gate, actor_of
+from zeh_spark.access.gate import Gate
 from zeh_spark.cli import store_commands
 from zeh_spark.cli.main import zeh_spark
 from zeh_spark.errors import PublishError
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import Actor, Via, create_app, open_store
-from zeh_spark.store.access import ADMIN, Grant, Need, Right
+from zeh_spark.store.access import Grant, Right
 from zeh_spark.store.acts import Action, process_actor
-from zeh_spark.store.interface import Retention
 from zeh_spark.testing import running_publisher
 
 CHANGING: dict[str, tuple[str, ...]] = {
@@ -248,32 +244,6 @@ def test_under_sudo_the_actor_is_the_one_who_called_it(monkeypatch: pytest.Monke
     monkeypatch.setattr("os.geteuid", lambda: 4_000_000)
     assert "4000000" == process_actor().name.partition("@")[0]
     assert "cli:alice@host" == str(Actor("alice@host", Via.CLI))
-
-
-@each_case(("closed", "actor"), [(True, "ops"), (False, "anonymous@127.0.0.1")])
-def test_a_request_acts_as_its_token(closed: bool, actor: str) -> None:
-    """What my own service changes over HTTP is in the log under the name of the caller's token."""
-    store = ScratchStore()
-    store.create("orders", 1)
-    text = token_of(store, *ADMIN, name="ops") if closed else ""
-    gate = Gate(store, is_open=True)
-
-    async def keep_a_byte(request: Request) -> Response:
-        store.set_retention("orders", Retention(bytes=1), by=actor_of(request))
-        return Response()
-
-    app = create_app(store, gate=gate)
-    needs = [[Need(Right.PUBLISH, "orders", "*")]]
-    route = gate.route("/retention/{feed}", keep_a_byte, lambda _: needs, methods=["POST"])
-    app.router.routes.append(route)
-    with running_publisher(store, app) as base:
-        headers = {"Authorization": f"Bearer {text}"} if closed else {}
-        answer = requests.post(f"{base}/retention/orders", headers=headers, timeout=30)
-        refused = requests.post(f"{base}/retention/orders", timeout=30) if closed else None
-    act, *_ = store.acts()
-    assert (200, 401) == (answer.status_code, refused.status_code if refused is not None else 401)
-    assert ("http", actor, "set-retention") == (act.via, act.actor, act.action)
-    assert 1 == sum(each.action == "set-retention" for each in store.acts())
 
 
 @each_case(("closed", "actor"), [(True, "tills"), (False, "anonymous@127.0.0.1")])

@@ -13,7 +13,6 @@ from tests.cases import each_case
 from tests.fix_console import Site, Visitor, site
 from tests.fix_publish import Who
 from tests.fix_publisher import served
-from tests.fix_tls import TlsFolder
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app, open_store
@@ -182,14 +181,6 @@ def test_a_revoked_token_ends_its_session_within_seconds(console):
     eventually(lambda: visitor.get().status_code == 401)
 
 
-def test_a_session_has_the_rights_of_its_token(console):
-    visitor = console.visitor(console.token(Grant(Right.READ, "orders")))
-
-    found = [visitor.get(f"/feeds/{each}").status_code for each in ("orders", "secret")]
-
-    assert found == [200, 403]
-
-
 def test_a_cookie_opens_only_the_console(console):
     """The API takes tokens alone, so that no web page can use a session for it."""
     visitor = console.visitor(console.token(*ADMIN))
@@ -271,24 +262,6 @@ def test_a_program_gets_problems_as_documents(console):
     answer = console.get("/feeds/nowhere", console.token(*ADMIN))
 
     assert answer.headers["Content-Type"] == "application/problem+json"
-
-
-def test_under_tls_the_cookie_is_sent_over_tls_alone(tmp_path, tls: TlsFolder):
-    pair, url = tls.issue("server"), f"sqlite:///{tmp_path / 'feeds.db'}"
-    open_store(url).close()
-    with served(url, "--tls-cert", str(pair.cert), "--tls-key", str(pair.key)) as (base, _):
-        trusted = str(tls.ca)
-        page = requests.get(f"{base}/console/sign-in", timeout=30, verify=trusted).text
-        key = re.findall(r'name="form_key" value="(\w+)"', page)[0]
-        answer = requests.post(
-            f"{base}/console/sign-in",
-            verify=trusted,
-            data={"form_key": key, "token": "any", "back": ""},
-            timeout=30,
-            allow_redirects=False,
-        )
-
-    assert "; Secure" in answer.headers["Set-Cookie"]
 
 
 # Where it is

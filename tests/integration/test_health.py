@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from tests.cases import each_case
+from tests.fix_metrics import Scrape
 from tests.fix_publisher import served, token_of
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
@@ -56,12 +57,17 @@ def change(file, statement):
 
 
 def test_a_publisher_that_can_serve_is_alive_and_ready(store, file):
-    with watched(store, Telemetry(store_file=file)) as ask:
-        alive, (status, told) = ask("/healthz"), ask("/readyz")
+    with served(file) as (base, _):
+        alive, ready = (
+            requests.get(f"{base}/{each}", timeout=30) for each in ("healthz", "readyz")
+        )
+        told = ready.json()
 
-    assert (200, {"status": "ok"}) == alive
-    assert (200, "ready") == (status, told["status"])
-    assert {"serving", "store", "schema", "disk"} == told["checks"].keys()
+    assert (200, {"status": "ok"}) == (alive.status_code, alive.json())
+    assert (200, "ready") == (ready.status_code, told["status"])
+    assert dict.fromkeys(["serving", "store", "schema", "disk", "clock"], True) == {
+        name: each["ok"] for name, each in told["checks"].items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -78,10 +84,14 @@ def test_a_publisher_whose_store_fails_is_alive_and_not_ready(store, file, state
         eventually(lambda: ask("/readyz")[0] == 503)
         status, told = ask("/readyz")
         alive = ask("/healthz")
+        eventually(lambda: Scrape(ask.base)("zeh_store_up") == (check != "store"))
+        seen = Scrape(ask.base)
 
     assert (200, {"status": "ok"}) == alive
     assert (503, "not ready") == (status, told["status"])
     assert [check] == [name for name, each in told["checks"].items() if not each["ok"]]
+    assert seen("zeh_requests_total", route="/metrics") > 0
+    assert (check == "store") is not any("zeh_feed_head" in name for name in seen.names)
 
 
 def test_a_publisher_without_room_for_its_store_is_not_ready(store, file):
@@ -182,10 +192,3 @@ def test_no_feed_takes_the_place_of_a_probe():
             store.create(name, 1)
         with pytest.raises(ValueError, match="the publisher answers there"):
             create_app({name: object()})
-
-
-def test_serve_looks_at_the_disk_of_its_store(store, file):
-    with served(file) as (base, _):
-        told = requests.get(f"{base}/readyz", timeout=30).json()
-
-    assert told["checks"]["disk"]["ok"]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
-
 import pytest
 import requests
 
@@ -15,7 +12,6 @@ from tests.integration.test_kept_answers import chunks
 from tests.integration.test_waiting_readers import OwnFeed
 from tests.patience import eventually
 from zeh_spark.protocol.upload_format import upload_body
-from zeh_spark.publisher import open_store
 from zeh_spark.store.batches import UPLOAD_BYTES
 from zeh_spark.telemetry import lag, store_gauges
 from zeh_spark.telemetry.store_gauges import StoreGauges
@@ -153,21 +149,6 @@ def test_open_connections_are_told(publisher):
         before = Scrape(base)("zeh_open_connections")
         with connected(base):
             eventually(lambda: Scrape(base)("zeh_open_connections") > before, 30)
-
-
-def test_a_store_that_fails_is_told_and_the_rest_still_there(tmp_path):
-    file = tmp_path / "feeds.db"
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 1)
-        with running_publisher(store) as base:
-            assert Scrape(base)("zeh_store_up") == 1
-            with closing(sqlite3.connect(file)) as connection:
-                connection.execute("ALTER TABLE feeds RENAME TO others")
-            eventually(lambda: Scrape(base)("zeh_store_up") == 0)
-            seen = Scrape(base)
-
-    assert seen("zeh_requests_total", route="/metrics") > 0
-    assert not any("zeh_feed_head" in name for name in seen.names)
 
 
 def test_publishers_of_one_store_say_the_same_of_its_feeds(publisher):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import resource
 import socket
@@ -257,11 +256,3 @@ def test_a_bug_has_its_traceback_once(caplog):
 
     assert {500} == statuses
     assert 1 == len([each for each in caplog.records if each.exc_info])
-
-
-def test_the_log_is_quiet_while_all_is_well(base, caplog):
-    caplog.set_level(logging.INFO)
-    status(base)
-    status(base, "orders?n=0")
-
-    assert [] == lines(caplog)

@@ -31,14 +31,6 @@ def failed(log: logging.Logger, error: BaseException, cause: Exception | None = 
     return logging.Formatter("%(message)s").format(written[0]) if written else None
 
 
-def test_a_bug_is_shown_once(log: logging.Logger) -> None:
-    """I see where it is, and the log does not fill."""
-    first, second = (failed(log, KeyError("bug")) for _ in range(2))
-
-    assert first and "KeyError: 'bug'" in first
-    assert second is None
-
-
 def test_what_is_logged_elsewhere_is_left_out(log: logging.Logger) -> None:
     assert failed(log, StoreError("the store is busy")) is None
 
