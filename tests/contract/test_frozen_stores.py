@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 from contextlib import closing
 
-import pytest
-
 from tests.frozen import EVENTS, add, events, trusted, unpacked
 from zeh_spark.publisher import Store, migrate_store, open_store
 from zeh_spark.store.cursor_sets import CursorSet
@@ -49,8 +47,3 @@ def _goes_on(store: Store) -> None:
 def _events(store: Store, feed: str) -> list[tuple[str, int]]:
     with running_publisher(store) as base:
         return events(f"{base}/{feed}")
-
-
-@pytest.mark.parametrize("member", ["feeds.db", "feeds.sql", "driver", "delta", "table", "spark"])
-def test_the_archive_is_whole(tmp_path, member):
-    assert (unpacked(tmp_path) / member).exists()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,13 +16,13 @@ from tests.fix_audit import Vandal, audited, difference, events, seven_chunks, w
 from tests.fix_middlemen import Proxy
 from tests.fix_publisher import Publisher
 from tests.fix_raw_server import Answer, RawServer, Request, ok
+from tests.integration.test_feed_identity import Plain
 from tests.store_contract.writers import call, chunk, commit, declared, large, until, upload
 from zeh_spark.audit.auditing import Audit
 from zeh_spark.audit.findings import Difference
 from zeh_spark.audit.pieces import Piece
 from zeh_spark.errors import PublisherError, PublishError, StoreError
-from zeh_spark.protocol.served_lines import Block
-from zeh_spark.publisher import Feed, Store, create_app
+from zeh_spark.publisher import Store, create_app
 from zeh_spark.testing import running_publisher
 
 ESCAPES = [
@@ -246,23 +246,6 @@ def test_more_producers_and_receipts_than_a_page_has(publisher: Publisher) -> No
 # Not to be audited
 
 
-class Foreign(Feed):
-    """A feed of another kind, with the cursors that it likes."""
-
-    partitions = 1
-
-    def __init__(self, cursor: str) -> None:
-        self._cursor = cursor
-
-    def page(
-        self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str]
-    ) -> Iterator[Block]:
-        yield Block(0, b"", self._cursor)
-
-    def version(self) -> object:
-        return 0
-
-
 @each_case(
     ("cursor", "reason"),
     [
@@ -274,13 +257,15 @@ def test_feed_of_another_publisher_is_refused(cursor: str, reason: str) -> None:
     """I am told that this is no feed that can be audited. A table is refused as one: it has no
     receipts, whatever its cursors look like.
     """
+    foreign = Plain()
+    foreign.cursor = cursor
     with (
-        running_publisher({}, create_app(Foreign(cursor))) as base,
+        running_publisher({}, create_app(foreign)) as base,
         pytest.raises(PublisherError, match=reason),
     ):
         audited(base)
     with (
-        running_publisher({"orders": Foreign(cursor)}) as base,
+        running_publisher({"orders": foreign}) as base,
         pytest.raises(PublishError, match="'orders' is a table feed"),
     ):
         audited(f"{base}/orders")
@@ -327,9 +312,3 @@ def test_other_digest_version_is_refused(publisher: Publisher, vandal: Vandal) -
     vandal.change_receipt("p", 1, hashed=True, digest_version=2)
     with pytest.raises(PublisherError, match="batch 0 of producer 'p' has a digest of version 2"):
         audited(publisher.url)
-
-
-def test_unknown_feed_is_named(publisher: Publisher) -> None:
-    """I see that I have mistyped it."""
-    with pytest.raises(PublisherError, match="404 unknown-feed: there is no feed 'order'"):
-        audited(f"{publisher.base}/order")

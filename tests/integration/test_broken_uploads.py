@@ -7,7 +7,6 @@ import hashlib
 import re
 
 import msgspec
-import pytest
 import requests
 import zstandard
 
@@ -161,22 +160,10 @@ def test_broken_upload_leaves_nothing(publisher, caller):
     assert (0, 0) == (place["first"], place["last"])
 
 
-@pytest.mark.parametrize(
-    ("digest", "status"),
-    [
-        ("sha-256=:{right}:", 201),
-        ("sha-512=:AAAA:, sha-256=:{right}:", 201),
-        ("sha-512=:AAAA:", 201),
-        ("sha-256=:{wrong}:", 422),
-        ("sha-256=:!:", 201),
-        ("sha-256=:AAA:", 422),
-    ],
-)
-def test_changed_body_is_noticed_by_its_digest(caller, digest, status):
+def test_changed_body_is_noticed_by_its_digest(caller):
     """A proxy that changes bytes is found out at once (RFC 9530)."""
     body = upload_body(rows(1))
-    right, wrong = (
-        base64.b64encode(hashlib.sha256(each).digest()).decode() for each in (body, b"")
-    )
-    reply = caller.upload(Who(), body, Content_Digest=digest.format(right=right, wrong=wrong))
-    assert (status, status == 422) == (reply.status, reply.short[1] == "digest-mismatch")
+    digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
+    replies = [caller.upload(Who(), each, Content_Digest=f"sha-256=:{digest}:")
+               for each in (upload_body(rows(2)), body)]  # fmt: skip
+    assert [(422, "digest-mismatch"), (201, "staged")] == [each.short for each in replies]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import resource
 import socket
@@ -112,8 +113,11 @@ def test_health_and_administrator_are_answered_beside_busy_connections(store_url
 
 
 def test_one_address_leaves_connections_for_others(store_url: str) -> None:
-    """And none of its own requests is left without an answer that says why."""
-    with serving(store_url, "-n 64") as (publisher, open_sockets):
+    """And none of its own requests is left without an answer that says why. It is counted, and
+    logged once.
+    """
+    log = "--access-log", "--log-format", "json"
+    with serving(store_url, "-n 64", *log) as (publisher, open_sockets):
         said = [b""]
 
         def is_refused() -> bool:
@@ -125,6 +129,12 @@ def test_one_address_leaves_connections_for_others(store_url: str) -> None:
 
         until(is_refused, 30)
         assert 200 == publisher.status()  # from 127.0.0.1
+        named = {"feed": "(none)", "problem": "too-many-connections"}
+        assert Scrape(publisher.base)("zeh_refusals_total", **named) > 0
+        lines = map(json.loads, publisher.log.read_text().splitlines())
+        assert [("too-many-connections", 503)] == [
+            (each["problem"], each["status"]) for each in lines if "problem" in each
+        ]
     head, _, body = said[-1].partition(b"\r\n\r\n")
     assert head.startswith(REFUSED)
     assert b"retry-after: 1" in head.lower().split(b"\r\n")

@@ -24,12 +24,12 @@ ASKED = ["", "n=0", "n=two&cursor0=_first"]
 class Plain(Feed):
     """A feed of a service's own, as one that was written before feeds had ids."""
 
-    partitions = 1
+    partitions, cursor = 1, "0"
 
     def page(
         self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str]
     ) -> Iterator[Block]:
-        yield from (Block(each, b"", "0") for each in asked)
+        yield from (Block(each, b"", self.cursor) for each in asked)
 
     def version(self) -> object:
         return 0

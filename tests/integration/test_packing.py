@@ -147,13 +147,6 @@ def test_types_that_few_columns_have_survive(spark):
     assert survives(spark.sql(f"SELECT {', '.join(values)}"))
 
 
-def test_the_columns_of_a_feed_survive(spark):
-    """As our source gives them."""
-    headers = "map('zeh-time', '1', 'none', NULL) AS headers"
-
-    assert survives(spark.sql(f"SELECT 0 AS partition, '0.1' AS cursor, '1' AS data, {headers}"))
-
-
 def test_long_texts_survive(spark):
     """Longer than what Spark's JSON reads by default."""
     frame = spark.sql("SELECT repeat('a', 20500000) AS x")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -16,11 +14,9 @@ import pytest
 from tests.cases import each_case
 from tests.fix_log_texts import check_documented
 from tests.fix_metrics import Scrape
-from tests.fix_publisher import connected, new_feed, served, token_of
+from tests.fix_publisher import connected, new_feed, served
 from tests.patience import eventually
 from zeh_spark.network.http_protocol import HEADER_BYTES, PIPELINED, URL_BYTES
-from zeh_spark.publisher import open_store
-from zeh_spark.store.access import ADMIN
 
 # The serve command itself, with a time that a test can wait for.
 PROGRAM = (
@@ -109,32 +105,6 @@ def test_a_refusal_that_cannot_be_answered_is_counted(serving):
     with connected(serving.base) as connection:
         connection.sendall((GET + b"\r\n") * (PIPELINED * 4))
         eventually(lambda: serving.refused("bad-http") == 1)
-
-
-def test_refused_connections_are_counted_and_logged(tmp_path):
-    """Readers that wait for events with all rights have taken all that there are."""
-    with closing(open_store(f"sqlite:///{tmp_path}/feeds.db")) as store:
-        tokens = [token_of(store, *ADMIN, name=f"t{number}") for number in range(5)]
-    with started(tmp_path, files="-n 64") as serving, ExitStack() as clients:
-        texts = cycle(tokens)
-        sources = cycle(f"127.0.0.{number}" for number in range(2, 22))
-
-        def another() -> socket.socket:
-            return clients.enter_context(connected(serving.base, next(sources)))
-
-        def is_refused() -> bool:
-            another().sendall(WAIT % next(texts).encode())
-            return len(serving.lines("too-many-connections")) == 1
-
-        eventually(is_refused)
-        for _ in range(40):
-            assert b"HTTP/1.1 503 " in another().recv(1 << 16)
-        clients.close()
-        last = GET + b"Connection: close\r\n\r\n"
-        eventually(lambda: b" 200 OK" in sent(serving, last))
-        assert serving.refused("too-many-connections", tokens[0]) > 40
-    (line,) = serving.lines("too-many-connections")
-    assert 503 == line["status"]
 
 
 def test_without_an_access_log_they_are_only_counted(tmp_path):

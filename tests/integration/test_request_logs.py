@@ -10,7 +10,7 @@ import pytest
 import requests
 
 import zeh_spark
-from tests.fix_publisher import new_feed, served, served_tables, token_of
+from tests.fix_publisher import new_feed, served, token_of
 from tests.patience import eventually
 from zeh_spark.errors import PublisherError, PublishError
 from zeh_spark.publish import Producer
@@ -121,15 +121,3 @@ def test_errors_of_clients_name_the_request(publisher):
     for each in (read.value, published.value):
         assert re.fullmatch("[0-9a-f]{8}-[0-9]+", each.request_id)
         assert each.request_id not in str(each)  # which may end with a value to copy
-
-
-def test_settings_of_the_log_may_be_in_the_file(file, tmp_path):
-    settings = tmp_path / "publisher.toml"
-    settings.write_text(
-        f'store = "sqlite:///{file}"\nlog_format = "json"\nlog_level = "error"\naccess_log = true\n'
-    )
-    log = tmp_path / "publisher.log"
-    with served_tables(settings, log) as (base, _):
-        requests.get(f"{base}/healthz", timeout=30)
-        eventually(lambda: bool(log.read_text()))
-    assert "/healthz" == json.loads(log.read_text())["path"]

@@ -64,16 +64,6 @@ def wrong(*given: object, **more: object) -> list[str]:
     return found
 
 
-def test_receipts_that_follow_from_each_other_are_right():
-    """Empty batches among them."""
-    made = receipts(3, None, 2)
-    chain = judged(state(made), made)
-
-    assert ([], 3, 1, 0, 1, 2) == (
-        chain.wrong, chain.within, chain.empty, chain.gaps, chain.first, chain.last,
-    )  # fmt: skip
-
-
 @each_case(
     ("changes", "expected"),
     [
@@ -102,15 +92,6 @@ def test_receipt_that_does_not_fit_is_named(changes, expected):
     assert expected in " | ".join(wrong(state(made), made))
 
 
-def test_changed_receipt_is_told_by_its_hash():
-    made = receipts(1, 2, 3)
-    changed = [made[0], msgspec.structs.replace(made[1], run="other"), made[2]]
-
-    (found,) = wrong(state(made), changed)
-
-    assert found.startswith("position 2, batch 1 of producer 'p': the receipt's hash: expected ")
-
-
 @each_case("name", ["incarnation", "lastBatch", "run", "level", "chain", "time"])
 def test_state_is_that_of_its_newest_receipt(name):
     made = receipts(1, 2)
@@ -119,21 +100,6 @@ def test_state_is_that_of_its_newest_receipt(name):
     (found,) = wrong(state(made, **{name: other}), made)
 
     assert f"batch 1 of producer 'p': the producer's {name}, which its newest receipt" in found
-
-
-def test_gaps_and_returns_of_an_incarnation_are_legal():
-    """An operator accepted them; gaps are counted."""
-    made = receipts(1, 1, 1, 1, 1)
-    order = [("a", 2), ("a", 3), ("b", 0), ("b", 5), ("a", 4)]
-    previous, changed = "", []
-    for each, (incarnation, batch) in zip(made, order, strict=True):
-        changes = {"incarnation": incarnation, "batch": batch, "previous": previous}
-        bare = msgspec.structs.replace(each, **changes)
-        changed.append(msgspec.structs.replace(bare, hash=chained(bare)))
-        previous = changed[-1].hash
-    chain = judged(state(changed), changed)
-
-    assert ([], 2) == (chain.wrong, chain.gaps)
 
 
 def test_missing_receipts_are_named():

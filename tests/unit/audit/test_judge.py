@@ -53,13 +53,6 @@ def judged(
     return str(next(filter(None, [*found, judge.end()]), "")) or tally
 
 
-def test_feed_that_is_right_is_tallied(ledger, feed):
-    pieces, receipts = feed
-    expected = Tally(batches=3, events=5, first=1, last=4)
-
-    assert expected == judged(ledger, pieces, receipts)
-
-
 def put(items, at, **changes):
     """Pieces or receipts of which one is changed."""
     new = replace if isinstance(items[at], Piece) else msgspec.structs.replace

@@ -129,12 +129,3 @@ def test_other_cursors_are_strange(cursor):
     """An audit needs positions."""
     with pytest.raises(StrangeFeedError, match=f"its cursor '{cursor}' is not of the kind"):
         Cutter().feed(wire.checkpoint_line(0, cursor))
-
-
-def test_too_much_without_a_checkpoint_is_strange():
-    """Memory is bounded whatever comes."""
-    cutter = Cutter()
-
-    with pytest.raises(StrangeFeedError, match="without a checkpoint"):
-        for _ in range(20):
-            cutter.feed(b"x" * (1 << 20))

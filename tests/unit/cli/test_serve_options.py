@@ -10,7 +10,7 @@ from tests.cases import each_case
 from zeh_spark.cli.serve_command import serve
 from zeh_spark.cli.serve_options import takes_settings, with_given
 from zeh_spark.errors import OptionError, StoreError
-from zeh_spark.publisher.config import Config, load_config
+from zeh_spark.publisher.config import Config, FeedConfig, load_config, opened_tables
 
 OPTIONS = {each.name: each for each in serve.params if isinstance(each, click.Option)}
 NAMES = [name for name in Config.__struct_fields__ if name not in ("store", "feeds")]
@@ -84,3 +84,15 @@ def test_a_setting_that_is_wrong_is_named(tmp_path, line: str, said: str) -> Non
 def test_settings_that_contradict_each_other_are_wrong_usage() -> None:
     with pytest.raises(OptionError, match="tls_cert is not"):
         with_given(Config(), {"tls_client_ca": "ca.pem"})
+
+
+@each_case("name", ["readyz", "docs", "a/b", "ä", "-a", "", "x" * 101])
+def test_a_table_cannot_have_a_name_that_no_feed_may_have(name: str) -> None:
+    """Its address would be another's; I am told so before anything is opened."""
+    table = FeedConfig(url="sqlite:////nowhere/shop.db", table="outbox", data="body")
+
+    with pytest.raises(OptionError) as refused, opened_tables(Config(feeds={name: table})):
+        pass
+
+    assert f"[feeds.{name}] a feed cannot be called {name!r}" in str(refused.value)
+    assert "Rename the section" in str(refused.value)

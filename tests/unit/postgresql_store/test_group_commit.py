@@ -7,8 +7,6 @@ import itertools
 import threading
 from collections.abc import Iterable, Sequence
 
-import pytest
-
 from tests.store_contract.writers import until
 from zeh_spark.postgresql_store.group_commit import GROUP, Asked, CommitQueue, CommitQueues
 from zeh_spark.store.interface import StoreOutcomeUnknownError
@@ -98,22 +96,6 @@ def test_failure_of_a_group_reaches_all_of_it() -> None:
         >= {SystemExit, StoreOutcomeUnknownError}
     )
     assert 7 == lane.through(asked(7))
-
-
-def test_feeds_have_lanes_of_their_own() -> None:
-    """One that is slow holds up no other."""
-    lanes = CommitQueues(tell)
-    one, other = lanes.of("a"), lanes.of("b")
-    assert one is lanes.of("a") is not other
-
-
-def test_what_a_work_raises_is_raised() -> None:
-    def fail(group: Sequence[Asked]) -> None:
-        for each in group:
-            each.done.set_exception(ValueError("mine"))
-
-    with pytest.raises(ValueError, match="mine"):
-        CommitQueue(fail).through(asked(1))
 
 
 def test_who_has_an_answer_does_not_wait_for_the_next_group() -> None:

@@ -194,6 +194,7 @@ def test_length_of_a_body_is_asked_for(length: str | None, status: int) -> None:
         ("sha-512=:{wrong}:, sha-256=:{right}:", True),
         ("sha-256=:{wrong}:", False),
         ("sha-512=:{right}:,sha-256=:{wrong}:", False),
+        ("sha-256=:!:", True),
         ("sha-256=:AAA:", False),
         ("sha-256=:====:", False),
     ],

@@ -5,7 +5,6 @@ breaks a rule line by line. Both have to be of one opinion.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 
 import msgspec
@@ -18,8 +17,6 @@ from tests.strategies import events, headers, json_texts
 from zeh_spark.protocol import event_key, wire
 from zeh_spark.protocol.event_origin import HEADER, is_origin
 from zeh_spark.protocol.upload_format import (
-    CHUNK_BYTES,
-    CHUNK_EVENTS,
     LINE_BYTES,
     Chunker,
     StagedChunk,
@@ -208,16 +205,6 @@ def test_stored_line_leaves_room_for_its_stamps() -> None:
     assert _rests(lines, PARTITION) is not None
     assert _rests(lines[:-3] + b'x"}\n', PARTITION) is None
     assert LINE_BYTES + wire.STAMP_BYTES <= wire.MAX_LINE
-
-
-def test_full_chunk_is_looked_through_quickly() -> None:
-    """1,000 lines of 1 KiB take milliseconds: looking is not what bounds a publisher."""
-    lines = (line_of(b'{"a":"1"}', b'"%b"' % (b"x" * 900)) + b"\n") * CHUNK_EVENTS
-    body = upload_body([StagedChunk(PARTITION, CHUNK_EVENTS, len(lines), 0, frame_of(lines))] * 5)
-    begun = time.perf_counter()
-    verified_upload(body, 0, 0, 0, 4)
-    assert time.perf_counter() - begun < 1
-    assert len(lines) < CHUNK_BYTES
 
 
 def test_sizes_of_an_upload_are_added_up_honestly() -> None:

@@ -76,13 +76,3 @@ def test_a_clock_that_jumps_while_events_are_removed_removes_no_more() -> None:
         assert jumped.wait(30)
 
     assert 2 * STEP_CHUNKS == len(store.scan("orders", 0, 3 * STEP_CHUNKS, 3 * STEP_CHUNKS))
-
-
-def test_pruning_that_is_stopped_leaves_the_rest() -> None:
-    store = ScratchStore()
-    store.create("orders", 1)
-    store.append(FEED, [chunk(0, b"1")] * 3 * STEP_CHUNKS)
-    asked = iter([False, True])
-    removal = prune(store, "orders", Retention(bytes=1), lambda: next(asked))
-
-    assert removal.chunks == STEP_CHUNKS
