@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, contextmanager
 
 import psycopg
 import pytest
-import requests
 from sqlalchemy import Connection, text
 
 from tests.contract.databases import in_threads, site, store
@@ -19,10 +18,8 @@ from tests.store_contract.writers import FEED, chunk, data, publish, until
 from zeh_spark.postgresql_store import reads as postgresql_reads
 from zeh_spark.postgresql_store import writer as postgresql_writer
 from zeh_spark.postgresql_store.store import READERS
-from zeh_spark.postgresql_store.writer import TURN_SECONDS
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.outcome import attempted
-from zeh_spark.testing import running_publisher
 
 __all__ = ["site", "store"]
 
@@ -106,19 +103,6 @@ def test_reads_behind_a_lock_end_and_others_go_on(store, site):
     assert [StoreBusyError] * READERS == [type(each) for each in raised]
     assert all("lock timeout" in str(each) for each in raised)
     assert [b"1"] == data(store)
-
-
-def test_readers_of_a_locked_table_are_asked_to_come_again(store, site):
-    """503 with Retry-After instead of silence, and the page once the lock is gone."""
-    publish(store, chunk(0, b"1"))
-    with running_publisher(store) as url:
-        page = f"{url}/{FEED}?n=2&cursor0=_first"
-        with table_locked(site, "chunks"):
-            refused = requests.get(page, timeout=TURN_SECONDS)
-        answer = requests.get(page, timeout=TURN_SECONDS)
-    assert (503, "store-busy") == (refused.status_code, refused.json()["type"].split(":")[-1])
-    assert refused.headers["Retry-After"]
-    assert (200, 1) == (answer.status_code, answer.text.count('"data"'))
 
 
 def test_a_look_for_commits_behind_a_lock_ends(store, site):

@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from tests.cases import each_case
+from tests.fix_log_texts import check_documented
 from tests.fix_metrics import Scrape
 from tests.fix_publisher import served, token_of
 from tests.patience import eventually
@@ -122,16 +123,19 @@ def test_a_publisher_with_a_wrong_clock_is_not_ready(found):
     "store, others, status",
     [(dict, [], 503), (dict, ["healthy"], 200), (ScratchStore, [], 200)],
 )
-def test_a_table_that_cannot_be_read_is_told(database, store, others, status):
+def test_a_table_that_cannot_be_read_is_told(database, store, others, status, caplog):
     """My publisher leaves the load balancer only if it has nothing else to serve, and I see why."""
     tables = {name: database.served("data TEXT", table=name) for name in ("orders", *others)}
     with watched(store(), tables=tables) as ask:
         metrics = f"{ask.base}/metrics"
         well = ask("/readyz"), requests.get(metrics, timeout=30).text
         database.execute("DROP TABLE orders")
+        requests.get(f"{ask.base}/orders?n=1&cursor0=_first", timeout=30)
+        eventually(lambda: "reading feed 'orders'" in caplog.text)
         eventually(lambda: not ask("/readyz")[1]["checks"]["table orders"]["ok"])
         ill = ask("/readyz"), requests.get(metrics, timeout=30).text
 
+    check_documented(caplog.records, "reading feed 'orders'")
     assert (200, True) == (well[0][0], well[0][1]["checks"]["table orders"]["ok"])
     assert 'zeh_table_up{feed="orders"} 1.0' in well[1]
     assert status == ill[0][0]

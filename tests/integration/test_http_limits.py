@@ -209,12 +209,3 @@ def test_an_upgrade_is_left_alone(connection, caplog):
 
     assert b"HTTP/1.1 200" in connection.recv(1 << 16)
     assert caplog.records == []
-
-
-def test_a_client_that_is_gone_leaves_nothing(quiet_publisher, connection):
-    """Many beginnings of heads, whose clients vanish, are forgotten."""
-    port = connection.getpeername()[1]
-    for _ in range(50):
-        with closing(socket.create_connection(("127.0.0.1", port), timeout=30)) as gone:
-            gone.sendall(GET)
-    eventually(lambda: quiet_publisher.get("n=2&cursor0=_first").status == 200)

@@ -13,7 +13,6 @@ from functools import partial
 import psutil
 import pytest
 import requests
-from sqlalchemy import create_engine
 
 from tests.fix_log_texts import check_documented
 from tests.fix_publish import Caller, Who, rows
@@ -22,7 +21,7 @@ from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.network import http_protocol
 from zeh_spark.protocol.upload_format import upload_body
-from zeh_spark.publisher import Feed, SqlTableFeed, create_app, open_store
+from zeh_spark.publisher import Feed, create_app, open_store
 from zeh_spark.retention.pruner import Pruner
 from zeh_spark.store.interface import Retention
 from zeh_spark.testing import publish, running_publisher
@@ -89,19 +88,6 @@ def test_what_retention_cannot_remove_is_logged(base, file, caplog):
         with Pruner(store, every_seconds=0.01):
             eventually(lambda: lines(caplog))
     check_documented(caplog.records, "old events stay")
-
-
-def test_a_table_that_cannot_be_read_has_a_line(tmp_path, caplog):
-    """Its owner has dropped it, say."""
-    engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
-    feed = SqlTableFeed(engine, table="outbox", data="data")
-    change(tmp_path / "shop.db", "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, data)")
-    with running_publisher({"orders": feed}) as base:
-        change(tmp_path / "shop.db", "DROP TABLE outbox")
-        status(base)
-        eventually(lambda: lines(caplog))
-    engine.dispose()
-    check_documented(caplog.records, "reading feed 'orders'")
 
 
 def test_writes_that_fail_do_not_seem_to_work_because_reads_do(base, file, caplog):

@@ -19,6 +19,7 @@ import requests
 
 from tests import postgresql
 from tests.contract.databases import in_threads
+from tests.fix_metrics import Scrape
 from tests.fix_publish import Caller, Reply, Who, rows
 from tests.fix_publisher import served
 from tests.store_contract.writers import everything, until
@@ -208,13 +209,9 @@ def check_awakened(base: str, other: str) -> None:
     url = f"{base}/orders?{urlencode({'n': 2, 'wait': 60, **ends})}"
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(requests.get, url, timeout=30)
-        until(lambda: 'zeh_waiting_readers{feed="orders"} 1.0' in metrics_of(base))
+        until(lambda: Scrape(base)("zeh_waiting_readers", feed="orders") == 1)
         assert Caller(f"{other}/orders").publish(Who(0, producer="late"), "late").status == 200
         assert "late" in waiting.result().text
-
-
-def metrics_of(base: str) -> str:
-    return requests.get(f"{base}/metrics", timeout=30).text
 
 
 @pytest.mark.kill

@@ -26,10 +26,6 @@ PROGRAM = (
     "main()\n"
 )
 GET = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-WAIT = (
-    b"GET /orders?n=1&cursor0=_last&wait=60 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-    b"Authorization: Bearer %b\r\n\r\n"
-)
 
 
 @dataclass
@@ -39,8 +35,8 @@ class Serving:
     base: str
     log: Path
 
-    def refused(self, problem: str, token: str | None = None) -> float:
-        return Scrape(self.base, token)("zeh_refusals_total", feed="(none)", problem=problem)
+    def refused(self, problem: str) -> float:
+        return Scrape(self.base)("zeh_refusals_total", feed="(none)", problem=problem)
 
     def lines(self, problem: str) -> list[dict[str, object]]:
         lines = map(json.loads, self.log.read_text().splitlines())
@@ -58,10 +54,10 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
 
 
 @contextmanager
-def started(folder: Path, *words: str, files: str = "") -> Iterator[Serving]:
+def started(folder: Path, *words: str) -> Iterator[Serving]:
     url = new_feed(folder / "feeds.db")
     words = "--log-format", "json", *(words or ["--access-log"])
-    with served(url, *words, log=folder / "log", files=files, program=("-c", PROGRAM)) as (base, _):
+    with served(url, *words, log=folder / "log", program=("-c", PROGRAM)) as (base, _):
         yield Serving(base, folder / "log")
 
 

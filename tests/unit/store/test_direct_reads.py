@@ -1,11 +1,8 @@
 """What plans and chunk answers tell of chunks, and how the chunks of one partition are found."""
 
-from collections.abc import Mapping
-
 from zeh_spark.protocol.direct_reads import HEADERS, name_hash
 from zeh_spark.store.direct_reads import header_records
 from zeh_spark.store.interface import Chunk
-from zeh_spark.store.reading import in_order
 
 
 def test_a_header_record_has_what_the_chunk_has():
@@ -22,19 +19,3 @@ def test_a_header_record_has_what_the_chunk_has():
     assert [*records.values()] == header_records([*records]).tolist()
     none = header_records([])
     assert (0, HEADERS) == (len(none), none.dtype)
-
-
-def test_the_chunks_of_one_partition_are_looked_up_in_growing_steps():
-    """I read far without asking for each chunk, and near without asking for many."""
-    asked: list[tuple[int, int]] = []
-
-    def look_up(positions: Mapping[int, int], limit: int) -> list[Chunk]:
-        ((_, after),) = positions.items()
-        asked.append((after, limit))
-        numbers = range(after + 1, min(after + limit, 100) + 1)
-        return [Chunk(g, 5, 1, 1, 0, "", g, "p", 0, 0) for g in numbers]
-
-    found = [each.g for each in in_order(look_up, {5: 10})]
-
-    assert list(range(11, 101)) == found
-    assert [(10, 8), (18, 16), (34, 32), (66, 64)] == asked
