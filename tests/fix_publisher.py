@@ -76,6 +76,20 @@ class Publisher:
 
 
 @pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Where the SQLite store of a test is."""
+    return tmp_path / "feeds.db"
+
+
+@pytest.fixture
+def store(file: Path) -> Iterator[Store]:
+    """A store in that file, with the feed `orders` of two partitions, which nobody serves."""
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 2)
+        yield store
+
+
+@pytest.fixture
 def receipts() -> int:
     """How many the test's publisher keeps of a producer."""
     return RECEIPTS

@@ -112,7 +112,6 @@ def test_the_table_in_spark_equals_the_services_own(service, spark, stream, coll
     orders = service.sql("SELECT id, customer, status, amount, version FROM orders")
     assert {id: [*range(1, version + 1)] for id, *_, version in orders} == versions(collected.rows)
     expected = spark.createDataFrame(orders, ORDER)
-    assert_df_equality(expected, by_place(spark, collected.rows), ignore_row_order=True)
     assert_df_equality(expected, by_version(spark, collected.rows), ignore_row_order=True)
 
 
@@ -147,12 +146,6 @@ def versions(rows: list[dict[str, Any]]) -> dict[int, list[int]]:
         order = json.loads(row["data"])
         found[order["id"]].append(order["version"])
     return dict(found)
-
-
-def by_place(spark, rows):
-    """The orders as their last events in the feed tell them."""
-    last = {json.loads(row["data"])["id"]: row for row in rows}
-    return orders_of(spark.createDataFrame([*last.values()], EVENT))
 
 
 def by_version(spark, rows):

@@ -21,7 +21,7 @@ from zeh_spark.access.gate import Gate
 from zeh_spark.console import retention_form
 from zeh_spark.errors import StoreError, UnavailableError
 from zeh_spark.publish import Producer
-from zeh_spark.publisher import Problem, create_app, open_store
+from zeh_spark.publisher import Problem, create_app
 from zeh_spark.publisher.config import FeedConfig, engine_of
 from zeh_spark.retention.rules import prune
 from zeh_spark.store.access import ADMIN, Grant, Right, new_token
@@ -32,18 +32,6 @@ from zeh_spark.testing import publish, running_publisher
 EVERYTHING = 1 << 62
 """More than any disk has: as --least-free, it leaves only the reserve."""
 MIB = 1 << 20
-
-
-@pytest.fixture
-def file(tmp_path):
-    return tmp_path / "feeds.db"
-
-
-@pytest.fixture
-def store(file):
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 2)
-        yield store
 
 
 @pytest.fixture

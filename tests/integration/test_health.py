@@ -17,7 +17,7 @@ from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.access.gate import Gate
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import create_app, open_store
+from zeh_spark.publisher import create_app
 from zeh_spark.store.access import ADMIN, Grant, Right
 from zeh_spark.telemetry.settings import Check, Telemetry
 from zeh_spark.testing import running_publisher
@@ -36,18 +36,6 @@ def watched(store, telemetry=None, gate=None, tables=None):
 
         ask.app, ask.base = app, base
         yield ask
-
-
-@pytest.fixture
-def file(tmp_path):
-    return tmp_path / "feeds.db"
-
-
-@pytest.fixture
-def store(file):
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 2)
-        yield store
 
 
 def change(file, statement):

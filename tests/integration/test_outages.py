@@ -38,11 +38,6 @@ def change(file, statement):
 
 
 @pytest.fixture
-def file(tmp_path):
-    return tmp_path / "feeds.db"
-
-
-@pytest.fixture
 def base(file):
     """A publisher over a SQLite file."""
     with closing(open_store(f"sqlite:///{file}")) as store:

@@ -134,28 +134,24 @@ def test_release_of_many_uploads_drops_all_of_them(store):
     assert [151, 0] == [store.release(FEED, "p", 0, "r1") for _ in range(2)]
 
 
-def test_failed_attempts_of_a_committed_batch_are_dropped(store, site):
-    """Uploads of attempts that failed are not kept (F1, A8)."""
+def test_uploads_of_no_more_use_are_dropped(store, site):
+    """Those of attempts that failed (F1, A8), and those of a zombie for later batches (F7)."""
     store.stage(FEED, call(run="r0"), ONE)
     store.stage(FEED, call(), upload(chunk(0, b"2"), attempt=7))
     commit(store, call(), ONE)
-    site.settle()
-    assert [0, 0] == [store.release(FEED, "p", 0, run) for run in ("r0", "r1")]
-
-
-def test_uploads_of_an_overtaken_run_are_dropped(store, site):
-    """Uploads of a zombie for later batches are of no use (F7)."""
-    commit(store, call(0, run="r1"), ONE)
-    store.stage(FEED, call(1, run="r1"), ONE)
+    store.stage(FEED, call(1), ONE)
     commit(store, call(1, run="r2"), ONE)
     store.stage(FEED, call(2, run="r2"), ONE)
     commit(store, call(0, producer="q"), ONE)
     site.settle()
-    assert [0, 1] == [store.release(FEED, "p", *at) for at in ((1, "r1"), (2, "r2"))]
+    sent = ((0, "r0"), (0, "r1"), (1, "r1"), (2, "r2"))
+    assert [0, 0, 0, 1] == [store.release(FEED, "p", *at) for at in sent]
 
 
 def test_batches_left_for_a_day_are_dropped(store, site, clock):
-    """Crashed jobs do not fill the disk for ever (A8)."""
+    """Crashed jobs do not fill the disk for ever (A8). What was dropped can be sent again: how long
+    it is kept is a question of cost, not of safety (F3).
+    """
     store.stage(FEED, call(run="crashed"), ONE)
     store.stage(FEED, call(None, run="crashed"), ONE)
     clock.pass_hours(25)
@@ -165,6 +161,9 @@ def test_batches_left_for_a_day_are_dropped(store, site, clock):
     sent = ((0, "crashed"), (None, "crashed"), (0, "slow"))
     left = [store.release(FEED, "p", batch, run) for batch, run in sent]
     assert [0, 0, 1] == left
+    problem = refused(store.commit, FEED, call(run="crashed"), declared(ONE))
+    assert ("upload-missing", 409) == refusal(problem)
+    assert commit(store, call(run="crashed"), ONE)[1]
 
 
 def test_batch_that_takes_longer_than_a_day_is_kept(store, site, clock):
@@ -176,17 +175,6 @@ def test_batch_that_takes_longer_than_a_day_is_kept(store, site, clock):
         publish(store, chunk(1, b"0"))
         site.settle()
     assert store.commit(FEED, call(), declared(*uploads))[1]
-
-
-def test_dropped_uploads_can_be_sent_again(store, site, clock):
-    """How long uploads are kept is a question of cost, not of safety (F3)."""
-    store.stage(FEED, call(), ONE)
-    clock.pass_hours(25)
-    publish(store, chunk(1, b"0"))
-    site.settle()
-    problem = refused(store.commit, FEED, call(), declared(ONE))
-    assert ("upload-missing", 409) == refusal(problem)
-    assert commit(store, call(), ONE)[1]
 
 
 def test_old_uploads_go_though_nobody_uploads_again(store, clock):
