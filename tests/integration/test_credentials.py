@@ -257,20 +257,17 @@ def test_a_netrc_never_decides(raw_server, tmp_path, monkeypatch):
 # TLS
 
 
-def test_an_unknown_authority_is_refused_at_once(start_raw_server, authority):
-    """A certificate nobody vouches for is an error that names the option for it."""
-    server = start_raw_server(authority.server_context())
+def test_a_certificate_of_strangers_is_refused_at_once(start_raw_server, authority):
+    """One that nobody vouches for is an error that names the option for it; and who answers has to
+    be who I asked.
+    """
+    unknown = start_raw_server(authority.server_context())
+    other = start_raw_server(authority.server_context(host="other.example"))
 
     with pytest.raises(PublisherError, match=r"TLS: .*certificate.*'caFile'"):
-        read(client(server).page(ask()))
-
-
-def test_a_certificate_of_another_host_is_refused(start_raw_server, authority):
-    """Who answers has to be who I asked."""
-    server = start_raw_server(authority.server_context(host="other.example"))
-
+        read(client(unknown).page(ask()))
     with pytest.raises(PublisherError, match=r"TLS: .*localhost"):
-        read(client(server, caFile=authority.ca_file).page(ask()))
+        read(client(other, caFile=authority.ca_file).page(ask()))
 
 
 def test_a_client_certificate_opens_the_door(start_raw_server, authority, tmp_path):

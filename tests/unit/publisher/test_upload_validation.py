@@ -112,13 +112,6 @@ def test_chunk_is_refused_if_and_only_if_a_line_is(lines: bytes) -> None:
         assert b"\r" not in line
 
 
-@given(st.lists(good_lines, min_size=1, max_size=6))
-def test_what_our_writers_make_is_taken(lines: list[bytes]) -> None:
-    """Any event that can be published at all passes."""
-    rests = [line[len(prefix(PARTITION)) :] for line in lines]
-    assert rests == _rests(b"".join(line + b"\n" for line in lines), PARTITION)
-
-
 @each_case(
     ("headers", "said"),
     [
