@@ -8,7 +8,6 @@ import base64
 import pytest
 
 from tests.fix_dead_letters import letters_of
-from tests.fix_sink import lost
 
 ODD = base64.b64encode(b'"\xe9"').decode()
 
@@ -102,24 +101,6 @@ def test_dead_letters_of_a_repeated_batch_are_not_added(sink, inbox, spark, dead
     receipts = sink.target.receipts("spark", "dead")
     assert [0, 1, 2] == [each["batch"] for each in receipts]
     assert 0 == receipts[2]["events"]
-
-
-COMMITS = [("dead", "before"), ("dead", "after"), ("orders", "before"), ("orders", "after")]
-
-
-@pytest.mark.slow
-def test_a_lost_commit_is_repeated_on_both_feeds(sink, inbox, spark, dead):
-    """F5, F6: whichever of the two it is; the query fails, and is started again."""
-    inbox.add(range(300), range(300, 600), broken=range(0, 600, 7))
-    for feed, moment in COMMITS:
-        sink.target.gateway.once(f"POST /{feed}/.*/batches/1/commit", **{moment: lost})
-        said = sink.fail(inbox.rows(spark), retryTimeout="0s", **dead)
-        url = sink.target.feed(feed)
-        assert said.startswith(f"UnavailableError: the publisher of {url} does not")
-    sink.run(inbox.rows(spark), **dead)
-
-    sink.target.check_once(set(range(600)) - set(range(0, 600, 7)))
-    assert list(range(0, 600, 7)) == numbers(sink.target)
 
 
 def test_dead_letters_of_a_write_with_a_name_are_not_added(target, spark, write, dead):

@@ -43,15 +43,12 @@ class Shop:
     def dead(self) -> str:
         return f"{self.base}/dead"
 
-    def sink(self, producer: str, number: int, *, named: str = "", **columns: pa.Array) -> None:
-        """What a batch with dead letters leaves; `named`: of a write with this batchId."""
+    def sink(self, producer: str, number: int, **columns: pa.Array) -> None:
+        """What a batch with dead letters leaves."""
         given = {"url": self.orders, "deadLetterUrl": self.dead, "producerId": producer}
-        whose = producer, f"checkpoint-of-{producer}"
-        if named:
-            given["batchId"], whose = named, (f"{producer}#{named}", "batch")
-        options = sink_options(given, streaming=not named)
+        options = sink_options(given, streaming=True)
         layout = RowLayout(tuple(columns), text=True)
-        batch = BatchCall(*whose, uuid.uuid4().hex, number)
+        batch = BatchCall(producer, f"checkpoint-of-{producer}", uuid.uuid4().hex, number)
         frame = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
         staged = stage(options, layout, batch, TaskDone(0, 0), iter([frame]))
         StreamWriter(options, layout).commit([staged], number)
@@ -176,22 +173,6 @@ def test_dead_letters_of_a_producer_that_was_deleted_do_not_hold_up_the_others(s
     assert Counter(['{"by": "a"}', '{"by": "z"}']) == shop.data()
 
 
-def test_dead_letters_at_the_same_place_of_another_feed_are_other_dead_letters(shop: Shop) -> None:
-    """A new feed of dead letters counts from 0 again; and what it has is no repair of the old."""
-    shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2']))
-    old = with_data(shop.letters(), closed)
-    assert "Published 2 dead letters.\n" == shop.replay(old).stdout
-
-    shop.sink("job", 1, data=pa.array(['{"i":3', '{"i":4']))
-    new = with_data([each for each in shop.letters() if each["data"]["batch"]], closed)
-    for later, first in zip(new, old, strict=True):
-        stamps = {name: first["headers"][name] for name in ("zeh-batch", "zeh-sequence")}
-        later["headers"] |= stamps | {"zeh-partition": first["headers"]["zeh-partition"]}
-
-    assert "Published 2 dead letters.\n" == shop.replay(new).stdout
-    assert Counter(f'{{"i": {n}}}' for n in range(1, 5)) == shop.data()
-
-
 def test_nothing_is_published_if_a_dead_letter_cannot_be(shop: Shop) -> None:
     """The line is named; the file can be repaired and given again. A dead letter that does not say
     which one it is, and of which feed, could be published a second time.
@@ -261,18 +242,6 @@ def test_a_long_row_is_printed_whole_and_published_when_it_is_short(shop: Shop) 
     assert re.search(r"line \d+: (the event takes 3,[0-9,]+ bytes as a line|not JSON)", long.stderr)
     assert "Published 3 dead letters.\n" == done.stdout
     assert 3 == len(shop.events())
-
-
-def test_dead_letters_of_named_batches_are_published_under_their_producer(shop: Shop) -> None:
-    """P#K has dead letters too."""
-    shop.sink("job", 0, named="day", data=pa.array(['{"i":1']))
-    lines = with_data(shop.letters(), closed)
-
-    said = [shop.replay(lines).stdout for _ in range(2)]
-
-    again = "Published 0 dead letters; 1 dead letter published before: no change.\n"
-    assert ["Published 1 dead letter.\n", again] == said
-    assert "job#day" == lines[0]["data"]["producer"]
 
 
 def test_another_event_on_a_dead_letter_feed_is_named(shop: Shop) -> None:

@@ -14,8 +14,10 @@ import pytest
 from tests.fix_dead_letters import QUERY, TEXT, Two, events, frame, served
 from tests.fix_log_texts import check_documented
 from tests.fix_sink import lost, remedy
+from zeh_spark.cli import dead_letter_replay
 from zeh_spark.client.publish_client import BatchCall, TaskDone
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
+from zeh_spark.protocol.dead_letters import letters
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.writer import StreamWriter, stage
 
@@ -57,7 +59,7 @@ def test_what_is_committed_is_not_sent_again(two):
 )
 def test_dead_letters_are_committed_first(two, lost_at, feed, there):
     """A commit of the rows is the end of the batch; nothing is left to do that might be lost. Where
-    the feed of the dead letters cannot be reached, the batch waits.
+    the feed of the dead letters cannot be reached, the batch waits. (F6)
     """
     getattr(two, lost_at).once("POST .*/commit", before=lost)
 
@@ -72,7 +74,7 @@ def test_dead_letters_are_committed_first(two, lost_at, feed, there):
 
 @pytest.mark.parametrize("feed", ["main", "dead"])
 def test_a_batch_that_comes_again_adds_nothing(feed, two):
-    """In other tasks, and when the answer to either commit was lost."""
+    """In other tasks, and when the answer to either commit was lost. (F4, F5)"""
     getattr(two, feed).once("POST .*/commit", after=lost)
     with pytest.raises(UnavailableError):
         two.publish(0, [GOOD, BAD], [BAD])
@@ -268,3 +270,39 @@ def test_other_rows_in_a_batch_that_comes_again_are_refused(two, caplog):
     assert f"batch 0 of producer p in {two.url}: keepFirst keeps the 1 event" in caplog.text
     assert "the 1 event given now" in caplog.text and "was dropped" in caplog.text
     check_documented(caplog.records, "published under this name")
+
+
+# Published again
+
+
+def replayed(two: Two, line: bytes, **options: str) -> str:
+    given = dead_letter_replay.repaired(letters([line]), 2)
+    (found,) = dead_letter_replay.replay(two.url, given, **options)
+    return found.outcome.value
+
+
+def test_dead_letters_of_two_feeds_with_the_same_stamps_are_both_published(two):
+    """Each feed counts from 0: the dead letter of another one is not the same dead letter again."""
+    two.publish(0, [GOOD, BAD])
+    one, other = two.repaired_letter(), two.repaired_letter(feed="60303ae22b998861")
+
+    said = [replayed(two, each) for each in (one, other, one, other)]
+
+    assert ["published", "published", "published before", "published before"] == said
+    assert 3 == len(two.events())
+
+
+def test_a_dead_letter_whose_outcome_is_unknown_is_told_by_its_line(two):
+    """The next call finds out; none is published twice."""
+    two.publish(0, [GOOD, BAD])
+    letter = two.repaired_letter()
+    two.main.once("POST .*/commit", before=lost)
+
+    with pytest.raises(
+        UnavailableError, match="not known whether the dead letter of line 1 was published"
+    ) as told:
+        replayed(two, letter, retryTimeout="0")
+
+    assert str(told.value).endswith("Give the same dead letters again; none is published twice.")
+    assert replayed(two, letter) in ("published", "published before")
+    assert 2 == len(two.events())

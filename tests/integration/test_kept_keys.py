@@ -9,7 +9,7 @@ import pytest
 from tests.fix_cli import call
 from tests.fix_dead_letters import Two
 from tests.fix_publisher import Publisher
-from tests.integration.test_dead_letter_replay import BAD
+from tests.integration.test_dead_letters import BAD
 from tests.scratch_store import ScratchStore
 from zeh_spark.cli import dead_letter_replay
 from zeh_spark.errors import RowError

@@ -17,7 +17,7 @@ from tests import strategies
 from tests.cases import each_case
 from tests.unit.sink.test_rows import strings
 from zeh_spark.client.publish_client import BatchCall
-from zeh_spark.protocol import partitioning
+from zeh_spark.protocol import partitioning, wire
 from zeh_spark.protocol.arrow_json import Unfit, json_of
 from zeh_spark.protocol.dead_letters import letters
 from zeh_spark.sink.letters import lenient, letters_of
@@ -287,13 +287,13 @@ def test_each_row_is_rendered_as_if_it_were_alone(values, kind, data):
             assert not odd[each]
 
 
-json_texts = strategies.json_texts().map(bytes.decode)
+json_texts = strategies.json_texts().filter(lambda text: text != b"null").map(bytes.decode)
 
 
 @given(st.lists(st.tuples(json_texts, st.none() | strategies.text, strategies.headers), min_size=1))
 def test_a_repaired_dead_letter_is_the_row(rows):
-    """Law: data, key and headers come back from a letter as they went into it. Here they are fit,
-    and the feed lacks the partition.
+    """Law: data, key and headers come back from a letter as they went into it, data to the byte.
+    Here they are fit, and the feed lacks the partition.
     """
     texts, keys, headers = zip(*rows, strict=True)
     layout = RowLayout(("data", "key", "headers"), text=True)
@@ -315,4 +315,4 @@ def test_a_repaired_dead_letter_is_the_row(rows):
     back = [each.row for each in letters(lines)]
     assert list(keys) == [each.key for each in back]
     assert list(headers) == [each.headers for each in back]
-    assert list(texts) == [json.loads(bytes(each.data)) for each in back]
+    assert [wire.validated_json(each.encode()) for each in texts] == [each.event() for each in back]
