@@ -22,36 +22,23 @@ from zeh_spark.sessions.state import Settings
 # Sessions beside each other
 
 
-SKIP = {"gap_timeout": 10, "on_gap": "skip"}
-
-
 @each_case(
-    ("policy", "batches", "expected"),
+    ("batches", "expected"),
     [
-        # a stalled session delays no other
-        ({}, [([*rows("a", 1, 2), *rows("b", 0, 1), row("c", 3)], 0)], {"ordered": ["b 0", "b 1"]}),
-        # an event that is sent again on purpose is delivered
-        (SKIP, [([row("a", 1)], 0), (None, 10), ([row("a", 0, control="replay")], 0)],
-         {"ordered": ["a 1", "a 0"]}),
         # of two events with a number the earlier one is taken: by its clock, so that no order in
         # which Spark reads them matters
-        ({}, [([row("a", 0, clock=2, event="second"), row("a", 0, clock=1, event="first")], 0),
-              ([row("a", 2, event="held")], 0),
-              ([row("a", 2, event="comes again"), row("a", 1)], 0)],
+        ([([row("a", 0, clock=2, event="second"), row("a", 0, clock=1, event="first")], 0),
+          ([row("a", 2, event="held")], 0),
+          ([row("a", 2, event="comes again"), row("a", 1)], 0)],
          {"ordered": ["first", "a 1", "held"]}),
         # both are kept where the first of them is invalid
-        ({}, [([row("a", 0, last=9)], 0),
-              ([row("a", 1, event="wrong", last=3), row("a", 1, clock=1, event="right")], 0)],
+        ([([row("a", 0, last=9)], 0),
+          ([row("a", 1, event="wrong", last=3), row("a", 1, clock=1, event="right")], 0)],
          {"dead": [("invalid", "wrong")], "ordered": ["a 0", "right"]}),
-        # words tell a session what to do. A row with such a word and without a number is no event
-        ({}, [(rows("a", 1, 3), 0), ([row("a", control="close")], 0)],
-         {"ordered": [], "controls": 1}),
-        ({}, [(rows("a", 1, 3), 0), ([row("a", control="release")], 0)],
-         {"ordered": ["a 1", "a 3"], "controls": 1}),
     ],
 )  # fmt: skip
-def test_what_a_bucket_delivers(policy, batches, expected):
-    it = went(told(**policy), batches)
+def test_what_a_bucket_delivers(batches, expected):
+    it = went(told(), batches)
 
     assert expected == {name: getattr(it, name) for name in expected}
 
@@ -70,7 +57,7 @@ def test_a_dead_letter_says_why():
 
 
 def test_a_record_has_no_event():
-    it = told(**SKIP)
+    it = told(gap_timeout=10, on_gap="skip")
     it.take(row("a", 2))
 
     record, delivered = it.judge(10)

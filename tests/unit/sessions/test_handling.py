@@ -205,3 +205,61 @@ def test_an_event_without_a_kind_fails_by_name():
     (row,) = ran({"pay": str}, batch(ONE))
 
     assert ("failed", "no handler for None") == (row["status"], row["detail"])
+
+
+# Replays of events that tasks processed before, beside decisions and in sessions that are held
+
+
+def replayed(*rows, past, held=None, on_failure="hold", handler=lambda event: "done"):
+    """(number, status, attempt) of what comes of (status, number, control, attempts) rows."""
+    given = batch(
+        [(each[0], "a", each[1]) for each in rows],
+        control=[each[2] for each in rows],
+        attempts=[each[3] for each in rows],
+        attempt=[1 if each[0] == "control" else None for each in rows],
+    )
+    found = ran(
+        handler,
+        given,
+        on_failure=on_failure,
+        held={"a": held} if held else {},
+        past={("a", number): {0: said} if said else {} for number, said in past.items()},
+    )
+    return [(row["number"], row["status"], row["attempt"]) for row in found]
+
+
+def from_the_fifth(event):
+    if event.attempt < 5:
+        raise ValueError("not yet")
+    return "done"
+
+
+@each_case(
+    ("rows", "options", "expected"),
+    [
+        # one beside a decision is ignored, which comes first and processes what waits
+        *(([("failed", 1, "", 1), ("waiting", 2, "", 0), ("control", 1, word, 0),
+            ("ordered", 1, "replay", 0), ("ordered", 2, "replay", 0)],
+           {"held": (0, 1, 1), "past": {1: Past("failed", 1, "k"), 2: Past("waiting", 0, "k")}},
+           [(1, "control", None), (1, *first), (2, "ok", 1), (1, "ignored", None),
+            (2, "ignored", None)])
+          for word, first in (("retry", ("ok", 2)), ("skip", ("skipped", 1)))),
+        # a replay that waits is processed when its session is released, also in the same batch
+        ([("failed", 3, "", 1), ("waiting", 4, "", 0), ("ordered", 1, "replay", 0),
+          ("ordered", 3, "replay", 0)],
+         {"held": (0, 3, 1), "past": {3: Past("failed", 1, "k")}},
+         [(1, "waiting", 0), (3, "ok", 2), (4, "ok", 1), (1, "ok", 1)]),
+        # each replay continues the attempts of the one before, so that the newest verdict has the
+        # highest
+        ([("ordered", 1, "replay", 0)] * 3,
+         {"past": {1: Past("failed", 3, "k")}, "on_failure": "dead-letter",
+          "handler": from_the_fifth},
+         [(1, "failed", 4), (1, "ok", 5), (1, "ignored", None)]),
+        # an event and its replay in one batch are processed once: the first processing is noted for
+        # the replays that come after it
+        ([("ordered", 1, "", 0), ("ordered", 1, "replay", 0)],
+         {"past": {1: None}, "on_failure": "dead-letter"}, [(1, "ok", 1), (1, "ignored", None)]),
+    ],
+)  # fmt: skip
+def test_what_comes_of_replays(rows, options, expected):
+    assert expected == replayed(*rows, **options)

@@ -8,43 +8,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.sessions.histories import Step, begins, held_by, policies, spread, steps, went
+from tests.unit.sessions.histories import begins, held_by, policies, spread, steps, went
 from zeh_spark.sessions.logic import SessionLogic
-from zeh_spark.sessions.model import Arrival, Dead, Deliver, Duplicate, Policy, SessionRecord
-
-
-@st.composite
-def shuffled(draw: st.DrawFn) -> tuple[int, int, list[list[int]]]:
-    """A session's first number, how many it has, and batches of them: any order, any cut, some of
-    them several times.
-    """
-    first, count = draw(st.sampled_from([0, 1])), draw(st.integers(1, 25))
-    all_numbers = st.integers(first, first + count - 1)
-    twice = draw(st.lists(all_numbers, max_size=8))
-    order = draw(st.permutations([*range(first, first + count), *twice]))
-    cuts = sorted(draw(st.lists(st.integers(0, len(order)), max_size=8)))
-    pieces = zip([0, *cuts], [*cuts, len(order)], strict=True)
-    return first, count, [order[begin:end] for begin, end in pieces]
-
-
-@given(shuffled(), st.sampled_from([None, "on its last", "on all"]))
-def test_sessions_do_not_depend_on_the_order_in_which_events_come(events, declared):
-    """Law: any order, any cut into batches, any duplicates give the same deliveries."""
-    first, count, batches = events
-    end = first + count - 1
-    logic, session, outcomes = SessionLogic(Policy(first=first)), None, []
-
-    for batch in batches:
-        says = {n for n in batch if declared == "on all" or (declared and n == end)}
-        arrivals = [Arrival(n, 0, 1, end if n in says else None) for n in sorted(batch)]
-        session, more = went(logic, session, Step(arrivals, [], 0, judged=False))
-        outcomes += more
-
-    assert list(range(first, end + 1)) == [number for number, _ in spread(outcomes, Deliver)]
-    duplicates = [each for each in outcomes if isinstance(each, Duplicate)]
-    assert sum(map(len, batches)) - count == len(duplicates)
-    assert [] == spread(outcomes, Dead)
-    assert session and bool(declared) == session.closed
+from zeh_spark.sessions.model import Dead, Deliver, Duplicate, SessionRecord
 
 
 @given(policies, steps())

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.cases import each_case
-from tests.unit.sessions import buckets, cases
+from tests.unit.sessions import buckets
 from tests.unit.sessions.buckets import row, rows
 from zeh_spark.errors import OptionError
 from zeh_spark.sessions.processing import _ORDERING, _checked
@@ -20,24 +20,6 @@ def deliveries(given):
     return [
         (event, i["session"], i["number"], i["begun"]) for event, i in told if "reason" not in i
     ]
-
-
-def test_a_replay_of_a_delivered_event_is_delivered_again_for_processing_only():
-    """Elsewhere it is a duplicate: its number was delivered."""
-    for processing, expected in ((True, [0, 1, 0]), (False, [0, 1])):
-        told = cases.Told(processing=processing)
-        told.take(0, 1).take(0).take(cases.event(0, replay=True))
-        assert expected == told.delivered
-        assert told.session.next == 2
-
-
-def test_a_replay_in_a_closed_session_is_delivered():
-    """A failed last event has closed its session, and can be repaired."""
-    told = cases.Told(processing=True).take(cases.event(0, last=0))
-
-    told.take(cases.event(0, replay=True)).take(cases.event(0, replay=True))
-
-    assert ([0, 0, 0], True) == (told.delivered, told.session.closed)
 
 
 @pytest.mark.parametrize("order", [("copy", "repaired"), ("repaired", "copy")])

@@ -36,16 +36,6 @@ def test_large_events_are_kept_outside_however_few():
     assert (1, True) == (len(it.segments), len(it.blob) < 1000)
 
 
-def test_events_come_out_of_segments_bit_by_bit():
-    it = told()
-    it.take(*rows("a", *range(1, 300, 2)))
-
-    for number in range(0, 300, 2):
-        it.take(row("a", number))
-
-    assert ([f"a {n}" for n in range(300)], {}) == (it.ordered, it.segments)
-
-
 def test_a_session_that_is_closed_leaves_no_segment():
     """And another one leaves its segments alone."""
     it = told()
@@ -60,18 +50,6 @@ def test_a_session_that_is_closed_leaves_no_segment():
 
 
 # Time
-
-
-def test_the_timer_is_for_the_session_that_is_due_first():
-    it = told(gap_timeout=10)
-    it.take(row("a", 1, clock=7), row("b", 1, clock=5))
-    assert 15 == it.timer
-
-    it.judge(15)
-    assert (17, [("gap", "b 1")]) == (it.timer, it.dead)
-
-    it.judge(17)
-    assert None is it.timer
 
 
 def test_a_bucket_says_how_much_waits():
@@ -89,8 +67,6 @@ ENDS = [row("a", 0, clock=1000, last=0)]
 @each_case(
     ("policy", "batches", "expected"),
     [
-        # a timer goes when what it was for was delivered
-        ({"gap_timeout": 10}, [([row("a", 1)], 0), ([row("a", 0)], 0)], {"timer": None}),
         # a closed session is remembered for a time, up to an eighth longer than was asked for
         ({}, [(ENDS, 0), ([row("a", 0)], 1799)], {"ordered": ["a 0"], "duplicates": 1}),
         ({}, [(ENDS, 0), ([row("a", 0)], 1799), ([row("a", 0)], 1900)],
@@ -129,7 +105,6 @@ def test_closed_sessions_that_are_forgotten_take_no_room():
 
 # State of others
 
-SETTINGS = Settings(Policy(first=1), 4, DAY)
 STEPS = {"order": ["placed", "paid"]}
 
 
@@ -143,24 +118,37 @@ def refused(blob: bytes | None, settings: Settings) -> str:
     return str(caught.value)
 
 
+SETTINGS, MADE = Settings(Policy(first=1), 4, DAY), ", and the checkpoint's state was made with "
+
+
 @each_case(
-    ("settings", "what"),
+    ("before", "settings", "what"),
     [
-        (Settings(Policy(first=1), 8, DAY), "buckets=8, and the checkpoint's state was made with "
-         "buckets=4"),
-        (Settings(Policy(first=0), 4, DAY), "first=0, and the checkpoint's state was made with "
-         "first=1"),
-        (Settings(Policy(first="seen"), 4, DAY), "first='seen', and the checkpoint's state was "
-         "made with first=1"),
+        (SETTINGS, Settings(Policy(first=1), 8, DAY), f"buckets=8{MADE}buckets=4"),
+        (SETTINGS, Settings(Policy(first=0), 4, DAY), f"first=0{MADE}first=1"),
+        (SETTINGS, Settings(Policy(first="seen"), 4, DAY), f"first='seen'{MADE}first=1"),
+        # each bucket gets its state in the first batch: this one is of a larger number
+        (None, SETTINGS, "fewer buckets than buckets=4"),
+        # other steps would give other numbers to what waits
+        *(
+            (of_steps(before), of_steps(steps), what)
+            for before, steps, what in [
+                (STEPS, {"order": ["paid", "placed"]}, "steps['order']=['paid', 'placed']"),
+                (
+                    STEPS,
+                    {"order": ["placed", "paid", "shipped"]},
+                    "made with steps['order']=['placed', 'p",
+                ),
+                (STEPS, {}, f"steps=None{MADE}steps={{'order'"),
+                ({}, STEPS, f"{MADE}steps=None"),
+                ({"": ["a"]}, {"": ["b"]}, f"steps=['b']{MADE}steps"),
+                ({"": ["a"]}, STEPS, f"{MADE}steps={{'': ['a']}}"),
+            ]
+        ),
     ],
-)  # fmt: skip
-def test_other_settings_are_refused(settings, what):
-    assert what in refused(state.empty(SETTINGS), settings)
-
-
-def test_a_bucket_without_state_is_refused():
-    """Each gets its state in the first batch: this one is of a larger number."""
-    assert "fewer buckets than buckets=4" in refused(None, SETTINGS)
+)
+def test_other_settings_are_refused(before, settings, what):
+    assert what in refused(before and state.empty(before), settings)
 
 
 @each_case("version", [1, 2, 4])
@@ -168,22 +156,6 @@ def test_another_version_is_refused(version):
     blob = bytes([version]) + state.empty(SETTINGS)[1:]
 
     assert f"has format {version}, of another version of zeh_spark" in refused(blob, SETTINGS)
-
-
-@each_case(
-    ("before", "steps", "what"),
-    [
-        (STEPS, {"order": ["paid", "placed"]}, "steps['order']=['paid', 'placed']"),
-        (STEPS, {"order": ["placed", "paid", "shipped"]}, "made with steps['order']=['placed', 'p"),
-        (STEPS, {}, "steps=None, and the checkpoint's state was made with steps={'order'"),
-        ({}, STEPS, "the checkpoint's state was made with steps=None"),
-        ({"": ["a"]}, {"": ["b"]}, "steps=['b'], and the checkpoint's state was made with steps"),
-        ({"": ["a"]}, STEPS, "the checkpoint's state was made with steps={'': ['a']}"),
-    ],
-)
-def test_other_steps_are_refused(before, steps, what):
-    """They would give other numbers to what waits."""
-    assert what in refused(state.empty(of_steps(before)), of_steps(steps))
 
 
 def test_kinds_may_come_and_go():
@@ -197,26 +169,17 @@ def test_kinds_may_come_and_go():
     assert "steps['order']=['paid']" in refused(blob, of_steps({"order": ["paid"]}))
 
 
-def test_other_options_may_change():
-    """What a checkpoint holds does not depend on them."""
-    it = told(gap_timeout=10)
-    it.take(row("a", 1))
-    other = Settings(Policy(gap_timeout=5, on_gap="skip", max_events=1), 4, 2 * DAY)
-
-    later = Told(other, blob=it.blob)
-    later.take(row("a", 0))
-
-    assert ["a 0", "a 1"] == later.ordered
-
-
 # Policies that change
 
 
 def test_another_timeout_is_for_those_who_wait_already():
-    """Without one a gap waits for ever; with one from now on it is judged, also untouched."""
+    """Without one a gap waits for ever; with one from now on it is judged, also untouched. What a
+    checkpoint holds depends on no other option.
+    """
     it = told(gap_timeout=None)
     it.take(*rows("a", 0, 2))
-    changed = Told(Settings(Policy(gap_timeout=60), 4, DAY), it.segments, blob=it.blob)
+    settings = Settings(Policy(gap_timeout=60, max_events=1), 4, 2 * DAY)
+    changed = Told(settings, it.segments, blob=it.blob)
     changed.take(row("b", 0), now=10)
 
     assert 60 == changed.timer
