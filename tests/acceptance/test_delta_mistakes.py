@@ -17,7 +17,7 @@ from tests.patience import PATIENCE
 pytest.importorskip("delta", reason=why_absent())
 
 from zeh_spark import lakehouse
-from zeh_spark.errors import LakehouseError, OptionError
+from zeh_spark.errors import LakehouseError
 from zeh_spark.lakehouse.delta_table import LakeTable
 
 
@@ -36,46 +36,26 @@ def test_a_relative_path_is_one_from_the_working_directory(lake):
     assert f"delta.`file:{lake.at('orders')}`" == LakeTable(lake.spark, table).identifier
 
 
-def test_another_checkpoint_than_that_of_the_query_is_refused(lake):
-    """Its batches are not this query's. A folder that is none is named."""
+def test_a_writer_is_called_by_a_query_of_a_feed_with_its_checkpoint(lake):
+    """Elsewhere it does not know which batch it has, batches of another checkpoint are not this
+    query's, and of another source the table could not tell where it is. A folder that is no
+    checkpoint is named.
+    """
     lake.add(range(10))
-    for checkpoint, given, told in (
-        ("first", "nowhere", "nowhere' is no checkpoint of a query"),
-        ("second", "first", "is not that of the calling query"),
+    rate = lake.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    for frame, checkpoint, given, told in (
+        (lake.read(), "first", "nowhere", "nowhere' is no checkpoint of a query"),
+        (lake.read(), "second", "first", "is not that of the calling query"),
+        (rate, "third", "third", "no ZeroEventHub feed"),
     ):
         writer = lakehouse.DeltaFeedWriter(
             lake.at("other"), name="other", checkpointLocation=lake.at(given)
         )
         with pytest.raises(Exception) as raised:
-            in_batches(lake.read(), writer, lake.at(checkpoint)).awaitTermination(PATIENCE)
+            in_batches(frame, writer, lake.at(checkpoint)).awaitTermination(PATIENCE)
         assert told in said(raised.value)
-
-
-def test_a_writer_is_called_by_a_query(lake):
-    """Elsewhere it does not know which batch it has."""
-    writer = lakehouse.DeltaFeedWriter(
-        lake.at("orders"), name="orders", checkpointLocation=lake.at("checkpoint")
-    )
-
-    with pytest.raises(LakehouseError, match="outside of a query's foreachBatch"):
-        writer(lake.spark.range(5), 0)
-
-
-def test_a_stream_that_is_no_feed_is_refused(lake):
-    """The table could not tell where it is."""
-    rate = lake.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
-    query = lakehouse.to_delta(
-        rate,
-        lake.at("orders"),
-        name="orders",
-        checkpointLocation=lake.at("checkpoint"),
-        trigger={"availableNow": True},
-    )
-
-    with pytest.raises(Exception) as raised:
-        query.awaitTermination(PATIENCE)
-
-    assert "no ZeroEventHub feed" in said(raised.value)
+        with pytest.raises(LakehouseError, match="outside of a query's foreachBatch"):
+            writer(lake.spark.range(5), 0)
 
 
 def test_what_is_no_table_is_refused(lake):
@@ -122,26 +102,6 @@ def test_a_frame_that_is_no_stream_is_refused(lake):
     """Feeds are read with readStream."""
     with pytest.raises(LakehouseError, match="readStream"):
         lakehouse.to_delta(lake.spark.range(5), "t", name="n", checkpointLocation="c")
-
-
-@pytest.mark.parametrize(
-    ("options", "option"),
-    [
-        ({"name": ""}, "name"),
-        ({"name": "a:b"}, "name"),
-        ({"userMetadata": "mine"}, "userMetadata"),
-        ({"txnappid": "mine"}, "txnappid"),
-        ({"path": "/elsewhere"}, "path"),
-        ({"deleted": "gone"}, "deleted"),
-    ],
-    ids=str,
-)
-def test_a_bad_option_is_named(options, option):
-    """Before anything runs."""
-    with pytest.raises(OptionError) as raised:
-        lakehouse.DeltaFeedWriter("t", **{"name": "n", "checkpointLocation": "c", **options})
-
-    assert raised.value.option == option
 
 
 WITHOUT_DELTA = """

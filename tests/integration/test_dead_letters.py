@@ -151,34 +151,21 @@ def test_a_new_dead_letter_feed_on_an_old_query_is_explained(two):
     assert [0, 1, 2, 3] == [number for number, _ in two.batches(two.url)]
 
 
-def test_a_dead_letter_feed_that_was_restored_is_noticed(two):
-    """It alone lacks batches; the remedy is for it alone."""
-    for number in range(3):
-        two.publish(number, [GOOD, BAD])
-    with served("dead") as restored:
-        after = two.but(dead=restored)
-        for number in range(2):
-            after.publish(number, [GOOD, BAD])
-
-        said = after.refused(3, [GOOD, BAD])
-        after.publish(3, [GOOD, BAD], **remedy(said))
-
-        assert "the dead-letter feed (was 'deadLetterUrl' not set for a while?): " in said
-        assert {"deadLetterAcceptGap": f"{QUERY}@1:3"} == remedy(said)
-        assert [(0, 1), (1, 1), (3, 1)] == after.batches(after.dead_url)
-
-
-def overridden(two: Two, number: int) -> dict[str, str]:
+def overridden(two: Two, number: int, told: str = "") -> dict[str, str]:
     """The overrides with which a batch is published, one after the other as they are told."""
     overrides: dict[str, str] = {}
+    all_said = ""
     for _ in range(2):
-        overrides |= remedy(two.refused(number, [GOOD, BAD], **overrides))
+        said = two.refused(number, [GOOD, BAD], **overrides)
+        overrides |= remedy(said)
+        all_said += said
     two.publish(number, [GOOD, BAD], **overrides)
+    assert told in all_said
     return overrides
 
 
 def test_feeds_that_lack_different_batches_make_progress(two):
-    """Each was restored to another state."""
+    """Each was restored to another state, and has a remedy of its own."""
     for number in range(2):
         two.publish(number, [GOOD, BAD])
     with served("orders") as main, served("dead") as dead:
@@ -189,7 +176,9 @@ def test_feeds_that_lack_different_batches_make_progress(two):
         assert {
             "acceptGap": f"{QUERY}@0:3",
             "deadLetterAcceptGap": f"{QUERY}@1:3",
-        } == overridden(both_lag, 3)
+        } == overridden(
+            both_lag, 3, "the dead-letter feed (was 'deadLetterUrl' not set for a while?): "
+        )
         assert [0, 3] == [number for number, _ in both_lag.batches(both_lag.url)]
         assert [0, 1, 3] == [number for number, _ in both_lag.batches(both_lag.dead_url)]
 

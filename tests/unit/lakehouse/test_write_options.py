@@ -9,7 +9,7 @@ from zeh_spark.lakehouse.write_options import check_spelling
 
 
 def writer(**options):
-    return DeltaFeedWriter("/t", name="orders", checkpointLocation="/c", **options)
+    return DeltaFeedWriter("/t", **{"name": "orders", "checkpointLocation": "/c", **options})
 
 
 @each_case(
@@ -35,6 +35,25 @@ def test_a_misspelled_argument_of_to_delta_is_refused(given, meant):
 def test_a_misspelled_argument_of_merge_is_refused():
     with pytest.raises(OptionError, match="did you mean 'deleted'"):
         merge(None, "/t", ["id"], delete="gone")
+
+
+@each_case(
+    ("options", "option"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "a:b"}, "name"),
+        ({"userMetadata": "mine"}, "userMetadata"),
+        ({"txnappid": "mine"}, "txnappid"),
+        ({"path": "/elsewhere"}, "path"),
+        ({"deleted": "gone"}, "deleted"),
+    ],
+)
+def test_a_bad_option_is_named(options, option):
+    """Before anything runs."""
+    with pytest.raises(OptionError) as raised:
+        writer(**options)
+
+    assert raised.value.option == option
 
 
 @each_case(

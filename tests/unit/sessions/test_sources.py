@@ -22,18 +22,14 @@ SOURCES = ("eu", "us")
 class Bucket:
     """A bucket with a timer, in batches as Spark makes them: rows, then the timer if it is due."""
 
-    def __init__(self, sources=SOURCES, idle_source=None, delay=0, **policy):
-        self.settings = self._settings(sources, idle_source, delay, policy)
-        self.policy = policy
+    def __init__(self, **options):
         self.segments = Memory()
-        self.blob = state.empty(self.settings)
         self.watermark = self.batch_time = 0
-
-    def _settings(self, sources, idle_source, delay, policy):
-        return Settings(Policy(**policy), 4, DAY, {}, sources, idle_source, delay)
+        self.blob = state.empty(self.restart(**options).settings)
 
     def restart(self, sources=SOURCES, idle_source=None, delay=0):
-        self.settings = self._settings(sources, idle_source, delay, self.policy)
+        policy = Policy(gap_timeout=10)
+        self.settings = Settings(policy, 4, DAY, {}, sources, idle_source, delay)
         return self
 
     def batch(self, *rows, at=None, **reached):
@@ -104,7 +100,7 @@ GAP = [("a 1", "gap")]
 )  # fmt: skip
 def test_the_clock_is_that_of_the_slowest_source(options, steps):
     """Each step has rows, how far sources are, and what comes of it."""
-    it = Bucket(gap_timeout=10, **options)
+    it = Bucket(**options)
     for rows, reached, expected in steps:
         found = events(it.batch(*rows, **reached))
         assert [(each, None) if isinstance(each, str) else each for each in expected] == found
@@ -112,7 +108,7 @@ def test_the_clock_is_that_of_the_slowest_source(options, steps):
 
 def test_a_source_that_joins_holds_the_clock_from_then_on():
     """And one that goes leaves it."""
-    joined, left = Bucket(gap_timeout=10), Bucket(gap_timeout=10)
+    joined, left = Bucket(), Bucket()
     joined.batch(WAITS, eu=100, us=100)
     joined.restart((*SOURCES, "asia"))
     left.batch(WAITS, eu=100, us=5)
@@ -126,7 +122,7 @@ def test_a_source_that_joins_holds_the_clock_from_then_on():
 @pytest.mark.parametrize("sources", [(), ("eu",)])
 def test_a_checkpoint_has_one_kind_of_clock(sources):
     """Without sources, time is Spark's watermark; with them, that is the batch's time."""
-    it = Bucket(sources)
+    it = Bucket(sources=sources)
     it.restart(() if sources else ("eu",))
 
     with pytest.raises(CheckpointError, match="sources="):

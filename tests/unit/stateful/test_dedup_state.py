@@ -52,27 +52,36 @@ def test_the_first_feed_takes_over_numbers_without_one_and_keeps_them(untold):
     assert (A, "4 load1") == bucket.slot(A, "4 load1", ())
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_a_second_feed_at_numbers_without_one_is_refused(untold, together):
-    """In one batch, or in a later one."""
-    with pytest.raises(CheckpointError, match=rf"here came {A}, {B}\. .*Start a new checkpoint"):
-        if together:
-            untold.claim({(A, "4 load0"), (B, "4 load0")}, 1)
-        else:
-            untold.claim({(A, "4 load0")}, 1)
-            again(untold).claim({(B, "4 load0")}, 1)
+@pytest.mark.parametrize(
+    ("batches", "feeds", "came"),
+    [
+        # a second feed, in one batch or in a later one
+        ([[A, B]], 1, f"{A}, {B}"),
+        ([[A], [B]], 1, f"{A}, {B}"),
+        # of a query with two feeds the first that comes is not the only one
+        ([[A]], 2, A),
+        # numbers of an epoch are used again in the next
+        ([[f"{A}~1"]], 1, f"{A}~1"),
+    ],
+)
+def test_numbers_without_a_feed_are_refused_where_they_may_be_anothers(
+    untold, batches, feeds, came
+):
+    """Before they are used."""
+    *first, last = ([(each, "4 load0") for each in batch] for batch in batches)
+    for batch in first:
+        untold.claim({*batch}, feeds)
+
+    with pytest.raises(CheckpointError, match=rf"here came {came}\. .*Start a new checkpoint"):
+        again(untold).claim({*last}, feeds)
 
 
-def test_numbers_without_a_feed_of_a_query_with_two_are_refused_before_they_are_used(untold):
-    """The first feed that comes is not the only one."""
-    with pytest.raises(CheckpointError):
-        untold.claim({(A, "4 load0")}, 2)
+def test_a_later_epoch_begins_anew(untold):
+    """And if all events tell their feed, none needs to own numbers."""
+    bucket = SeenBucket(4)
+    bucket.claim({(A, "k"), (B, "k"), (f"{A}~1", "k")}, 5)
+    assert NO_FEED == bucket.owner
 
-
-def test_a_later_epoch_begins_anew_and_owns_no_numbers_without_a_feed(untold):
-    """Numbers of an epoch are used again in the next."""
-    with pytest.raises(CheckpointError):
-        again(untold).claim({(f"{A}~1", "4 load0")}, 1)
     untold.claim({(A, "4 load0")}, 1)
     untold.claim({(f"{A}~1", "4 load0")}, 1)
 
@@ -98,13 +107,6 @@ def test_events_without_a_feed_are_of_the_only_one():
         assert 1 == bucket.keys
         with pytest.raises(CheckpointError):
             bucket.claim({(B, "k")}, 1)
-
-
-def test_if_all_events_tell_their_feed_none_needs_to_own_numbers():
-    bucket = SeenBucket(4)
-    bucket.claim({(A, "k"), (B, "k"), (f"{A}~1", "k")}, 5)
-
-    assert NO_FEED == bucket.owner
 
 
 @given(st.sets(feeds), st.sets(feeds, max_size=1))
