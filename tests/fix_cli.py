@@ -24,19 +24,9 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def call(
     *words: str, stdin: str = "", folder: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in this process.
+    """Run a command in this process, in a folder if one is given.
 
-    Args:
-        words: The command's arguments.
-        stdin: What it reads from standard input.
-        folder: Where it runs; where the test runs by default.
-        environment: Variables that are set for it.
-
-    Returns:
-        Exit code, standard output and standard error, as `subprocess.run` gives them.
-
-    Raises:
-        Exception: What would be a traceback in a process of its own, which is always a bug.
+    Raises what would be a traceback in a process of its own, which is always a bug.
     """
     with pytest.MonkeyPatch.context() as patch:
         if folder:

@@ -104,14 +104,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Site:
-    """A publisher with a console.
-
-    Attributes:
-        base: Its URL.
-        store: Its store.
-        clock: The clock of the store and of rates.
-        app: Its app.
-    """
+    """A publisher with a console, and the clock of its store and of its rates."""
 
     base: str
     store: ScratchStore

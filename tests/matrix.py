@@ -34,13 +34,10 @@ SPARKS = ("4.0", "4.1", "4.2", "4.3")
 
 @dataclass(frozen=True)
 class Line:
-    """A part of the package in one kind of session.
+    """A part of the package, as a user calls it, in a session: `classic` or `Connect`.
 
-    Args:
-        part: what a user calls it.
-        session: `classic` or `Connect`.
-        tests: `module::test` of `tests/acceptance`, with `[parameter]` for one of its cases.
-        refusal: the test that shows that the part is refused, on a Spark where `tests` are skipped.
+    `tests` are like `module::test` of `tests/acceptance`, with `[parameter]` for one of its cases;
+    `refusal` is the test that shows that the part is refused, on a Spark where these are skipped.
     """
 
     part: str
@@ -198,11 +195,7 @@ def _markdown(rows: list[tuple[str, ...]]) -> str:
 
 
 def written(page: str, runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the page with the table between its marks.
-
-    Raises:
-        ValueError: the page lacks a mark.
-    """
+    """Return the page with the table between its marks. Raises ValueError if it lacks one."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -230,9 +223,7 @@ def _installed() -> dict[str, str]:
 def main(modules: list[str]) -> int:
     """Run the tests on this Spark, and keep what came of them.
 
-    Args:
-        modules: the modules whose tests are run again, like `test_sql`; the others keep what they
-            gave with the same versions. None means all.
+    If modules are named, like `test_sql`, the others keep what they gave with the same versions.
     """
     everything = sorted({name.partition("::")[0] for line in LINES for name in line.names})
     recorder, installed = Recorder(), _installed()

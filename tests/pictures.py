@@ -230,10 +230,7 @@ def demo() -> None:
 def faster(cast: str, factor: float, longest: float) -> str:
     """Return a recording in which time runs faster, and no pause is longer than some seconds.
 
-    Args:
-        cast: an asciicast of version 2: a header, and then lines [seconds, kind, text].
-        factor: how much faster.
-        longest: the longest pause, in seconds.
+    It is an asciicast of version 2: a header, and then lines [seconds, kind, text].
     """
     header, *lines = cast.splitlines()
     told, before, now = [header], 0.0, 0.0

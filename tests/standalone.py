@@ -40,13 +40,9 @@ def cluster(
 ) -> Iterator[tuple[str, list[int]]]:
     """Such a cluster; gives the master's URL, and the process ids of the workers.
 
-    Args:
-        work: a folder for logs and work.
-        workers: how many.
-        apart: whether each worker has an address of its own, 127.0.0.1, 127.0.0.2 and so on, which
-            Linux has all. Spark never runs two attempts at a task at a time on one host, so without
-            this there is no speculation.
-        java_options: of the master and the workers, not of the executors.
+    Workers that are `apart` have addresses of their own, 127.0.0.1, 127.0.0.2 and so on, which
+    Linux has all. Spark never runs two attempts at a task at a time on one host, so without this
+    there is no speculation. `java_options` are not those of the executors.
     """
     import pyspark
 

@@ -72,11 +72,7 @@ def tracked() -> set[str]:
 
 
 def differences(files: set[str]) -> list[str]:
-    """Return what is wrong with the contents of wheel and sdist: files too many, or too few.
-
-    Args:
-        files: the files of the repository.
-    """
+    """Return which files of the repository wheel and sdist lack, and what they have too much."""
     with zipfile.ZipFile(wheel()) as packed:
         in_wheel = {name for name in packed.namelist() if not _OF_WHEEL.fullmatch(name)}
     with tarfile.open(sdist()) as packed_sources:

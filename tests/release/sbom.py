@@ -51,11 +51,9 @@ _UNTOLD = {"protobuf": "BSD-3-Clause"}
 
 
 def document(extra: str, more: list[str]) -> dict[str, Any]:
-    """Return the CycloneDX document of an empty environment with the wheel and an extra.
+    """Return the CycloneDX document of an empty environment with the wheel and an extra, if any.
 
-    Args:
-        extra: the extra; an empty text for none.
-        more: what else is installed: libraries that the package needs on other Pythons only.
+    `more` is installed, too: libraries that the package needs on other Pythons only.
     """
     folder = Path(tempfile.mkdtemp(prefix="zeh-sbom-"))
     try:
@@ -84,11 +82,7 @@ def _about_the_package(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def licence(component: dict[str, Any]) -> str:
-    """Return the licence of a component as an expression of SPDX.
-
-    Raises:
-        ValueError: the component names none, or one that is not known here.
-    """
+    """Return the licence of a component as an expression of SPDX, if it is one of those above."""
     named = [
         each.get("expression") or each["license"].get("id") or each["license"].get("name", "")
         for each in component.get("licenses", [])
@@ -105,11 +99,7 @@ def licence(component: dict[str, Any]) -> str:
 
 
 def table(licences: dict[str, str]) -> str:
-    """Return the table of the direct dependencies.
-
-    Args:
-        licences: the licence of each library, by its normal name.
-    """
+    """Return the table of the direct dependencies. Licences are by their normal names."""
     rows = ["| library | version | extra | licence |", "|---|---|---|---|"]
     for name, extra in EXTRAS.items():
         for need in map(Requirement, declared()[name]):

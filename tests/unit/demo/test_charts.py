@@ -35,27 +35,16 @@ def test_a_crash_is_marked_where_it_happened(axes):
     assert text.get_color() == line.get_color() == charts.BAD
 
 
-def test_a_text_stays_within_the_chart(axes):
-    """Also the one of a crash at the end."""
+def test_texts_stay_within_the_chart_and_apart(axes):
+    """Also the one of a crash at the end; near ones stand on rows of their own."""
     axes.plot([0, 10], [0, 1])
-    charts.mark(axes, 0.1, "service and publisher killed")
-    charts.mark(axes, 9.9, "service and publisher killed")
+    for at, row in ((0.1, 0), (0.2, 1), (9.9, 0)):
+        charts.mark(axes, at, "service and publisher killed", row=row)
     axes.figure.draw_without_rendering()
 
-    inside = axes.get_window_extent()
-    for text in axes.texts:
-        extent = text.get_window_extent()
-        assert inside.x0 <= extent.x0 < extent.x1 <= inside.x1
-
-
-def test_texts_of_near_marks_do_not_overlap(axes):
-    """Each stands on a row of its own."""
-    charts.mark(axes, 3, "median", row=0)
-    charts.mark(axes, 3.1, "95 %", row=1)
-    axes.figure.draw_without_rendering()
-
-    above, below = (text.get_window_extent() for text in axes.texts)
-    assert below.y1 <= above.y0 + 1
+    inside, extents = axes.get_window_extent(), [each.get_window_extent() for each in axes.texts]
+    assert all(inside.x0 <= each.x0 < each.x1 <= inside.x1 for each in extents)
+    assert extents[1].y1 <= extents[0].y0 + 1
 
 
 def test_a_line_has_its_name_at_its_end(axes):

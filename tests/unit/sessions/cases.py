@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -107,9 +106,3 @@ def event(number: int, clock: int = 0, size: int = 1, **more: Any) -> Arrival:
 def again(number: int) -> Arrival:
     """Somebody sends it on purpose."""
     return event(number, replay=True)
-
-
-def check(story: Callable[[], Told], expected: dict[str, Any]) -> None:
-    """Compare what came of a session with all that is expected of it."""
-    told = story()
-    assert expected == {name: getattr(told, name) for name in expected}

@@ -51,10 +51,6 @@ def test_without_a_number_all_others_stay(runs, number):
     assert in_shortest_form(got)
 
 
-def test_none_are_no_numbers():
-    assert ([], [], False) == (united(), without([], 1), contains([], 1))
-
-
 def test_the_largest_numbers_are_as_good_as_others():
     """A run costs the same however long it is."""
     largest = 2**63 - 1

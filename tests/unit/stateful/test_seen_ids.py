@@ -79,16 +79,6 @@ def test_an_event_older_than_what_is_remembered_is_unknown(late):
     assert told == (UNKNOWN if late else NEW)
 
 
-def test_the_first_content_counts():
-    """The other one is told as often as it comes."""
-    bucket = Bucket()
-
-    assert [NEW, CONFLICT, SEEN] == [
-        told for _, told in bucket.take((1, 0, 0), (1, 1, 1), (1, 2, 0))
-    ]
-    assert [CONFLICT, SEEN] == [told for _, told in bucket.take((1, 3, 1), (1, 4, 0))]
-
-
 def test_ids_beyond_the_cap_are_refused_by_name():
     """Nothing of the batch is kept, so that the query continues with a larger cap."""
     bucket = Bucket(most=3)
