@@ -181,7 +181,8 @@ def terminal() -> None:
         (folder / "flights.ndjson").write_text(FLIGHTS)
         (folder / "more.ndjson").write_text('{"carrier": "DL", "dep_delay": 7.0}\n')
         (folder / "other.ndjson").write_text('{"carrier": "DL", "dep_delay": 8.0}\n')
-        _run("zeh-spark create orders -q", folder)  # `serve` needs a store
+        command = ["zeh-spark", "create", "orders", "-q"]  # `serve` needs a store
+        subprocess.run(command, cwd=folder, env=_environment(), check=True)
         with _serving(folder):
             _still("terminal-commands", FIRST_FEED, folder, (92, 25))
             _still("terminal-errors", MISTAKES, folder, (92, 18))
@@ -254,10 +255,6 @@ def _termtosvg(*words: str, folder: Path) -> None:
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as drawing:  # fmt: skip
         assert drawing.wait() == 0, words
-
-
-def _run(command: str, folder: Path) -> None:
-    subprocess.run(command, shell=True, cwd=folder, env=_environment(), check=True)
 
 
 def _environment() -> dict[str, str]:

@@ -33,21 +33,15 @@ def dead(target):
 TEXTS = """
 CASE id
     WHEN 1 THEN 'x{'
-    WHEN 2 THEN 'null'
     WHEN 3 THEN NULL
-    WHEN 4 THEN concat(repeat('[', 501), repeat(']', 501))
     WHEN 5 THEN CAST(X'22E922' AS STRING)
-    WHEN 6 THEN concat('"', repeat('x', 70000), '"')
     ELSE '1'
 END AS data, IF(id = 7, 3, 0) AS partition, map('a', IF(id = 8, NULL, 'b')) AS headers
 """
 BAD_TEXTS = {
     "data: not JSON": {"data": "x{"},
-    "data: the JSON null": {"data": "null"},
     "data is NULL": {"data": None},
-    "data: it is nested 501 deep": {"data": "[" * 501 + "]" * 501},
     "data: not UTF-8": {"base64": ODD},
-    "the event takes 70,0": {"data": '"' + "x" * 70_000 + '"'},
     "the partition is not in 0 to 2": {"data": "1", "partition": 3},
     "headers: the value of a header is NULL": {"data": "1", "headers": {"a": None}},
 }

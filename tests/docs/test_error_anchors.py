@@ -9,18 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.test_errors import TREE
 from zeh_spark import errors
-from zeh_spark.errors import OptionError, PublishError, ZeroEventHubError
+from zeh_spark.errors import OptionError
 from zeh_spark.protocol.problems import PROBLEMS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / errors.ERRORS_PAGE).read_text(encoding="utf-8")
-
-CLASSES = {
-    each.__name__: each.anchor
-    for each in vars(errors).values()
-    if isinstance(each, type) and issubclass(each, ZeroEventHubError)
-}
 
 
 def slug(heading: str) -> str:
@@ -50,7 +45,7 @@ def test_what_the_code_names_is_in_the_page():
     known = places()
 
     assert {place: file for place, file in named_in_code().items() if place not in known} == {}
-    assert {name: place for name, place in CLASSES.items() if place not in known} == {}
+    assert [each for each in TREE if each.anchor not in known] == []
     assert PROBLEMS.keys() - known == set()
 
 
@@ -66,10 +61,3 @@ def test_python_prints_the_address_below_the_message():
         "zeh_spark.errors.OptionError: [ZEH_OPTION] 'mode' is 'x'\n",
         "See docs/operate/errors.md#an-unknown-option-or-a-wrong-value\n",
     ]
-
-
-def test_an_error_with_a_place_of_its_own_keeps_it():
-    """In Spark's processes, too."""
-    error = PublishError("…", problem="batch-gap", anchor="batch-gap")
-
-    assert "docs/operate/errors.md#batch-gap" == pickle.loads(pickle.dumps(error)).help

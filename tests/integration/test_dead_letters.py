@@ -5,13 +5,12 @@ Two feeds, each on a store of its own: what happens when only one of them knows 
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 
 import pytest
 
-from tests.fix_dead_letters import QUERY, TEXT, Two, events, frame, served
+from tests.fix_dead_letters import QUERY, TEXT, Two, frame, served
 from tests.fix_log_texts import check_documented
 from tests.fix_sink import lost, remedy
 from zeh_spark.cli import dead_letter_replay
@@ -42,16 +41,6 @@ def test_rows_that_can_be_published_are(two):
     assert [(0, 2), (1, 0), (2, 0)] == two.batches(two.dead_url)
 
 
-def test_what_is_committed_is_not_sent_again(two):
-    """Of dead letters, too, a task only counts what it has."""
-    two.publish(0, [GOOD, BAD])
-    sent = two.dead.count("PUT ")
-
-    two.publish(0, [GOOD, BAD])
-
-    assert (1, 1) == (sent, two.dead.count("PUT "))
-
-
 @pytest.mark.parametrize(
     ("lost_at", "feed", "there"),
     [("main", "/orders", [{"data": BAD}]), ("dead", "/dead", [])],
@@ -74,14 +63,18 @@ def test_dead_letters_are_committed_first(two, lost_at, feed, there):
 
 @pytest.mark.parametrize("feed", ["main", "dead"])
 def test_a_batch_that_comes_again_adds_nothing(feed, two):
-    """In other tasks, and when the answer to either commit was lost. (F4, F5)"""
+    """In other tasks, and when the answer to either commit was lost. (F4, F5) Of dead letters that
+    are committed, too, a task only counts what it has.
+    """
     getattr(two, feed).once("POST .*/commit", after=lost)
     with pytest.raises(UnavailableError):
         two.publish(0, [GOOD, BAD], [BAD])
+    sent = two.dead.count("PUT ")
 
     for tasks in ([[BAD, BAD, GOOD]], [[BAD], [GOOD], [BAD]]):
         two.publish(0, *tasks)
 
+    assert sent == two.dead.count("PUT ")
     assert ([(0, 1)], [(0, 2)]) == (two.batches(two.url), two.batches(two.dead_url))
     assert (1, 2) == (len(two.events()), len(two.letters()))
 
@@ -108,23 +101,6 @@ def test_a_nameless_batch_says_which_commit_is_not_known(two):
         StreamWriter(options, TEXT).commit([staged], 0)
 
     assert ([], 1) == (two.events(), len(two.letters()))
-
-
-# A row that is long
-
-
-def test_a_row_of_several_megabytes_is_kept(two):
-    """In parts, in order, in one partition; read again it is what it was, to the byte."""
-    text = json.dumps({"é": "😀\n\"'" * 500_000}, ensure_ascii=False)
-
-    two.publish(0, [GOOD, text, BAD, text])
-
-    first, *others = sorted(two.letters(), key=lambda each: -len(each["row"]["data"]))
-    assert len(text.encode()) > 4_000_000
-    assert text == first["row"]["data"] == others[0]["row"]["data"]
-    assert "bytes as a line of the feed" in first["reason"]
-    parts = [each for each in events(two.dead, "dead") if "part" in each]
-    assert [each["part"] for each in parts] == [*range(1, len(parts) // 2 + 1)] * 2
 
 
 # Refusals name their feed, and what they advise works

@@ -44,6 +44,7 @@ FACTS = {
     "body": "gone",
     "expected": {"n": 4},
     "got": [1, "a"],
+    "anchor": "batch-gap",
 }
 
 
@@ -55,7 +56,7 @@ def test_an_error_pickles_with_its_facts(kind):
     copy = pickle.loads(pickle.dumps(error))
 
     assert (kind, "what happened", str(error)) == (type(copy), copy.what, str(copy))
-    assert vars(error) == vars(copy)
+    assert (vars(error), error.help) == (vars(copy), copy.help)
     assert inspect.getdoc(kind)  # a sentence that explains it
 
 
