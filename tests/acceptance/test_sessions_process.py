@@ -20,15 +20,6 @@ from zeh_spark import sessions
 from zeh_spark.errors import OptionError
 
 
-class Unpicklable:
-    """It holds a lock, as an open connection does."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-    def __call__(self, event: sessions.Event) -> None: ...
-
-
 def stuck(event: sessions.Event) -> None:
     """It never comes back."""
     threading.Event().wait()
@@ -112,7 +103,7 @@ def test_wrong_arguments_are_named(processing):
         ({"handler": str, "result": "TEXTS"}, "result='TEXTS' must be a type"),
         ({"handler": str, "retries": -1}, "retries=-1"),
         ({"handler": str, "merge_keys": ["a"]}, "'merge_keys' is not for you"),
-        ({"handler": Unpicklable()}, "cannot be pickled"),
+        ({"handler": threading.Lock().acquire}, "cannot be pickled"),  # as of an open connection
     ]:
         with pytest.raises(OptionError, match=message.replace("(", "\\(")):
             sessions.process(**{**given, **arguments})

@@ -292,9 +292,7 @@ json_texts = strategies.json_texts().filter(lambda text: text != b"null").map(by
 
 @given(st.lists(st.tuples(json_texts, st.none() | strategies.text, strategies.headers), min_size=1))
 def test_a_repaired_dead_letter_is_the_row(rows):
-    """Law: data, key and headers come back from a letter as they went into it, data to the byte.
-    Here they are fit, and the feed lacks the partition.
-    """
+    """Law: data, key and headers come back from a letter as they went into it."""
     texts, keys, headers = zip(*rows, strict=True)
     layout = RowLayout(("data", "key", "headers"), text=True)
     columns = {
