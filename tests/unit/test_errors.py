@@ -37,6 +37,7 @@ TREE = sorted(
     key=lambda kind: kind.__name__,
 )
 FACTS = {
+    "anchor": "batch-gap",
     "partition": 3,
     "cursor": "17",
     "option": "url",
@@ -44,7 +45,6 @@ FACTS = {
     "body": "gone",
     "expected": {"n": 4},
     "got": [1, "a"],
-    "anchor": "batch-gap",
 }
 
 

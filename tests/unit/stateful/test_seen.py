@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zeh_spark.stateful.seen import SEEN, UNKNOWN, Seen, reused, runs_of
@@ -69,8 +71,9 @@ def kept(events):
     return seen
 
 
-@given(stamps, stamps, st.randoms())
-def test_a_batch_is_refused_if_it_contradicts_the_highest_number_before(before, events, random):
+@given(stamps | st.just([(0, -1)]), stamps, st.randoms())
+@example([(0, -1)], [(5, 1), (5, 2)], random.Random(1))
+def test_a_batch_is_refused_if_it_contradicts_the_highest_number_before(before, events, chance):
     """Numbers and times of one history ascend together; what has no time is not judged. The order
     of rows makes no difference, nor to what the error says: two events prove it. The number that
     was used again is not above the other, and its time is later.
@@ -79,7 +82,7 @@ def test_a_batch_is_refused_if_it_contradicts_the_highest_number_before(before, 
     timed = [each for each in [*events, *([highest] if highest else [])] if each[1] >= 0]
     lawful = all(t <= u for a, t in timed for b, u in timed if a <= b)
     shuffled = list(events)
-    random.shuffle(shuffled)
+    chance.shuffle(shuffled)
 
     found = proof(kept(before), events)
 
