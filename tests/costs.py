@@ -31,11 +31,11 @@ class Meter:
         self.jvms: set[tuple[int, str]] = set()
         self.counted = 0
         self.seen = self._of_tree()
-        self.own = self._own()
+        self.own = time.process_time()
 
     def since_last(self, seconds: float) -> float:
         """Return the CPU seconds since the last call, which was about `seconds` ago."""
-        own = self._own()
+        own = time.process_time()
         if seconds < A_SHORT_PHASE:
             used = own - self.own
             self.seen += used
@@ -50,9 +50,6 @@ class Meter:
         """Return how many JVMs have been seen since the last call."""
         new, self.counted = len(self.jvms) - self.counted, len(self.jvms)
         return new
-
-    def _own(self) -> float:
-        return time.process_time()
 
     def _of_tree(self) -> float:
         below, used = defaultdict(list), {}

@@ -177,27 +177,18 @@ class Connected:
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
 def test_a_handler_is_opened_used_and_closed_in_one_thread(tmp_path, timeout):
-    """Once in a task: connections of many libraries belong to the thread that opened them."""
-    log = tmp_path / "life"
-    ran(Connected(log), batch(TWO), batch([("ordered", "b", 2)]), timeout=timeout)
-
-    assert "open 0 1 2 close " == log.read_text()
-
-
-def test_a_handler_of_several_kinds_is_opened_and_closed_once(tmp_path):
+    """Once in a task: connections of many libraries belong to the thread that opened them. Also one
+    of several kinds, and after a failure of its task.
+    """
     log = tmp_path / "life"
     one = Connected(log)
-
-    assert 2 == len(ran({"pay": one, "ship": one}, batch(TWO, kind=["pay", "ship"])))
-    assert "open 0 1 close " == log.read_text()
-
-
-def test_a_handler_is_closed_after_a_failure_of_its_task(tmp_path):
-    log = tmp_path / "life"
-
+    for handlers in (one, {"pay": one, "ship": one}):
+        batches = batch(TWO, kind=["pay", "ship"]), batch([("ordered", "b", 2)], kind=["pay"])
+        assert 3 == len(ran(handlers, *batches, timeout=timeout))
     with pytest.raises(ProcessingError):
-        ran(Connected(log, Retry("the shop is closed")), batch(ONE))
-    assert "open 0 close " == log.read_text()
+        ran(Connected(log, Retry("the shop is closed")), batch(ONE), timeout=timeout)
+
+    assert "open 0 1 2 close " * 2 + "open 0 close " == log.read_text()
 
 
 def test_an_event_without_a_kind_fails_by_name():

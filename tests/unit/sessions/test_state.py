@@ -19,9 +19,11 @@ from zeh_spark.sessions.state import SPILL, Settings
 # Sessions that hold many
 
 
-def test_a_session_that_holds_many_keeps_them_outside():
+def test_a_session_that_holds_many_or_large_events_keeps_them_outside():
     """And the bucket's state stays small."""
-    few, it = told(), told()
+    few, it, large = told(), told(), told()
+    large.take(*(row("a", number, event="x" * 40_000) for number in (1, 2)))
+    assert (1, True) == (len(large.segments), len(large.blob) < 1000)
     few.take(*rows("a", *range(1, SPILL + 1)))
     it.take(*rows("a", *range(1, SPILL + 51)))
     assert ({}, SPILL + 50, True) == (few.segments, len(it.segments.events()), len(it.blob) < 100)
@@ -29,13 +31,6 @@ def test_a_session_that_holds_many_keeps_them_outside():
     it.take(row("a", 0))
 
     assert ([f"a {n}" for n in range(SPILL + 51)], {}) == (it.ordered, it.segments)
-
-
-def test_large_events_are_kept_outside_however_few():
-    it = told()
-    it.take(*(row("a", number, event="x" * 40_000) for number in (1, 2)))
-
-    assert (1, True) == (len(it.segments), len(it.blob) < 1000)
 
 
 def test_a_session_that_is_closed_leaves_no_segment():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -100,3 +102,22 @@ def test_ids_that_end_with_zero_bytes_differ():
     for expected in (NEW, SEEN):
         found = seen_ids.judge(bucket, slices, ids, np.zeros(4, np.int64), WINDOW, 10)
         assert [expected] * 4 == found.tolist()
+
+
+def test_a_task_searches_for_cycles_rarely():
+    """Python does, while it takes a batch; the worker, which others use later, stays as it was."""
+    pytest.importorskip("google.protobuf", reason="protobuf is not installed")
+    from zeh_spark.stateful.ids_operator import IdProcessor
+
+    of_tests, before = gc.get_threshold(), (700, 10, 10)
+    gc.set_threshold(*before)  # those of a worker: tests have larger ones
+    processor = IdProcessor(1, 1, 1)
+
+    processor.init(SimpleNamespace(getValueState=lambda *_: None, getMapState=lambda *_: None))
+    during = gc.get_threshold()
+    processor.close()
+
+    after = gc.get_threshold()
+    gc.set_threshold(*of_tests)
+    assert during[0] > 10 * before[0]
+    assert before == after
