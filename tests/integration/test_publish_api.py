@@ -6,14 +6,11 @@ where the ids in brackets come from.
 
 from __future__ import annotations
 
-import http.client
 import json
-from contextlib import closing
-from urllib.parse import urlsplit
 
 import pytest
 
-from tests.fix_publish import Reply, Who, commit_of, published, rows
+from tests.fix_publish import Who, commit_of, published, rows
 
 # What a commit answers
 
@@ -57,44 +54,11 @@ def test_numbers_of_json_are_exact(publisher, caller):
 # Calls that are no calls
 
 
-@pytest.mark.parametrize(
-    ("who", "extra", "body", "name"),
-    [
-        (Who(incarnation=None), "", {}, "parameter-missing"),
-        (Who(n="two"), "", {}, "bad-parameter"),
-        (Who(2**53), "", {}, "bad-parameter"),
-        (Who(producer="a b"), "", {}, "bad-producer"),
-        (Who(), "&acceptgap=1:2", {}, "unknown-parameter"),
-        (Who(), "&incarnation=a", {}, "duplicate-parameter"),
-        (Who(), "", {"digest": "X" * 32}, "bad-commit"),
-        (Who(), "", {"attempts": commit_of([])["attempts"] * 2}, "bad-commit"),
-    ],
-)
-def test_bad_call_is_named(quiet_caller, who, extra, body, name):
-    """A typing error, in a remedy's name too, is answered by name and changes nothing (EH-03)."""
-    query = who.query(run=who.run) + extra
-    raw = json.dumps({**commit_of([]), **body})
-    assert (400, name) == quiet_caller.call("POST", f"{who.path}/commit", query, raw).short
-    assert [] == quiet_caller.call("GET", "/producers").document["producers"]
-
-
-@pytest.mark.parametrize(
-    ("headers", "short"),
-    [
-        ({"Transfer-Encoding": "chunked"}, (411, "length-required")),
-        ({"Content-Length": f"{(16 << 20) + 1}"}, (413, "body-too-large")),
-    ],
-)
-def test_commit_body_has_a_length_and_a_limit(quiet_publisher, headers, short):
-    """What is too much is refused before it is sent."""
-    address = urlsplit(quiet_publisher.base).netloc
-    with closing(http.client.HTTPConnection(address, timeout=30)) as connection:
-        connection.putrequest("POST", f"/orders{Who().path}/commit?{Who().query(run='r1')}")
-        for name, value in headers.items():
-            connection.putheader(name, value)
-        connection.endheaders()
-        answer = connection.getresponse()
-        assert short == Reply(answer.status, {}, json.loads(answer.read())).short
+def test_commit_of_unknown_length_is_refused(quiet_caller):
+    """It comes in chunks, and could be of any size."""
+    where = f"{Who().path}/commit", Who().query(run="r1")
+    reply = quiet_caller.call("POST", *where, iter([b"{}"]))
+    assert (411, "length-required") == reply.short
 
 
 # What is known
@@ -134,6 +98,8 @@ def test_receipts_come_newest_first_in_pages(caller):
 @pytest.mark.parametrize(
     ("method", "path", "query"),
     [
+        ("POST", f"{Who().path}/commit", "n=2&run=r1"),
+        ("PUT", f"{Who().path}/uploads/r1.0.0.0", "incarnation=a&n=two"),
         ("GET", "/producers", "limit=-1"),
         ("GET", "/producers/p", "x="),
         ("GET", "/producers/p/batches", "below=-1"),

@@ -147,32 +147,6 @@ def test_many_readers_and_writers_all_make_progress(store_file, batches, size):
 # Group commit
 
 
-def test_batch_that_fails_takes_no_neighbour_with_it(store_file):
-    """Commits that share a transaction fail or succeed each for itself."""
-    with (
-        served(store_file) as (base, _),
-        closing(sqlite3.connect(store_file, check_same_thread=False)) as other,
-        ExitStack() as stack,
-        ThreadPoolExecutor(24) as threads,
-    ):
-        callers = [stack.enter_context(closing(Caller(f"{base}/orders"))) for _ in range(24)]
-        for number, caller in enumerate(callers):
-            caller.upload(Who(producer=f"p{number}"), rows(number))
-        other.isolation_level = None
-        other.execute("BEGIN IMMEDIATE")  # meanwhile they come in, and then go together
-        threading.Timer(0.3, other.execute, ["ROLLBACK"]).start()
-
-        def commit(number: int) -> int:
-            sent = rows(number if number % 3 else -1)
-            return callers[number].commit(Who(producer=f"p{number}"), sent).status
-
-        statuses = [*threads.map(commit, range(24))]
-    with closing(open_store(f"sqlite:///{store_file}")) as store:
-        there = sorted(int(each) for each in events_of(store))
-    assert [200 if number % 3 else 422 for number in range(24)] == statuses
-    assert [number for number in range(24) if number % 3] == there
-
-
 # A store that fails
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.fix_publish import Caller, Reply, Who, events_of, rows
 from tests.fix_publisher import Publisher
-from zeh_spark.protocol.upload_format import CHUNK_EVENTS, LINE_BYTES, upload_body
+from zeh_spark.protocol.upload_format import CHUNK_EVENTS, upload_body
 from zeh_spark.publisher import Store, create_app, open_store
 from zeh_spark.store.batches import UPLOAD_BYTES
 from zeh_spark.testing import running_publisher
@@ -54,42 +54,11 @@ def wire(publisher: Publisher) -> Iterator[Wire]:
 # What is taken
 
 
-def test_upload_can_be_repeated(publisher, caller):
-    """I may send an upload again whose answer was lost; nobody sees it yet (EX-02, BQ-01)."""
-    replies = [caller.upload(Who(), rows(1)).short for _ in range(3)]
-    assert [(201, "staged"), (200, "staged"), (200, "staged")] == replies
-    assert [] == publisher.get("n=2&cursor0=_first").data
-    caller.commit(Who(), rows(1))
-    assert [b"1"] == events_of(publisher.store)
-
-
 def test_events_stay_as_they_were_sent(publisher, caller):
     """Not a byte of my data changes, whatever JSON it is (EX-05, ZE-08)."""
     sent = [b'{"a": 1.50}', b"1e999", '"\u2028ä"'.encode(), b"[]", b'"null"', b"-0", b'{"a":null}']
     caller.publish(Who(), *sent)
     assert sent == events_of(publisher.store)
-
-
-def test_largest_upload_is_taken(publisher, caller):
-    """Lines as long as allowed, chunks as full as allowed."""
-    longest = b'"' + b"x" * (LINE_BYTES - len('{"partition":0,"headers":{},"data":""}')) + b'"'
-    chunks = rows(longest, *range(CHUNK_EVENTS - 1))
-    caller.upload(Who(), chunks)
-    assert (200, "committed") == caller.commit(Who(), chunks).short
-    assert CHUNK_EVENTS == len(events_of(publisher.store))
-
-
-def test_several_uploads_of_a_batch_come_in_any_order(publisher, caller):
-    """Tasks send in parallel; the feed has them by task and number (EH-07, EH-08, PU-06)."""
-    parts = {"1.0.0": rows(4), "0.0.1": rows(3), "0.0.0": rows(1, 2)}
-    for name, chunks in parts.items():
-        caller.upload(Who(), chunks, name=name)
-    tasks = [
-        {"task": 0, "attempt": 0, "uploads": 2, "events": 3},
-        {"task": 1, "attempt": 0, "uploads": 1, "events": 1},
-    ]
-    caller.commit(Who(), rows(1, 2, 3, 4), attempts=tasks)
-    assert [b"1", b"2", b"3", b"4"] == events_of(publisher.store)
 
 
 # When it is refused: before its body is read
@@ -171,17 +140,10 @@ def test_a_batch_of_too_many_chunks_is_refused_before_it_is_committed(store_file
     assert (200, "committed") == taken.short
 
 
-def test_room_is_made_before_an_upload_is_refused(store_file):
-    """A full quota first drops what nobody needs, then tells what is staged and allowed."""
+def test_upload_beyond_the_quota_is_refused(store_file):
+    """I am told what is staged and allowed."""
     size = UPLOAD_BYTES + sum(len(each.frame) for each in rows(0))
-    with limited(store_file, staging_quota=2 * size) as (_, _, caller):
-        caller.publish(Who(0), 0)
-        given_up = Who(2, run="r1", overrides={"acceptGap": "a@0:2"})
-        assert 201 == caller.upload(given_up, rows(1)).status
-        caller.publish(Who(1, run="r2"), 2)
-        replies = [
-            caller.upload(Who(2, run="r2"), rows(each), name=f"{each}.0.0") for each in range(3)
-        ]
-    assert [201, 201, 507] == [each.status for each in replies]
-    quota = {"quota": 2 * size, "staged": 2 * size}
-    assert quota.items() <= replies[2].document.items()
+    with limited(store_file, staging_quota=size) as (_, _, caller):
+        taken, refused = (caller.upload(Who(), rows(1), name=f"{task}.0.0") for task in (0, 1))
+    assert [201, 507] == [taken.status, refused.status]
+    assert {"quota": size, "staged": size}.items() <= refused.document.items()

@@ -83,12 +83,17 @@ def test_batch_commits_once_and_answers_the_same_again(store):
 
 @pytest.mark.parametrize("rows", [[b"1"], [b"1", b"3"], [b"1", b"2", b"3"], [b"1", b"1"], []])
 def test_other_rows_under_a_committed_number_are_refused(store, rows):
-    """My rows are never dropped without an error, nor doubled (EX-03, EX-04, F9, F24)."""
+    """My rows are never dropped without an error, nor doubled.
+
+    (EX-03, EX-04, F9, F24, KA-01, PU-05)
+    """
     receipt, _ = commit(store, call(), upload(chunk(0, b"1", b"2")))
     uploads = [upload(chunk(0, *rows))] if rows else []
     problem = refused(store.commit, FEED, call(run="r2"), declared(*uploads))
     assert ("batch-conflict", 409) == refusal(problem)
     assert {"events": 2, "digest": receipt.digest} == problem.members["published"]
+    given = declared(*uploads).content
+    assert {"events": len(rows), "digest": given.digest} == problem.members["given"]
     assert [b"1", b"2"] == data(store)
 
 
@@ -128,13 +133,18 @@ def test_batch_with_a_missing_upload_is_refused_whole(store, missing):
 
 def test_content_that_is_not_the_drivers_is_refused_whole(store):
     """A body that was changed on the way is detected."""
-    store.stage(FEED, call(), upload(chunk(0, b"2")))
-    problem = refused(store.commit, FEED, call(), declared(upload(chunk(0, b"1"))))
+    found, given = (upload(chunk(0, each)) for each in (b"2", b"1"))
+    store.stage(FEED, call(), found)
+    problem = refused(store.commit, FEED, call(), declared(given))
     assert (("content-mismatch", 422), []) == (refusal(problem), everything(store))
+    told = [problem.members[each]["digest"] for each in ("found", "given")]
+    assert [found.content.digest, given.content.digest] == told
 
 
 def test_order_is_partition_task_upload_and_row(store):
-    """Rows of a task stay in their order in a partition, tasks in theirs, however they arrive."""
+    """Rows of a task stay in their order in a partition, tasks in theirs, however they arrive
+    (EH-07, EH-08, PU-06).
+    """
     uploads = [
         upload(large(0, b"5"), task=1, number=1),
         upload(large(1, b"7"), large(0, b"4"), task=1),

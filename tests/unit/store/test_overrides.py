@@ -54,12 +54,17 @@ def test_option_is_printed_ready_to_paste() -> None:
 
 
 def test_printed_option_lets_this_refusal_pass() -> None:
-    """What the error tells me to set helps; what else is wrong is then told."""
+    """What the error tells me to set helps; what else is wrong is then told. With a typing error
+    it is inert.
+    """
     for case, problem in refusals():
         if "option" in problem.members:
             ((name, value),) = problem.members["option"].items()
             with_it = replace(remedies_of(case), **{OPTIONS[name]: value})
             assert named(decision_of(case, with_it)) != problem.name
+            for wrong in (value + "0", " " + value, value[1:], value.upper() + ":", "", "*"):
+                with_it = replace(remedies_of(case), **{OPTIONS[name]: wrong})
+                assert problem.members["option"] == decision_of(case, with_it).members["option"]
 
 
 def test_option_is_inert_wherever_it_is_not_printed() -> None:
