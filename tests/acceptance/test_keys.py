@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame
 
 from tests.fix_datasource import read_plainly, write_plainly
 from zeh_spark import stamped
-from zeh_spark.protocol import partitioning
 
 KEYS = ["c-4", "", "ø\U0001f600", 'say "x"', "two\nlines", "back\\slash", "ä" * 512, None]
 WAYS = ["driver", "executors"]
@@ -72,27 +71,6 @@ def test_a_stream_has_the_keys(spark, publisher, stream, collected, tmp_path):
     assert expected == keyed(collected.rows)
 
 
-def test_integers_are_read_as_their_text(write, publisher):
-    """The text that chose the partition, for any type."""
-    write([7, -(2**63), None])
-    for way in WAYS:
-        rows = read_plainly(publisher.url, "key, storedPartition, data", fetch=way)
-        assert ["7", str(-(2**63)), None] == keyed(rows)
-        assert all(
-            row["storedPartition"] == partitioning.partition_of(row["key"], 2)
-            for row in rows
-            if row["key"]
-        )
-
-
-def test_events_without_the_header_have_no_key(publisher, write):
-    """Of a writer that keeps none, and of a feed of before."""
-    publisher.publish(7, partition=0)
-    write(["a", "b"], keepKey="false")
-    for way in WAYS:
-        assert [None] * 3 == keyed(read_plainly(publisher.url, "key, headers, data", fetch=way))
-
-
 def test_the_header_is_in_the_map_only_with_the_stamps(publisher, write):
     """It is no header of my event's own. Without a schema, frames have the columns they had."""
     write(["a"])
@@ -118,22 +96,6 @@ def test_stamped_adds_the_key_on_request(spark, publisher, write):
         stamped(frame.withColumnRenamed("partition", "KEY"), key=True)
 
 
-def test_a_relay_keeps_the_keys_that_it_reads(publisher, write):
-    """With the column key and the option; without it the copy has no keys."""
-    write(["a", "b", None])
-    rows = [
-        {"key": row["key"], "data": row["data"]} for row in read_plainly(publisher.url, "key, data")
-    ]
-    for feed, keeps, expected in (
-        ("copy", "true", ["a", "b", None]),
-        ("plain", "false", [None] * 3),
-    ):
-        publisher.store.create(feed, 2)
-        url = f"{publisher.base}/{feed}"
-        write_plainly(url, rows, producerId="relay", batchId="1", keepKey=keeps)
-        assert expected == keyed(read_plainly(url, "key, data"))
-
-
 # What is refused
 
 
@@ -147,15 +109,3 @@ def test_the_same_batch_with_another_key_is_refused(write, publisher):
     with pytest.raises(Exception, match="batch-conflict"):
         write(["a", "b"], "2026-11-24", keepKey="false")
     assert ["a", "b"] == keyed(read_plainly(publisher.url, "key, data"))
-
-
-def test_a_key_that_is_too_long_is_its_rows_error(publisher, write):
-    """Named, or a dead letter with the whole key."""
-    with pytest.raises(Exception, match=r"row 1 .* key: it takes 1,025 bytes in UTF-8"):
-        write(["a", "x" * 1025])
-    publisher.store.create("dead", 2)
-    write(["a", "x" * 1025, "y" * 1024], deadLetterUrl=f"{publisher.base}/dead")
-    assert ["a", "y" * 1024] == keyed(read_plainly(publisher.url, "key, data"))
-    (letter,) = read_plainly(f"{publisher.base}/dead")
-    assert f'"key":"{"x" * 1025}"' in letter["data"]
-    assert "at most 1,024 are kept in zeh-key" in letter["data"]

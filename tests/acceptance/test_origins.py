@@ -84,21 +84,6 @@ def test_an_event_that_comes_over_two_relays_passes_once(feeds, publisher, strea
     assert publisher.store.identity("orders").id == feed
 
 
-def test_an_origin_is_written_by_the_option_alone(feeds, publisher):
-    """An application that makes one up publishes none."""
-    feeds.create("plain")
-    publisher.publish({"i": 0})
-    rows = [
-        {"headers": {**row["headers"], HEADER: "x"}, "data": row["data"]}
-        for row in feeds.read("orders")
-    ]
-
-    feeds.relay(rows, "plain", keepOrigin="false")
-    assert {0: None} == feeds.origins("plain")
-    with pytest.raises(Exception, match="no zeh-origin of the form"):
-        feeds.relay(rows, "plain", batchId="2")
-
-
 def test_mistakes_with_origins_are_named(feeds, publisher, stream):
     feed = stream(url=publisher.url, headers="_all").load()
     for options, told in [

@@ -97,17 +97,21 @@ def refused(publish, *given, **options):
     return str(raised.value).partition("\n")[0]
 
 
-def test_a_rolled_back_checkpoint_that_cuts_otherwise_is_refused(target, query):
-    """F13: what was batch 2 alone is now the rows of 2 and 3."""
+def test_other_rows_of_a_streams_batch_are_refused(target, query):
+    """F13: a rolled-back checkpoint cuts otherwise, so that batch 2 has the rows of 2 and 3. Or two
+    writes within foreachBatch are both the stream's batch: the second needs another producer.
+    """
     for number in range(4):
         query.publish(number, rows(number * 100, number * 100 + 100))
 
     said = refused(query.publish, 2, rows(200, 400))
+    query.publish(0, rows(400, 410), producerId="few")
 
     assert "batch 2 of producer 'spark' was published at" in said
     assert "with other rows: 100 events" in said
     assert "now it has 200 events" in said
-    target.check_once(range(400))
+    assert "a second write in the same foreachBatch" in said
+    target.check_once(range(410))
 
 
 def test_a_sink_that_is_new_on_an_old_checkpoint_joins_as_the_error_says(target, query):
@@ -149,16 +153,4 @@ def test_other_rows_under_a_batchs_name_are_refused(target):
     assert "batch 0 of producer 'spark#2026-11-20' was published" in said
     assert "100 events" in said
     assert "now it has 90 events" in said
-    target.check_once(range(100))
-
-
-def test_two_writes_in_a_streams_batch_need_two_producers(target, query):
-    """Within foreachBatch both would be the stream's batch 0."""
-    query.publish(0, rows(0, 90))
-
-    said = refused(query.publish, 0, rows(90, 100))
-    query.publish(0, rows(90, 100), producerId="few")
-
-    assert "other rows: 90 events" in said
-    assert "a second write in the same foreachBatch" in said
     target.check_once(range(100))

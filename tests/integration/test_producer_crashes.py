@@ -16,39 +16,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fix_middlemen import (
-    Fate,
-    Gateway,
-    answer_cut,
-    answer_lost,
-    copied,
-    held,
-    lost,
-    passed,
-    request_cut,
-    twice,
-    twice_at_once,
-)
+from tests.fix_middlemen import Fate, Gateway, answer_lost, held, lost, passed
 from tests.fix_publish import events_of
 from tests.fix_publisher import HERE, served
 from tests.fix_raw_server import Answer, Request
 from tests.integration.test_publish_crashes import check_numbers
+from tests.integration.test_publish_faults import FATES as FAULTS
 from tests.ports import free_port
 from zeh_spark.errors import OutcomeUnknownError, UnavailableError
 from zeh_spark.publish import OpenBatch, Producer
 from zeh_spark.publisher import open_store
 
-FATES: list[Fate] = [
-    passed,
-    lost,
-    answer_lost,
-    held,
-    copied,
-    twice,
-    twice_at_once,
-    request_cut(lambda request: (request.head + len(request.raw)) // 2),
-    answer_cut(lambda answer: 9),
-]
+FATES = [passed, *FAULTS.values()]
 names = itertools.count()
 
 pytestmark = pytest.mark.usefixtures("impatient")

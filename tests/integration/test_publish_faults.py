@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -26,11 +25,10 @@ from tests.fix_middlemen import (
 )
 from tests.fix_publish import events_of, publish_batch, rows
 from tests.fix_publisher import Publisher
-from zeh_spark.client.publish_client import BatchCall, PublishClient, TaskDone
+from zeh_spark.client.publish_client import BatchCall, PublishClient
 from zeh_spark.errors import OutcomeUnknownError, UnavailableError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
-from zeh_spark.protocol.upload_format import upload_body
 
 BATCH = BatchCall("p", "a", "r1", 0)
 
@@ -120,29 +118,3 @@ def test_who_cannot_repeat_is_told_how_to_find_out(proxy):
     assert "whether 0 events were published is not known" in said
     assert f"zeh-spark producers {proxy.address}/orders 'till'" in said
     assert (batch.run in said, "start again" in said) == (True, False)
-
-
-@pytest.mark.parametrize("size", [0, 1, 20, 200, 400])
-def test_connections_that_break_for_a_while_do_no_harm(publisher, proxy, size):
-    """Each connection breaks after some bytes, until the network is well again (F5)."""
-    client = client_of(proxy.address)
-    upload(client, BATCH, 1)
-    proxy.restart()
-    proxy.cut_after(size, reset=True)
-    with ThreadPoolExecutor(1) as thread:
-        committing = thread.submit(commit, client, BATCH, 1)
-        while proxy.connections < 4:
-            pass
-        proxy.restart()
-        committing.result(30)
-    assert [b"1"] == events_of(publisher.store)
-
-
-def upload(client: PublishClient, batch: BatchCall, data: object, task: int = 0) -> None:
-    """As the only upload of a task of a batch."""
-    client.upload(batch, 2, task, 0, 0, upload_body(rows(data)))
-
-
-def commit(client: PublishClient, batch: BatchCall, data: object) -> None:
-    """A batch of one such upload, of task 0."""
-    client.commit(batch, 2, [TaskDone(0, 0, 1, rows(data)[0].content)])
