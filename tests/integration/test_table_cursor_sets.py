@@ -108,7 +108,7 @@ def test_one_of_several_that_begin_at_once_has_the_name(database):
 
 def test_a_reader_without_a_database_resumes_where_it_was(database):
     """A forwarder leaves its cursors with the publisher, apart from those of other names and n.
-    They outlive the publisher.
+    They outlive the publisher. After one was kept, a connection only reads again.
     """
     feed = served(database)
     written(database, *range(5))
@@ -125,6 +125,8 @@ def test_a_reader_without_a_database_resumes_where_it_was(database):
         refused = get("n=2&resume=0&cursorset=nobody")
         assert (400, True) == (refused.status_code, "unknown-cursorset" in refused.text)
 
+    with feed.engine.connect() as connection, pytest.raises(Exception, match=r"read.?only"):
+        connection.exec_driver_sql("INSERT INTO outbox (data) VALUES ('1')")
     with serving(database.feed(**MINE)) as get:
         assert [5, 6] == events(get("n=2&resume=0,1&cursorset=it's"))
 
@@ -144,14 +146,6 @@ def test_a_feed_without_the_table_refuses_and_names_the_remedy(database):
     assert problem["type"].endswith(":cursorset-unsupported")
     assert "zeh-spark ddl outbox --cursorsets" in problem["detail"]
     assert [] == feed.ddl(cursorsets=True)
-
-
-def test_a_connection_only_reads_again_after_a_cursor_was_kept(database):
-    feed = served(database)
-    with serving(feed) as get:
-        get(f"{BOTH}&cursorset=mailer")
-    with feed.engine.connect() as connection, pytest.raises(Exception, match=r"read.?only"):
-        connection.exec_driver_sql("INSERT INTO outbox (data) VALUES ('1')")
 
 
 def test_a_role_may_serve_with_and_without_the_right_to_write(postgresql_database, clerk):

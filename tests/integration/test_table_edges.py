@@ -132,16 +132,6 @@ def test_removals_of_another_history_do_not_excuse_a_cursor(
     assert raised.value.status in {409, 410}
 
 
-def test_file_that_was_replaced_is_noticed(sqlite_database: SqliteDatabase) -> None:
-    """A copy was put in its place while it was served; connections had the old one open."""
-    feed = prepared(sqlite_database)
-    copy = sqlite_database.copied()
-    cursor = read(feed).cursors[0]
-    sqlite_database.put_back(copy)
-    insert(sqlite_database, 4)
-    assert [4] == read(feed, cursor).data
-
-
 def test_trigger_that_is_made_while_readers_read_counts_at_once(database: Database) -> None:
     """I run ddl --retention, and then delete; the publisher runs on."""
     feed = prepared(database)
@@ -182,14 +172,6 @@ def test_cursors_behind_large_rows_are_all_known(database: Database) -> None:
         database.execute(f"INSERT INTO outbox (data, p) VALUES ({LARGE}, {each}), ('1', {each})")
     cursors = {each: read(feed, {each: "_first"}, hint=1).cursors[each] for each in range(64)}
     assert [1] * 64 == read(feed, cursors).data
-
-
-def test_header_that_is_too_long_makes_a_bad_row(database: Database) -> None:
-    """It is named, and not loaded."""
-    feed = database.served("data json, h text", headers=["h"])
-    database.execute(f"INSERT INTO outbox (data, h) VALUES ('1', '{'x' * 70_000}')")
-    with pytest.raises(Problem, match="70001 bytes with its headers"):
-        read(feed)
 
 
 def test_reader_of_more_partitions_than_there_are(database: Database) -> None:

@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +14,13 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from tests.fix_client import client, read
-from tests.fix_publisher import served_tables
 from tests.fix_shop import Shop
 from tests.scratch_store import ScratchStore
 from zeh_spark.client.feed_client import PageRequest
 from zeh_spark.errors import PublisherError, PublishError
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import create_app
-from zeh_spark.testing import publish, running_publisher
+from zeh_spark.testing import running_publisher
 
 
 @pytest.fixture
@@ -106,20 +104,6 @@ def test_feed_is_mounted_in_a_service(shop: Shop) -> None:
     assert direct == redirected
 
 
-def test_tables_are_served_beside_a_store(shop: Shop) -> None:
-    """One publisher for both."""
-    store = ScratchStore()
-    store.create("published", 1)
-    publish(store, "published", [{"id": 7}])
-    shop.sell(1)
-    app = create_app(store, {"orders": shop.feed()})
-    with running_publisher(store, app) as base:
-        found = [
-            ids(lines(f"{base}/{name}", n=1, cursor0="_first")) for name in ("orders", "published")
-        ]
-    assert [[1], [7]] == found
-
-
 def test_who_publishes_to_a_table_is_told(shop: Shop) -> None:
     """A sink with the wrong address hears why nobody takes its rows."""
     tables = {"orders": shop.feed()}
@@ -158,15 +142,3 @@ def test_bad_row_stops_its_partition_by_name(shop: Shop, caplog: pytest.LogCaptu
     )
     assert ("ZEH_BAD_ROW", 500) == (told.value.code, told.value.status)
     assert 1 == sum("with id 2 cannot be an event" in each.message for each in caplog.records)
-
-
-def test_command_serves_tables(shop: Shop, tmp_path: Path) -> None:
-    """A file of settings is all it takes."""
-    shop.sell(1)
-    file = tmp_path / "publisher.toml"
-    file.write_text(
-        f'[feeds.orders]\nurl = "{shop.server.url(shop.database)}"\ntable = "outbox"\n'
-        f'data = ["id", "key"]\npartition_by = "key"\npartitions = 4\n'
-    )
-    with served_tables(file) as (base, _):
-        assert [1] == ids(lines(f"{base}/orders", n=1, cursor0="_first"))

@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.fix_table import Database, PostgresqlDatabase, read
-from zeh_spark.publisher import Problem, SqlTableFeed
-
-SOME_UUID = "6b1ff5a4-9d0e-4e1f-8a39-0a6a0d2c7e11"
 
 # Names
 
@@ -105,32 +102,3 @@ def test_ids_are_integers_of_any_size_or_uuids(
         found += page.data
         page = read(feed, page.cursors, n=1, hint=1)
     assert [*range(len(keys))] == found
-
-
-def answer(feed: SqlTableFeed, place: str) -> list[int] | int:
-    """The data after a place that somebody made up, or the status of the refusal."""
-    history = read(feed).cursors[0].partition(".")[0]
-    try:
-        return read(feed, f"{history}.{place}.01234567").data
-    except Problem as exc:
-        return exc.status
-
-
-def test_ids_of_a_cursor_are_of_the_tables_type(database: Database) -> None:
-    """A cursor that somebody made up is his mistake, not one of the database. Places may be beyond
-    all that it has.
-    """
-    feed = database.served("data integer")
-    database.execute("INSERT INTO outbox (data) VALUES (1)")
-    assert answer(feed, f"0.{SOME_UUID}") in (400, 409)
-    for place in ("9999999999999999999.1", "1.9999999999999999999", "0.-1"):
-        assert answer(feed, place) in (400, 409, [1], []), place
-
-
-def test_uuids_of_a_cursor_are_uuids(postgresql_database: Database) -> None:
-    """The same where ids are UUIDs."""
-    postgresql_database.id = "id uuid PRIMARY KEY DEFAULT gen_random_uuid()"
-    feed = postgresql_database.served("data integer")
-    postgresql_database.execute("INSERT INTO outbox (data) VALUES (1)")
-    for key in ("5", "f" * 36, "9999999999999999999"):
-        assert answer(feed, f"0.{key}") in (400, 409), key

@@ -20,7 +20,7 @@ from zeh_spark.testing import running_publisher
 @pytest.fixture
 def url(sqlite_database: Database) -> Iterator[str]:
     """A table whose deletions are noted."""
-    feed = sqlite_database.served("data JSON, tenant TEXT", headers=["tenant"])
+    feed = sqlite_database.served("data JSON")
     sqlite_database.run(feed.ddl(retention=True))
     with running_publisher({"orders": feed}) as base:
         yield f"{base}/orders"
@@ -71,16 +71,3 @@ def finite(reading: SourceOptions) -> StreamReader:
     reader = StreamReader(reading, DECODER)
     reader.prepareForTriggerAvailableNow()
     return reader
-
-
-def test_a_header_that_is_not_utf_8_makes_its_row_a_bad_one(
-    sqlite_database: Database, url: str
-) -> None:
-    """It is not replaced by a text that another row may have."""
-    tenant = "CAST(x'c3' AS TEXT)"
-    sqlite_database.execute(f"INSERT INTO outbox (data, tenant) VALUES ('1', {tenant})")
-    reader = BatchReader(options(url, headers="tenant", retryTimeout="0s"), DECODER)
-    (task,) = reader.partitions()
-
-    with pytest.raises(Exception, match=r"bad-row.*header tenant: text that is not UTF-8"):
-        list(reader.read(task))

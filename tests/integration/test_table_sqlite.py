@@ -97,8 +97,7 @@ def test_reader_of_what_a_restore_undid_is_told(
         copy = sqlite_database.copied()
         sell(connection, "2")
         _, late = events(feed)
-    feed.engine.dispose()
-    sqlite_database.put_back(copy)
+    sqlite_database.put_back(copy)  # connections have the old one open
     behind = refusal(feed, late)
     with closing(connected(sqlite_database)) as connection:
         sell(connection, "3")

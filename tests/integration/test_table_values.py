@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.fix_table import Database, PostgresqlDatabase, quoted, read
-from zeh_spark.publisher import SqlTableFeed
 
 BYTES = bytes(range(256))
 ENCODED = base64.b64encode(BYTES).decode()
@@ -141,22 +140,6 @@ def of(database: Database) -> list[Case]:
     return [case for case in CASES if database.kind in case.databases]
 
 
-def with_all_values(database: Database, setting: str) -> SqlTableFeed:
-    """A feed of one row that has all values, each in a column of its own. `setting`: the one that
-    names these columns.
-    """
-    cases = of(database)
-    if isinstance(database, PostgresqlDatabase):
-        for each in TYPES:
-            database.execute(each)
-    names = [f"c{number}x" for number in range(len(cases))]
-    columns = ", ".join(f"{name} {case.type}" for name, case in zip(names, cases, strict=True))
-    feed = database.served(f"data text, {columns}", **{setting: names})
-    values = ", ".join(case.value for case in cases)
-    database.execute(f"INSERT INTO outbox (data, {', '.join(names)}) VALUES ('1', {values})")
-    return feed
-
-
 def exactly(value: str) -> Any:
     """Numbers as they are written."""
     return json.loads(value, parse_float=_number, parse_int=_number)
@@ -167,32 +150,30 @@ def _number(written: str) -> str:
     return f"number {sign} {digits} {exponent}"
 
 
-def shown(case: Case) -> str:
-    return f"{case.type} {case.value[:30]}"
-
-
-def test_values_of_columns_are_members_of_the_data(database: Database) -> None:
-    """Whatever my columns are, I find their values in the event, exactly."""
-    feed = with_all_values(database, "data")
+def test_values_of_columns_are_members_of_the_data_and_headers(database: Database) -> None:
+    """Whatever my columns are, I find their values in the event, exactly; in headers the same as
+    text, and what is NULL is no header.
+    """
+    cases = of(database)
+    if isinstance(database, PostgresqlDatabase):
+        for each in TYPES:
+            database.execute(each)
+    names = [f"c{number}x" for number in range(len(cases))]
+    columns = ", ".join(f"{name} {case.type}" for name, case in zip(names, cases, strict=True))
+    feed = database.served(columns, data=names, headers=names)
+    values = ", ".join(case.value for case in cases)
+    database.execute(f"INSERT INTO outbox ({', '.join(names)}) VALUES ({values})")
     (line,) = read(feed).lines
+    shown = [f"{at} {case.type} {case.value[:30]}" for at, case in enumerate(cases)]
+    members = [exactly(case.json) for case in cases]
     found = exactly(line.decode())["data"].values()
-    cases = of(database)
-    expected = {f"{at} {shown(case)}": exactly(case.json) for at, case in enumerate(cases)}
-    assert expected == dict(zip(expected, found, strict=True))
-
-
-def test_values_of_columns_are_headers(database: Database) -> None:
-    """The same as text; what is NULL is no header."""
-    feed = with_all_values(database, "headers")
-    (event,) = read(feed).events
-    cases = of(database)
-    expected = {
-        f"{at} {shown(case)}": case.header
-        for at, case in enumerate(cases)
-        if case.header is not None
+    assert dict(zip(shown, members, strict=True)) == dict(zip(shown, found, strict=True))
+    headers = json.loads(line)["headers"]
+    texts = [case.header for case in cases]
+    assert dict(zip(shown, texts, strict=True)) == {
+        text: headers.get(name) for text, name in zip(shown, names, strict=True)
     }
-    known = {f"c{at}x": f"{at} {shown(case)}" for at, case in enumerate(cases)}
-    assert expected == {known[name]: value for name, value in event["headers"].items()}
+    assert None not in headers.values()
 
 
 def test_json_in_a_column_is_the_data(database: Database) -> None:

@@ -7,6 +7,7 @@ import sqlite3
 import pytest
 
 from tests.fix_table import SqliteDatabase, quoted, read
+from zeh_spark.publisher import Problem
 
 
 def test_json_that_was_written_as_bytes_is_json(sqlite_database: SqliteDatabase) -> None:
@@ -47,6 +48,17 @@ def test_member_that_is_not_json_makes_a_bad_row(sqlite_database: SqliteDatabase
     values = ", ".join(f"({quoted(each)}, 'b'), ('2', 'c')" for each in bad)
     sqlite_database.execute(f"INSERT INTO outbox (body, k) VALUES ('1', 'a'), {values}")
     assert [{"body": 1, "k": "a"}, *[{"body": 2, "k": "c"}] * 5] == read(feed).data
+
+
+def test_a_header_that_is_not_utf_8_makes_its_row_a_bad_one(
+    sqlite_database: SqliteDatabase,
+) -> None:
+    """It is not replaced by a text that another row may have."""
+    feed = sqlite_database.served("data JSON, tenant TEXT", headers=["tenant"])
+    tenant = "CAST(x'c3' AS TEXT)"
+    sqlite_database.execute(f"INSERT INTO outbox (data, tenant) VALUES ('1', {tenant})")
+    with pytest.raises(Problem, match="header tenant: text that is not UTF-8"):
+        read(feed)
 
 
 VALUES = [
