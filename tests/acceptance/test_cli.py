@@ -106,28 +106,6 @@ def test_input_without_events_is_refused_by_all_commands(
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "given", "said"),
-    [
-        ([], "1\nhello world\n", "line 2: not JSON: JSON is malformed"),
-        (["--key", "id"], '{"a": "hello world"}\n', "line 1: there is no field 'id' for the key"),
-        (["--key", "id"], '"hello world"\n', "line 1: it is no object"),
-        (["--envelope"], '{"dat": "hello world"}\n', "line 1: Object contains unknown field `dat`"),
-    ],
-)
-def test_a_line_that_cannot_be_loaded_is_shown(
-    run: Run, words: list[str], given: str, said: str
-) -> None:
-    """I see its text, and need not count lines."""
-    run("create", "orders")
-
-    refused = run("load", "orders", "-", *words, stdin=given).stderr
-
-    assert said in refused
-    assert "hello world" in refused
-    assert "; nothing was published" in refused
-
-
 def test_dead_letters_of_an_ordinary_feed_are_given_up(run: Run, store_url: str) -> None:
     """A wrong address does not fill my terminal."""
     run("create", "orders", "--partitions", "1")

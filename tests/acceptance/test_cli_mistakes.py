@@ -32,6 +32,7 @@ MISTAKES = [
     ("serve --store memory:", 1, "unknown store 'memory': use sqlite:///feeds.db"),
     ("serve --store sqlite:///text.csv", 1, "not a database"),
     ("serve --port http", 2, "'http' is not a valid integer"),
+    ("serve --config nowhere.toml", 1, "nowhere.toml cannot be read"),
     ("create a/b", 1, "a feed cannot be called 'a/b'"),
     ("create orders", 1, "feed 'orders' exists already"),
     ("create x --partitions 0", 1, "allowed are 1 to 1024"),

@@ -89,25 +89,6 @@ def test_the_guides_example_in_postgresql(
     assert ["orders", "outbox", "4"] == shown.stdout.splitlines()[1].split()[:3]
 
 
-def test_table_in_sqlite(run: Run, file: Path, tmp_path: Path) -> None:
-    """The same on a laptop, without a database server."""
-    with closing(sqlite3.connect(tmp_path / "shop.db")) as database:
-        database.execute(
-            "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, order_id, type, body JSON)"
-        )
-        settings(file, f"sqlite:///{tmp_path}/shop.db")
-        database.executescript(run("ddl", "outbox", "--config", str(file)).stdout)
-        database.execute("INSERT INTO outbox VALUES (1, 'a', 'x', '{}')")
-        database.commit()
-        with served_tables(file) as (base, _):
-            answer = requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
-            history = run("new-history", "orders", "--config", str(file), "--yes").stdout
-            cursor = json.loads(answer.text.splitlines()[-1])["cursor"]
-            refused = requests.get(f"{base}/orders?n=1&cursor0={cursor}", timeout=30)
-    assert (1, 409) == (answer.text.count('"data":{}'), refused.status_code)
-    assert "has the new history" in history
-
-
 def test_options_that_the_configuration_has_are_refused(run: Run, file: Path) -> None:
     """Nothing that I give is left unused without a word."""
     settings(file, "sqlite:///nowhere.db")
@@ -124,6 +105,10 @@ def test_options_that_the_configuration_has_are_refused(run: Run, file: Path) ->
         ("feeds = 1", "[feeds.NAME]"),
         ("[feeds]\norders = 1", "feeds.orders has to be a section: [feeds.orders]"),
         ("x = [", "is not TOML"),
+        ("grace = 'soon'", "publisher.toml: grace = 'soon'"),
+        ("staging_quota = 0", "staging_quota = 0"),
+        ("tls_key = 'a.key'", "tls_key is set, and tls_cert is not"),
+        ("forwarded_allow_ips = ['proxy']", "forwarded_allow_ips = 'proxy'"),
         (
             "[feeds.a]\nurl = 'sqlite:///nowhere.db'\ntable = 'a'\ndata = 'b'",
             "no database nowhere.db",
@@ -156,18 +141,22 @@ def test_wrong_settings_are_named(run: Run, file: Path, more: str, said: str) ->
     assert "secret" not in done.stderr and "Traceback" not in done.stderr
 
 
-def test_data_is_in_the_column_data_unless_i_say_otherwise(
-    run: Run, file: Path, sqlite_outbox: Path
-) -> None:
-    """In the file of settings, for `ddl`, and in Python."""
+def test_table_in_sqlite(run: Run, file: Path, sqlite_outbox: Path) -> None:
+    """The same on a laptop, without a database server. Data is in the column `data` unless I say
+    otherwise, in the file of settings, for `ddl`, and in Python.
+    """
     with served_tables(file) as (base, _):
         answer = requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
+        history = run("new-history", "orders", "--config", str(file), "--yes").stdout
+        cursor = json.loads(answer.text.splitlines()[-1])["cursor"]
+        refused = requests.get(f"{base}/orders?n=1&cursor0={cursor}", timeout=30)
     ddl = run("ddl", "outbox", "--url", f"sqlite:///{sqlite_outbox}").stdout
     engine = create_engine(f"sqlite:///{sqlite_outbox}")
     with closing(SqlTableFeed(engine, table="outbox")) as feed:
         (block,) = feed.page({0: "_first"}, 1, 1, ())
     engine.dispose()
     assert 1 == answer.text.count('"data":{"order":1}') == block.lines.count(b'"data":{"order":1}')
+    assert (409, True) == (refused.status_code, "has the new history" in history)
     assert "-- outbox has all that it needs\n" == ddl
 
 
@@ -190,23 +179,6 @@ def test_commands_say_that_a_table_takes_no_batches(
         assert "'orders' is a table feed: its events are the rows of a table" in each.stderr
         assert "takes no batches, and has no producers and no receipts" in each.stderr
         assert "zeh-spark create" not in each.stderr and "audited" not in each.stderr
-
-
-def test_a_bad_row_ends_a_reader_at_once(run: Run, file: Path, sqlite_outbox: Path) -> None:
-    """It stays bad while I would try again."""
-    with closing(sqlite3.connect(sqlite_outbox)) as database:
-        database.execute("INSERT INTO outbox (data) VALUES ('{')")
-        database.commit()
-    with served_tables(file) as (base, _):
-        found = run("tail", f"{base}/orders", "--from", "first", "--no-follow")
-    assert (1, '{"order":1}\n') == (found.returncode, found.stdout)
-    assert "[ZEH_BAD_ROW]" in found.stderr and "with id 2 cannot be an event" in found.stderr
-    assert "trying again" not in found.stderr
-
-
-def test_file_that_is_not_there_is_named(run: Run) -> None:
-    """A wrong path."""
-    assert "nowhere.toml cannot be read" in run("serve", "--config", "nowhere.toml").stderr
 
 
 def test_name_of_a_table_and_of_a_stored_feed_is_refused(

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from tests.cases import each_case
 from zeh_spark.cli.serve_command import serve
 from zeh_spark.cli.serve_options import takes_settings, with_given
-from zeh_spark.errors import OptionError, StoreError
-from zeh_spark.publisher.config import Config, FeedConfig, load_config, opened_tables
+from zeh_spark.errors import OptionError
+from zeh_spark.publisher.config import Config, FeedConfig, opened_tables
 
 OPTIONS = {each.name: each for each in serve.params if isinstance(each, click.Option)}
 NAMES = [name for name in Config.__struct_fields__ if name not in ("store", "feeds")]
@@ -59,26 +59,6 @@ def test_an_option_precedes_a_variable_and_a_variable_precedes_the_file() -> Non
 )
 def test_the_console_can_be_switched_off_where_the_file_has_it(words, environment, found) -> None:
     assert found is settings(words, Config(console=True), environment).console
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ('grace = "soon"', "grace = 'soon'"),
-        ("staging_quota = 0", "staging_quota = 0"),
-        ('tls_key = "a.key"', "tls_key is set, and tls_cert is not"),
-        ('forwarded_allow_ips = ["proxy"]', "forwarded_allow_ips = 'proxy'"),
-    ],
-)
-def test_a_setting_that_is_wrong_is_named(tmp_path, line: str, said: str) -> None:
-    """The error has the file, the setting and its value."""
-    file = tmp_path / "publisher.toml"
-    file.write_text(line)
-
-    with pytest.raises(StoreError, match=str(file)) as raised:
-        load_config(file)
-
-    assert said in str(raised.value)
 
 
 def test_settings_that_contradict_each_other_are_wrong_usage() -> None:
