@@ -49,14 +49,6 @@ def test_a_stream_continues_when_its_bad_row_is_filtered(sink, inbox, spark):
     sink.target.check_once([*range(450), *range(451, 600)])
 
 
-def test_a_column_without_a_meaning_is_refused(target, spark, fail_write):
-    """By its name, before a task runs."""
-    said = fail_write(spark.sql("SELECT '1' AS data, 2 AS amount"), batchId="bad")
-
-    assert "the column 'amount' has no meaning beside 'data'" in said
-    assert target.gateway.requests == []
-
-
 # Modes and triggers
 
 
@@ -105,15 +97,6 @@ def test_a_continuous_trigger_acknowledges_nothing(sink, spark):
 
 
 # Options
-
-
-def test_a_querys_name_is_its_producer(sink, inbox, spark):
-    """Where none is given."""
-    inbox.add(range(10))
-
-    sink.run(inbox.rows(spark), producerId=None, name="named")
-
-    assert sink.target.batches("named") == [0]
 
 
 def test_a_write_needs_a_name(target, spark, fail_write):

@@ -48,6 +48,7 @@ def padded(lines: bytes) -> bytes:
 
 
 GOOD = line()
+SIZED = b'{"partition":0,"events":1,"size":1,"bytes":%d}'
 DEEP = b"%b" + b"[" * 500 + b"]" * 500 + b"%b"
 BODIES = {
     "nothing": (b"", "no upload"),
@@ -56,6 +57,9 @@ BODIES = {
     "index without end": (b"[%b" % (b" " * (1 << 20)), "longer than 1,048,576 bytes"),
     "index in Latin-1": (b'[{"partition\xe4":0}]\n', "no list of chunks"),
     "unknown member": (one(GOOD, more=1), "unknown field"),
+    "missing member": (b'[{"partition":0}]\n', "no list of chunks"),
+    "half a partition": (b'[{"partition":0.5,"events":1,"size":1,"bytes":1}]\nx', "no list of ch"),
+    "sizes that cancel out": (b"[%b,%b]\nx" % (SIZED % -1, SIZED % 2), "but the body has"),
     "nested index": (b"[" * 100_000 + b"\n", "no list of chunks"),
     "body too short": (one(GOOD)[:-1], "but the body has"),
     "body too long": (one(GOOD) + b"x", "but the body has"),

@@ -45,6 +45,8 @@ FACTS = {
     "body": "gone",
     "expected": {"n": 4},
     "got": [1, "a"],
+    "row": 3,
+    "reason": "NULL",
 }
 
 

@@ -245,7 +245,6 @@ def test_settings_that_make_no_feed_are_refused(settings: dict[str, Any], messag
     [
         ({"headers": "kind"}, r"headers is 'kind'; it must be a list of columns, each once"),
         ({"table": "shop.outbox"}, r"table is 'shop\.outbox', and SQLite has no schemas"),
-        ({"partitions": 2}, r"partitions is 2; it must be 1, unless partition_by names a column"),
         ({"dialect": "mysql"}, r"through an engine of postgresql\+psycopg://… or sqlit"),
     ],
 )

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 
 import msgspec
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from tests.cases import each_case
-from tests.unit.sink.test_rows import DATA, HEADERS, INT, LONG, STRING, batch, frame, strings
+from tests.unit.sink.test_rows import DATA, HEADERS, INT, LONG, STRING, batch, frame
 from zeh_spark.errors import OptionError, RowError
 from zeh_spark.protocol import event_key, partitioning, wire
-from zeh_spark.protocol.upload_format import LINE_BYTES, content_of, prefix
+from zeh_spark.protocol.upload_format import LINE_BYTES, prefix
 from zeh_spark.publisher.upload_validation import _rests
 from zeh_spark.sink.row_layout import layout
 from zeh_spark.sink.rows import Renderer
@@ -102,12 +101,6 @@ def test_what_is_rendered_is_an_event_that_publishers_take(rows):
     assert alone.rests == render(columns, *(("1", key, None) for key, _ in rows), n=1).rests
 
 
-def test_the_key_is_part_of_the_content():
-    """A repeated batch with other keys is another content, which the publisher refuses."""
-    sums = {content_of(render([DATA, KEY], ("1", key)).rests).sum for key in ("a", "b", "", None)}
-    assert 4 == len(sums)
-
-
 # What is refused
 
 
@@ -122,13 +115,6 @@ def test_a_key_that_is_too_long_is_its_rows_error():
     assert {1: said} == reasons
     plain = Renderer(layout(frame(DATA, KEY)), 4).render(rows)  # without keepKey, no limit
     assert 3 == len(plain.rests)
-
-
-def test_a_key_that_is_no_text_is_its_rows_error():
-    """A STRING of Spark may hold any bytes."""
-    rows = pa.RecordBatch.from_arrays([strings("1", "2"), strings("k", b"\xff")], ["data", "key"])
-    with pytest.raises(RowError, match="row 1 of this task cannot be published: key: not UTF-8"):
-        renderer(DATA, KEY).render(rows)
 
 
 @each_case("more", [0, 1])

@@ -25,20 +25,6 @@ def options(*, streaming=True, **given):
     return sink_options({"url": URL, "producerId": "p", **named, **given}, streaming=streaming)
 
 
-def test_a_sink_needs_little():
-    """An address and who publishes; without a feed for them there are no dead letters."""
-    found = options()
-
-    assert ("p", None, None, 4 << 20, {}, None) == (
-        found.producer_id,
-        found.batch_id,
-        found.partition_count,
-        found.upload_bytes,
-        found.overrides,
-        found.dead_letters,
-    )
-
-
 @each_case(
     ("given", "producer"),
     [

@@ -77,16 +77,6 @@ def test_parts_of_an_event_are_numbered_also_by_a_second_relay():
     assert [f"{texts[0]}.5", f"{texts[1]}.6", f"{texts[2]}/7"] == [e["zeh-origin"] for e in found]
 
 
-def test_events_that_would_be_dropped_as_one_stop_the_batch():
-    """Also if bad rows go to a dead-letter feed; the same event twice does no harm."""
-    rows = [(stamped(3), "1"), (stamped(4), "1"), (stamped(3), "2")]
-    for work in (renderer().render, renderer().sift):
-        with pytest.raises(RowError, match=f"the origin '{FEED}/p/1/3/50.*origin_part"):
-            work(batch(rows))
-    same = [(stamped(3), "1"), (stamped(3), "1")]
-    assert 2 == len(renderer().render(batch(same)).rests)
-
-
 @each_case("other", [(stamped(3), "2"), (stamped(3, a="1"), "1")])
 @each_case("between", [0, 1, 40])
 def test_an_origin_is_known_for_the_whole_task(other, between):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import pickle
 
 import pyarrow as pa
 import pytest
@@ -279,15 +278,6 @@ def test_a_line_may_be_as_long_as_the_limit(columns, row, partition):
 
     with pytest.raises(RowError, match=f"takes {upload_format.LINE_BYTES + 1:,} bytes"):
         renderer.render(batch(columns, ('"' + "x" * (room + 1) + '"', *row)))
-
-
-def test_layouts_and_errors_travel():
-    """A layout is decided on the driver and used on executors, and an error comes back."""
-    decided, error = layout(frame(DATA, HEADERS)), RowError("what happened", row=3, reason="NULL")
-
-    copies = pickle.loads(pickle.dumps((decided, error)))
-
-    assert (decided, str(error), vars(error)) == (copies[0], str(copies[1]), vars(copies[1]))
 
 
 # Laws

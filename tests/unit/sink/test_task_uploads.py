@@ -17,39 +17,30 @@ CHUNK = [b'"headers":{},"data":"%0200d"}' % each for each in range(CHUNK_EVENTS)
 
 
 class Client:
-    """Answers as the publisher does; `begun` is set by an upload, which waits for `go`."""
+    """Answers as the publisher does; `begun` is set by an upload, which waits for `stopped`."""
 
     def __init__(self):
-        self.begun, self.go, self.stopped = threading.Event(), threading.Event(), threading.Event()
-        self.released = []
+        self.begun, self.stopped = threading.Event(), threading.Event()
 
     def look_up(self, batch):
         return BatchStatus(None, 1, None)
 
     def upload(self, batch, partition_count, task, attempt, number, body):
         self.begun.set()
-        assert self.go.wait(10)
+        assert self.stopped.wait(10)
         return True
 
     def stop(self):
         self.stopped.set()
-        self.go.set()
-
-    def release(self, batch, task):
-        self.released.append(task)
-
-
-def uploads_of(client):
-    given = {"url": "http://127.0.0.1/f", "producerId": "p", "uploadBytes": "64k"}
-    options = sink_options(given, streaming=True)
-    return TaskUploads(client, options, BatchCall("p", "i", "r", 0), TaskDone(3, 7))
 
 
 def test_a_task_that_fails_leaves_no_thread_behind():
     """Spark reuses the process for other tasks: a request under way is given up first."""
     client, before = Client(), threading.active_count()
+    given = {"url": "http://127.0.0.1/f", "producerId": "p", "uploadBytes": "64k"}
+    task = sink_options(given, streaming=True), BatchCall("p", "i", "r", 0), TaskDone(3, 7)
 
-    with pytest.raises(ValueError, match="a bad row"), uploads_of(client) as uploads:
+    with pytest.raises(ValueError, match="a bad row"), TaskUploads(client, *task) as uploads:
         for _ in range(2):
             uploads.add(Rendered(None, CHUNK))
         assert client.begun.wait(10)
@@ -57,38 +48,3 @@ def test_a_task_that_fails_leaves_no_thread_behind():
 
     assert client.stopped.is_set()
     assert threading.active_count() == before
-
-
-def test_a_task_that_ends_well_gives_nothing_up():
-    """And leaves no thread either."""
-    client, before = Client(), threading.active_count()
-    client.go.set()
-
-    with uploads_of(client) as uploads:
-        for _ in range(9):
-            uploads.add(Rendered(None, CHUNK))
-        done = uploads.finish()
-
-    assert not client.stopped.is_set()
-    assert threading.active_count() == before
-    assert (3, 7, 9, 9 * CHUNK_EVENTS) == (
-        done.task,
-        done.attempt,
-        done.uploads,
-        done.content.events,
-    )
-
-
-def test_a_task_takes_back_what_it_sent():
-    """No message of this task will reach the driver, which could drop it."""
-    client = Client()
-    client.go.set()
-
-    with uploads_of(client) as uploads:
-        uploads.take_back()
-        nothing = list(client.released)
-        for _ in range(2):
-            uploads.add(Rendered(None, CHUNK))
-        uploads.take_back()
-
-    assert ([], [TaskDone(3, 7)]) == (nothing, client.released)

@@ -15,10 +15,10 @@ from pyspark.sql import types as T
 from tests.cases import each_case
 from tests.fix_raw_server import refused
 from zeh_spark.client.publish_client import BatchCall, TaskDone
-from zeh_spark.errors import OptionError, PublishError, RowError, ZeroEventHubError
+from zeh_spark.errors import OptionError, PublishError, ZeroEventHubError
 from zeh_spark.protocol.upload_format import Content, content_of
 from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.row_layout import RowLayout, layout
+from zeh_spark.sink.row_layout import layout
 from zeh_spark.sink.writer import BatchWriter, Publishing, StagedTask, StreamWriter, stage
 
 URL = "http://127.0.0.1:1/orders"
@@ -227,19 +227,6 @@ def test_uploads_that_were_lost_stop_the_query_and_a_restart_repeats_them(publis
     commit(publisher, written(publisher, 0, (0, 3, range(10)), run="restarted"))
 
     assert Counter(range(10)) == numbers_of(publisher)
-
-
-def test_a_bad_row_leaves_nothing_behind(publisher):
-    """F23: the row is counted over the task's frames."""
-    text = RowLayout(("data",), text=True)
-    given = iter([pa.RecordBatch.from_pydict({"data": each}) for each in (["1", "2"], ["3", "{"])])
-    options, batch = stream_options(publisher.url), BatchCall("p", QUERY, RUN, 0)
-
-    with pytest.raises(RowError) as raised:
-        stage(options, text, batch, TaskDone(0, 0), given)
-
-    assert raised.value.row == 3
-    assert Counter() == numbers_of(publisher)
 
 
 def test_a_feed_with_other_partitions_is_refused(publisher):
