@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -167,13 +167,6 @@ def store_file(tmp_path: Path) -> Path:
     with closing(open_store(f"sqlite:///{file}")) as store:
         store.create("orders", 2)
     return file
-
-
-@pytest.fixture
-def call_feed() -> Iterator[Callable[[str], Caller]]:
-    """To a feed elsewhere, by its URL."""
-    with ExitStack() as stack:
-        yield lambda url: stack.enter_context(closing(Caller(url)))
 
 
 def events_of(store: Store, feed: str = "orders", producer: str | None = None) -> list[bytes]:

@@ -196,9 +196,7 @@ def test_tail_reads_one_partition_from_a_cursor_up_to_a_limit(run: Run, store_ur
 
 
 def test_tail_reads_a_publisher_that_does_not_tell_its_partitions(raw_server: RawServer) -> None:
-    """I give the number that its documentation names. It does not list its feeds: I am told which
-    publishers do.
-    """
+    """I give the documented number. It does not list its feeds: I am told which ones do."""
     page = b'{"partition":0,"data":7}\n{"partition":0,"cursor":"1"}\n'
     end = b'{"partition":0,"cursor":"1"}\n'
     raw_server.respond = lambda request: (

@@ -163,26 +163,6 @@ def test_empty_batches_are_published_too(sink, inbox, spark):
     assert [each["events"] for each in sink.target.receipts("spark")] == [0, 2, 0, 2]
 
 
-def test_a_batch_whose_maps_come_in_another_order_is_the_same(sink, inbox, spark):
-    """F9: Spark keeps no order in maps; neither headers nor data conflict for that."""
-    inbox.add(range(300), range(300, 600))
-
-    def with_maps(*pairs):
-        columns = ", ".join(f"'{name}', data" for name in pairs)
-        return inbox.rows(spark).selectExpr(
-            f"map({columns}) AS headers",
-            f"struct(INT(get_json_object(data, '$.i')) AS i, map({columns}) AS m) AS data",
-        )
-
-    sink.run(with_maps("a", "b"))
-    sink.forget(1)
-    inbox.add(range(600, 900))
-
-    sink.run(with_maps("b", "a"))
-
-    sink.target.check_once(range(900))
-
-
 def test_a_named_write_adds_its_rows_once(target, spark, write):
     """The same rows again under their batchId, in other tasks: nothing is added."""
     frame = spark.range(1000).selectExpr("id AS i")

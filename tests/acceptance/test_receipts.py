@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime, timedelta
 
 import msgspec
@@ -101,7 +100,5 @@ def test_batches_of_a_frame_have_receipts(spark, url):
 def test_what_cannot_be_asked_is_an_error(spark, url):
     with pytest.raises(OptionError, match="did you mean"):
         zeh_spark.receipts(url, "job", spark=spark, tokn="x")
-    began = time.monotonic()
     with pytest.raises(PublishError, match="there is no feed 'none'"):
         zeh_spark.receipts(url.replace("orders", "none"), "job", spark=spark)
-    assert time.monotonic() - began < 30

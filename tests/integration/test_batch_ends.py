@@ -146,9 +146,7 @@ def test_one_odd_answer_does_not_end_a_batch_read_early(read, answer):
     ids=["it is not there", "within an interval"],
 )
 def test_an_ending_cursor_that_never_comes_is_named(read, feed, cursor):
-    """Less than what was asked for would look like all of it; and never is it more, where the
-    publisher gives no page that ends there.
-    """
+    """Less would look like all of it; and more is never read, if no page ends there."""
     ends = {"endingCursors": json.dumps({"0": cursor}), "pageSizeHint": "30"}
 
     with pytest.raises(PublisherError, match=f"'{cursor}' of 'endingCursors' did not come"):

@@ -22,9 +22,7 @@ def test_a_batch_read_holds_each_event_once_in_order(read):
 
 
 def test_a_batch_read_lies_between_two_cursors(read):
-    """Exactly what lies after the one and up to the other, however often it is asked: nothing
-    between a cursor and itself, nor after `last`, which is where the feed is now.
-    """
+    """After the one, up to the other, whatever I repeat; nothing is after `last`, which is now."""
     feed = Feed(range(35), range(5))
     ends = {
         "startingCursors": json.dumps({"0": "12", "1": "_first"}),

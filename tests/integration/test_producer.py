@@ -137,9 +137,7 @@ def test_publisher_knows_how_far_a_producer_is(publisher, till):
 
 
 def test_named_batch_adds_nothing_when_it_is_repeated(publisher, till):
-    """I may publish a day again whenever I am not sure; other events are refused
-    (EH-01, EX-01, EX-03).
-    """
+    """I may publish a day again when in doubt; other events are refused (EH-01, EX-01, EX-03)."""
     first = published(till, 1, 2, name="2026-11-20")
     again = published(Producer(publisher.url, "till-7"), 2, 1, name="2026-11-20")
     assert ("committed", "already-committed") == (first.status, again.status)
@@ -184,9 +182,7 @@ def test_mistake_in_an_option_is_named(publisher):
 
 @pytest.mark.parametrize("event", [1, 2], ids=["the same event", "another"])
 def test_second_of_two_that_begin_together_is_refused(publisher, event):
-    """Two tills with one name: one publishes, the other is told that it did not, also if both mean
-    the same event (PU-10, EH-11).
-    """
+    """One is told that it did not publish, also if both mean the same event (PU-10, EH-11)."""
     one, two = (Producer(publisher.url, "till-7") for _ in range(2))
     assert -1 == one.last.batch == two.last.batch
     published(one, 1)

@@ -87,15 +87,6 @@ def test_event_of_a_commit_whose_answer_was_lost_tells_once_it_is_found_out(
     assert places({"a": event}) == served(publisher)
 
 
-def test_publisher_tells_the_numbers_of_each_partition(publisher, till):
-    """The state of a producer, by partition (EH: partition publishing properties)."""
-    assert {} == till.numbers()
-    with till.batch() as batch:
-        for number in range(5):
-            batch.add(number, partition=number % 2)
-    assert {0: PublishedNumbers(0, 2), 1: PublishedNumbers(0, 1)} == till.numbers()
-
-
 # Publishing again
 
 

@@ -62,9 +62,7 @@ def faults_of(commits: list[Fate], others: list[Fate]) -> Fate:
     late=st.randoms(use_true_random=True),  # of a seed: how many wait is not ours to choose
 )
 def test_what_is_told_is_true_with_any_faults(faulty, commits, others, patience, late):
-    """Published, not published, or not known and then found out: each is so, whatever arrives, late
-    and again (EX-02, F17, PU-14).
-    """
+    """Published, not published, or found out: each is so, whatever arrives (EX-02, F17, PU-14)."""
     publisher, gateway = faulty
     gateway.held.clear()
     gateway.fate = faults_of(commits, others)

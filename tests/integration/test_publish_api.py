@@ -7,18 +7,17 @@ where the ids in brackets come from.
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import pytest
 
-from tests.fix_publish import Who, commit_of, published, rows
+from tests.fix_publish import Caller, Who, commit_of, published, rows
 
 # What a commit answers
 
 
 def test_commit_answers_with_numbers_and_cursors(publisher, caller):
-    """I learn where my events stand, and readers find them (EH-05, BQ-01, ZE-04). Batches without
-    rows leave no gap (F19).
-    """
+    """I learn where my events stand, and readers find them (EH-05, BQ-01, ZE-04, F19)."""
     receipt = published(caller, 1, 2, 3).document["receipt"]
     empty = caller.commit(Who(1)).document["receipt"]
     (place,) = receipt["ranges"]
@@ -128,10 +127,10 @@ def test_bad_question_is_named(quiet_caller, method, path, query):
         ("PUT", f"/producers/p/batches/0/uploads/r1.0.0.0?{Who().query()}"),
     ],
 )
-def test_unknown_feed_is_named(quiet_publisher, call_feed, method, path):
+def test_unknown_feed_is_named(quiet_publisher, method, path):
     """A wrong address is 404 for each call, not a new feed."""
     path, _, query = path.partition("?")
-    caller = call_feed(f"{quiet_publisher.base}/nothing")
-    reply = caller.call(method, path, query, json.dumps(commit_of([])))
+    with closing(Caller(f"{quiet_publisher.base}/nothing")) as caller:
+        reply = caller.call(method, path, query, json.dumps(commit_of([])))
     assert (404, "unknown-feed") == reply.short
     assert "nothing" in reply.document["detail"]

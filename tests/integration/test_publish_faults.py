@@ -79,9 +79,7 @@ def publish(gateway: Gateway, batch: BatchCall = BATCH, *data: object) -> str:
 @pytest.mark.parametrize("kind", FATES)
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["look up", "upload", "commit"])
 def test_batch_is_there_once_whatever_becomes_of_a_request(faulty, kind, place):
-    """The network may do what it likes with one of my requests. Half an answer is no answer: I ask
-    again (EX-02, F5, DL-02).
-    """
+    """Lost, cut or repeated; half an answer is no answer: I ask again (EX-02, F5, DL-02)."""
     publisher, gateway = faulty
     producer = f"p{next(names)}"
     gateway.held.clear()

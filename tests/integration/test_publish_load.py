@@ -184,9 +184,7 @@ def test_full_disk_publishes_nothing_by_halves(store_file):
 
 @pytest.mark.parametrize("is_started_again", [True, False])
 def test_commit_that_fails_is_not_known_yet(store_file, is_started_again):
-    """503 asks me to ask again, and whatever I hear then, the batch is whole or absent; the same
-    publisher takes it (F5, EX-02).
-    """
+    """503 asks me to ask again; whatever I hear then, the batch is whole or absent (F5, EX-02)."""
     log = store_file.with_name("feeds.db-wal")
     with ExitStack() as stack:
         base, process = stack.enter_context(served(store_file))

@@ -11,9 +11,7 @@ from tests.fix_publish import Who, published, rows
 
 
 def test_reasons_come_in_one_order(publisher, caller):
-    """A commit or an upload that is wrong in many ways hears first what has to be healed first
-    (DS-01).
-    """
+    """Of much that is wrong I hear first what has to be healed first (DS-01)."""
     published(caller, 1)
     published(caller, 2, batch=1, run="r2")
     caller.publish(Who(producer="gone"), 1)

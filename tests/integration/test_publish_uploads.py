@@ -65,9 +65,7 @@ def test_events_stay_as_they_were_sent(publisher, caller):
 
 
 def test_body_that_is_not_wanted_need_not_be_sent(publisher, caller, wire):
-    """A batch that is there is named before I send its rows (F2), as is a refusal. The connection
-    continues.
-    """
+    """A batch that is there, or a refusal, is told first; the connection continues (F2)."""
     receipt = caller.publish(Who(), 1).document["receipt"]
     wire.promise(Who(), 1_000_000)
     reply = wire.reply()

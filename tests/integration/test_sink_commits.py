@@ -45,11 +45,7 @@ def test_a_silent_publisher_is_asked_once_a_minute_and_logged_once(silent, monke
     shown = [each.message for each in caplog.records if "is not shown" in each.message]
     assert 1 == sum("producer 'p'" in each for each in shown[:1])
     assert 2 == len(shown)  # one of each object
-
-
-def test_a_batch_that_was_not_run_is_not_asked_for(silent, monkeypatch):
-    """A progress without a batch costs nothing."""
-    monkeypatch.setattr(commits, "TIMEOUT", HOURS)
+    # a progress without a batch costs nothing
     assert SinkCommits(silent, "p", {}).of({**PROGRESS, "durationMs": {}}) is None
 
 

@@ -77,9 +77,7 @@ def test_table_of_a_schema_is_served(postgresql_database: Database) -> None:
 
 
 def test_view_is_served(database: Database) -> None:
-    """It shows some columns and rows of a table, which has the index. It has a history, and so an
-    id, of its own.
-    """
+    """It shows a part of a table, which has the index; its history and id are its own."""
     table = prepared(database, VIEW.format("tx, " if database.kind == "postgresql" else ""))
     feed = database.feed(table="orders")
     assert "orders has no history of its own" in refusal(feed)

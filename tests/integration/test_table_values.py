@@ -188,13 +188,8 @@ def test_json_in_a_column_is_the_data(database: Database) -> None:
 
 BAD_ROWS = {
     "word": ("text", "'hello'"),
-    "nothing": ("text", "''"),
-    "space": ("text", "' '"),
-    "JSON's null": ("text", "'null'"),
     "NULL": ("text", "NULL"),
     "NULL of another type": ("integer", "NULL"),
-    "cut": ("text", "'{\"a\":1'"),
-    "a member more": ("text", '\'1,"cursor":"x"\''),
     "long number": ("text", f"'{LONG}'"),
     "long text": ("text", f"'\"{LONG}\"'"),
 }

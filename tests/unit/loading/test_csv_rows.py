@@ -67,7 +67,5 @@ NULLS = {"v": None, "w": None}
 def test_csv_is_read_as_it_is_said(
     file: Files, content: bytes, how: CsvFormat, expected: list[Any]
 ) -> None:
-    """Codes that look like numbers are text, and spreadsheets of other countries have other
-    delimiters.
-    """
+    """Codes that look like numbers can be text, and delimiters differ between countries."""
     assert expected == data(file("a.csv", content), csv=how)

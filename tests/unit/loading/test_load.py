@@ -34,9 +34,7 @@ def test_lines_become_data(file: Files, name: str) -> None:
 
 
 def test_events_without_key_fill_one_partition_after_the_other(file: Files) -> None:
-    """A thousand at a time, over all files, as those of a DataFrame and of a Producer. NULL is no
-    key, and does not pile up; those with a key do not count.
-    """
+    """A thousand at a time, over all files, as a Producer does. NULL is no key."""
     keyed = b'{"key":"a","data":0}\n'
     one = file("a.ndjson", (b'{"data":1}\n' + keyed) * 1500)
     other = file("b.ndjson", (keyed + b'{"key":null,"data":1}\n') * 2200)

@@ -46,9 +46,7 @@ def has_uuid(cursor: Cursor) -> bool:
 @given(cursors)
 @example(Cursor(HISTORY, (0, -(2**63)), "01234567"))
 def test_cursor_is_read_as_it_was_written(cursor: Cursor) -> None:
-    """Every cursor that I was given takes me back to where I was. I can put it into a URL, and the
-    specification allows it: ASCII without spaces.
-    """
+    """It takes me back to where I was, and may stand in a URL: ASCII without spaces."""
     assert cursor == parse_cursor(0, str(cursor), cursor.history, has_uuid(cursor))
 
     assert str(cursor).isascii() and str(cursor).isprintable() and " " not in str(cursor)

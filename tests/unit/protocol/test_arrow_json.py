@@ -225,9 +225,7 @@ def plain(row):
 
 @given(st.lists(rows, max_size=6), st.integers(0, 3))
 def test_what_is_written_can_be_read(values, begin):
-    """Law: JSON's own parser gives back every value, from any slice of a batch, and no newline
-    stands in it.
-    """
+    """Law: JSON's parser gives back every value, from any slice, and no newline is in it."""
     got = json_of(pa.array(values, ROW).slice(begin)).to_pylist()
 
     assert [plain(value) for value in values[begin:]] == [json.loads(text) for text in got]

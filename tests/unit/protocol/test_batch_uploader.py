@@ -178,9 +178,7 @@ def test_two_uploads_hold_back_the_third(executor: ThreadPoolExecutor) -> None:
 def test_a_batch_that_is_committed_needs_no_more_uploads(
     executor: ThreadPoolExecutor, background: bool, wanted: bool, uploads: list[int]
 ) -> None:
-    """The publisher says so at the second upload, or before the first one; the rest is counted
-    only.
-    """
+    """The publisher says so at an upload, or before the first one; the rest is counted only."""
     publisher = Publisher(known=1)
 
     batch = uploader(publisher, executor=executor if background else None, wanted=wanted)

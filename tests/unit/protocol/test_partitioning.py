@@ -33,9 +33,7 @@ def test_a_key_goes_to_the_same_partition_for_ever(key, of_4, of_1000):
 
 @given(strategies.text, st.integers(), st.integers(1, 1000))
 def test_a_key_goes_where_every_writer_puts_it(text: str, number: int, count: int) -> None:
-    """From Spark, a file or a service, a key's events meet in one partition of the feed; a member
-    of an enumeration goes where the same text goes.
-    """
+    """From Spark, a file or a service; a member of an enumeration goes where its text goes."""
     assert partition_of(text, count) == partition_for(text, None, count) < count
     assert partition_for(f"{number}", None, count) == partition_for(number, None, count) >= 0
     assert partition_of("a", count) == partition_for(Kind.A, None, count)

@@ -53,9 +53,7 @@ def total(chunks: list[StagedChunk]) -> Content:
 def test_any_cut_order_and_routing_has_the_same_content(
     rows: list[Event], held: int, data: st.DataObject
 ) -> None:
-    """A replay in other tasks, another order and other partitions, or with less memory, is the same
-    batch (F10, F11).
-    """
+    """Replayed in other tasks, order and partitions it is the same batch (F10, F11)."""
     shuffled = data.draw(st.permutations(rows))
     partitions = data.draw(st.lists(st.integers(0, 7), min_size=len(rows), max_size=len(rows)))
     routed = [(to, *event[1:]) for to, event in zip(partitions, shuffled, strict=True)]
@@ -103,9 +101,7 @@ def test_equal_events_count_each() -> None:
 
 @given(events)
 def test_chunks_hold_the_lines_that_readers_get(rows: list[Event]) -> None:
-    """Every event is there once, in the order of its partition, as a line of the feed; and what the
-    index says is what the frame holds.
-    """
+    """Every event once, as a line, in the order of its partition; the index says what is there."""
     chunks = chunks_of(rows)
     for each in chunks:
         lines = lines_of(each.frame)

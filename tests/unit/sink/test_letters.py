@@ -173,9 +173,7 @@ def test_no_digit_is_lost_on_the_way():
 
 @each_case(("data", "keys", "n"), [("{", ["a", "b", None], 7), ("x" * 200_000, [5, 6, None], 1000)])
 def test_a_letter_goes_where_its_rows_key_goes(data, keys, n):
-    """Whatever the feed of the rows has for partitions; the parts of a letter stay together, with
-    a key and without one.
-    """
+    """Its parts stay together, with a key and without one, in any number of partitions."""
     found, partitions = sifted({"data": pa.array([data] * 3), "key": pa.array(keys)}, n=n)
 
     count = found[0].get("parts", 1)
@@ -196,9 +194,7 @@ TEXTS = st.lists(
 
 @given(TEXTS)
 def test_rows_are_sifted_one_by_one(texts):
-    """Law: each is published, or a letter with the reason that it has alone, and none is lost; so
-    other tasks give the same letters.
-    """
+    """Law: each is published, or a letter with the reason that it has alone, in any task."""
 
     def sift(some):
         good, reasons = Renderer(TEXT, 4).sift(some)

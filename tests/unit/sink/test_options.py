@@ -33,9 +33,7 @@ def options(*, streaming=True, **given):
     ],
 )
 def test_what_spark_adds_is_no_option(given, producer):
-    """Spark passes the checkpoint and the query's name on, in lower case; the name stands in for
-    the producer.
-    """
+    """The checkpoint, and the query's name, which stands in for the producer."""
     assert producer == sink_options({"url": URL, **given}, streaming=True).producer_id
 
 
@@ -156,9 +154,7 @@ NONE = (None, None, {}, None)
     ],
 )
 def test_another_origin_gets_no_credentials(url, expected, secret):
-    """My token is for the publisher that I gave it for: scheme, host and port, however they are
-    written; what it trusts is no secret.
-    """
+    """My token is for one scheme, host and port, however written; what I trust is no secret."""
     found = letters(**SECRETS, deadLetterUrl=url)
 
     assert (expected, secret) == (credentials(found), found.secret_headers)

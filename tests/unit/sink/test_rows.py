@@ -54,9 +54,7 @@ def strings(*texts):
 
 
 def test_a_row_is_an_event():
-    """data, headers and partition become the line that the feed serves. Columns are known by their
-    names, in any order.
-    """
+    """data, headers and partition, in any order, become the line that the feed serves."""
     headers = {"b": "2", "a": "1"}
     values = {DATA: '{"id": 1}', HEADERS: headers, ("partition", INT): 3}
 
@@ -99,9 +97,7 @@ def test_no_rows_are_no_events():
 
 @each_case("kind", [T.ByteType(), T.ShortType(), INT, LONG])
 def test_a_partition_may_be_said(kind):
-    """Any integer type will do, and NULL may go anywhere. 127 is the last TINYINT, not the last
-    partition.
-    """
+    """In any type of integer, of which 127 is only the last TINYINT; NULL may go anywhere."""
     rows = [("1", partition) for partition in (3, None, 0, 127)]
 
     got = render([DATA, ("partition", kind)], *rows, n=300)
@@ -308,9 +304,7 @@ def one_by_one(text):
     | st.lists(json_texts | odd_texts | strategies.text | st.none())
 )
 def test_a_column_is_what_its_rows_are_one_by_one(texts):
-    """Law: rows pass, or fail, and are stored as each of them is by itself, whatever stands in the
-    rows beside it.
-    """
+    """Law: rows pass or fail, and are stored, as by themselves, whatever stands beside them."""
     expected = [one_by_one(text) for text in texts]
     try:
         got = render([DATA], *((text,) for text in texts)).rests
@@ -325,9 +319,7 @@ names = strategies.text | st.just(wire.RESERVED_HEADER) | strategies.text.map("z
 
 @given(st.lists(st.none() | st.dictionaries(names, strategies.text)), st.integers(0, 9))
 def test_headers_are_as_every_writer_stores_them(each, begin):
-    """Law: the same headers are the same bytes, whoever writes them, also from the middle of a
-    batch.
-    """
+    """Law: the same headers are the same bytes of any writer, also amid a batch."""
     columns = [DATA, HEADERS]
     some = batch(columns, *(("1", headers) for headers in each)).slice(begin)
 
@@ -342,9 +334,7 @@ KEYS = [(kind, st.integers(-(2**bits), 2**bits - 1)) for kind, bits in INTEGERS.
 
 @given(st.data(), st.sampled_from([(STRING, strategies.text), *KEYS]), st.integers(1, 1000))
 def test_keys_go_where_partition_of_says(data, column, n):
-    """Law: the sink and other writers agree on the partition of each key (EH-02). Integers count as
-    text, NULL is free.
-    """
+    """Law: all writers agree on a key's partition (EH-02). Integers count as text, NULL is free."""
     kind, values = column
     keys = data.draw(st.lists(st.none() | values, min_size=1))
 
