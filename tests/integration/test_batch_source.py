@@ -105,24 +105,3 @@ def test_a_refusal_stops_the_read_by_name(raw_server, answer, given, kind, match
 
     with pytest.raises(kind, match=match):
         scripted(raw_server, **given)
-
-
-# Other servers
-
-
-@pytest.mark.parametrize("checkpoints", ["event", "page"])
-def test_the_reference_server_is_read(start_reference_server, checkpoints):
-    """The reference implementation, with a checkpoint for each event or each page."""
-    url = start_reference_server(events=300, checkpoints=checkpoints)
-    reader = batch_reader(url, partitionCount="2", pageSizeHint="70")
-
-    read = [
-        [
-            json.loads(data)["id"]
-            for batch in reader.read(task)
-            for data in batch["data"].to_pylist()
-        ]
-        for task in reader.partitions()
-    ]
-
-    assert [list(range(300))] * 2 == read

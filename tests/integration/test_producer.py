@@ -113,12 +113,6 @@ def test_who_catches_the_error_continues_without_that_event(publisher, till):
     assert (1, 2, [b"1", b"3"]) == (bad, batch.receipt.events, events_of(publisher.store))
 
 
-def test_empty_batch_is_published_too(till):
-    """It has a number and a receipt, as every batch."""
-    assert [0, 0] == [published(till).events, published(till, name="nothing").events]
-    assert (0, 1) == (till.last.batch, published(till, 1).batch)
-
-
 # Going on
 
 
@@ -144,17 +138,6 @@ def test_named_batch_adds_nothing_when_it_is_repeated(publisher, till):
     assert "batch-conflict" == refusal(till, 1, 3, name="2026-11-20")
     assert (first.run, [b"1", b"2"]) == (again.run, events_of(publisher.store))
     assert (0, -1) == (published(till, 4).batch, Producer(publisher.url, "till-8").last.batch)
-
-
-def test_first_events_of_a_name_are_kept_as_the_refusal_says(publisher, till):
-    """I paste the option that it prints."""
-    published(till, 1, name="day")
-    with pytest.raises(PublishError) as raised:
-        published(till, 2, name="day")
-    allowed = raised.value.facts["option"]
-    with till.batch("day", allow=allowed) as batch:
-        batch.add(2)
-    assert (1, [b"1"]) == (batch.receipt.events, events_of(publisher.store))
 
 
 def test_name_of_a_spark_query_is_refused(caller, till):
