@@ -23,7 +23,7 @@ TEST := -m pytest -n 4 --dist loadgroup
 
 # Sessions of the demo live for ten seconds: the JVM compiles little, collects simply, and takes
 # Spark's classes from where `make test` has kept them.
-DEMO_JAVA := -Dlog4j2.configurationFile=file:$(CURDIR)/conf/log4j2.properties -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
+DEMO_JAVA := -Dlog4j2.configurationFile=file:$(CURDIR)/conf/log4j2.properties -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:NewSize=256m \
 	$(addprefix -XX:SharedArchiveFile=,$(wildcard $(CURDIR)/.venv/spark-classes.jsa))
 
 export PYSPARK_PYTHON := $(PYTHON)

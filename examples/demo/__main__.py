@@ -15,6 +15,7 @@ import warnings
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -177,15 +178,18 @@ def run(*, opened: bool) -> None:
             running.callback(started.kill)
             return started
 
-        publishing = [driver("publish", files, str(work / "publishing")) for _ in range(2)]
+        publish = partial(driver, "publish", files, str(work / "publishing"))
+        read = partial(driver, "read", str(work / "table"), str(checkpoint), files)
+        first, second = publish(), publish()
         with Watch("Publishing", record, lambda: record.look_at_feed(url)) as watch:
-            watch.kill_half_way(publishing[0])
-            reading = [driver("read", str(work / "table"), str(checkpoint), files) for _ in "12"]
-            watch.finish(publishing[1])
+            watch.kill_half_way(first)
+            first = read()
+            watch.finish(second)
+        second = read()
         with Watch("Reading", record, lambda: record.look_at_checkpoint(checkpoint)) as watch:
-            watch.kill_half_way(reading[0])
-            watch.finish(reading[1])
-        click.echo(f"\n{reading[1].said}")
+            watch.kill_half_way(first)
+            watch.finish(second)
+        click.echo(f"\n{second.said}")
     picture = flights.cache() / "demo.html"
     picture.write_text(page.rendered(record), encoding="utf-8")
     click.echo(f"Done in {record.seconds:.0f} s. What happened, as a picture: {picture.as_uri()}")

@@ -23,10 +23,7 @@ def publish_flights(url: str, files: str, checkpoint: str) -> None:
         files: The folder with the CSV files.
         checkpoint: The query's checkpointLocation.
     """
-    import zeh_spark
-
     spark = session()
-    spark.streams.addListener(zeh_spark.ProgressListener(live=True))
     flights = (
         spark.readStream.schema(SCHEMA)
         .option("maxFilesPerTrigger", 1)
@@ -57,7 +54,6 @@ def stream_flights(url: str, table: str, checkpoint: str, files: str) -> None:
     import zeh_spark
 
     spark = session()
-    spark.streams.addListener(zeh_spark.ProgressListener(live=True))
     feed = (
         spark.readStream.format("zeroeventhub")
         .option("url", url)
