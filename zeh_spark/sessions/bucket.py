@@ -274,7 +274,9 @@ class BucketBatch:
                     event, conflict = kept.drop(number, first=passed)
                     self._counts["conflict" if conflict else "duplicates"] += 1
                     if conflict:
-                        yield Given(event, _conflict(name, stored.session, number))
+                        next_number = stored.session.next
+                        info = DeadInfo("conflict", name, next_number, number, detail=conflict)
+                        yield Given(event, _json(info).decode())
                 case Dead():
                     self._counts[outcome.reason] += outcome.last - outcome.first + 1
                     for number in range(outcome.first, outcome.last + 1):
@@ -348,14 +350,6 @@ def _dead(name: str, outcome: Dead, number: int) -> str:
     info = DeadInfo(
         outcome.reason, name, outcome.expected, number, missing, outcome.since, outcome.detail
     )
-    return _json(info).decode()
-
-
-def _conflict(name: str, session: Session, number: int) -> str:
-    detail = f"an event with number {number} came before, with other content"
-    if number not in session.contents:
-        detail = f"an event with number {number} came before; its content is not known any more"
-    info = DeadInfo("conflict", name, session.next, number, detail=detail)
     return _json(info).decode()
 
 

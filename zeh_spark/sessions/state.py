@@ -221,18 +221,21 @@ class Kept:
     def hold(self, number: int) -> None:
         self._home(number)[number] = self._next(number)
 
-    def drop(self, number: int, *, first: bool) -> tuple[str, bool]:
+    def drop(self, number: int, *, first: bool) -> tuple[str, str]:
         """Drop the first or the second event of the batch that has this number.
 
-        It returns the event, and whether the one that is kept or was delivered has other content.
-        If that is not known any more, it counts as other content.
+        It returns the event, and a text if the one that is kept or was delivered has other content,
+        or content that is not known any more.
         """
         arrived = self._arrived[number]
         event = arrived.pop(0 if first else 1)
         known = self._stored.session.contents.get(number)
         if known is None and arrived and not first:
             known = arrived[0].content
-        return event.event, self._compare and known != event.content
+        if not self._compare or known == event.content:
+            return event.event, ""
+        other = "; its content is not known any more" if known is None else ", with other content"
+        return event.event, f"an event with number {number} came before{other}"
 
     def pop(self, number: int) -> str:
         """Return an event that leaves the session: one of the batch, or else a held one."""
