@@ -71,10 +71,13 @@ def publish(
         partition: The stored partition for all of them; None spreads them evenly.
 
     Raises:
-        StoreError: There is no such feed.
-        TypeError, ValueError: The data of an event cannot be JSON, for example NaN.
+        StoreError: There is no such feed: `store.create` makes it.
+        TypeError, ValueError: The data of an event cannot be JSON, for example NaN, or the feed has
+            no such partition.
     """
     partitions = store.feed(feed).partitions
+    if partition is not None and not 0 <= partition < partitions:
+        raise ValueError(f"partition is {partition}, and {feed!r} has 0 to {partitions - 1}")
 
     def fill(batch: BatchUploader) -> None:
         for number, event in enumerate(events):

@@ -127,7 +127,8 @@ def quickstart(ctx: click.Context, folder: Path, port: int) -> None:
     """
     url, port = sample.make(folder), sample.free_port(port)
     base = f"http://127.0.0.1:{port}"
-    script = sample.write_script(folder, base)
+    with server.only_publisher(url):  # the script of another one that runs stays as it is
+        script = sample.write_script(folder, base)
     click.echo(
         f"{script.read_text(encoding='utf-8')}\n"
         f"The script above is {script}. Run it in another terminal:\n\n"

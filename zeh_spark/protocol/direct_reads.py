@@ -144,7 +144,7 @@ class Plan(msgspec.Struct, rename="camel"):
         behind: most chunks between the plan's last one and the head.
         ranges: the ranges in the order of partitions; those of a partition follow each other.
         lag: how far each partition is behind at its end; None if the publisher does not know it
-            yet, or is older.
+            yet.
     """
 
     ends: dict[str, str]
