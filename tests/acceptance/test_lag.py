@@ -81,6 +81,7 @@ MISTAKES = [
     ("--checkpoint nowhere", 1, "nowhere is no checkpoint that can be read here"),
     ("--checkpoint other", 1, "it has 'http://other/feed'. Give the URL as in the query"),
     ("--checkpoint torn", 1, "torn is no checkpoint that can be read here"),
+    ("--checkpoint newer", 1, "the checkpoint holds an offset of format 99"),
     ("--checkpoint new", 1, "new has committed no batch yet"),
     ("--checkpoint mine", 1, "a table of a service's own tells none"),
 ]
@@ -92,8 +93,10 @@ def test_mistakes_are_explained(raw_server, tmp_path):
     """
     raw_server.respond = lambda request: refused(404, "no such thing")
     partitions = {"0": {"cursor": "7", "events": 1, "bytes": 1}}
-    for name, feed in (("mine", raw_server.url), ("other", "http://other/feed"), ("torn", "")):
-        offset = {"version": 3, "feed": feed, "partitionCount": 1, "partitions": partitions}
+    urls = {"mine": raw_server.url, "newer": raw_server.url, "other": "http://other/feed"}
+    for name, feed in {**urls, "torn": ""}.items():
+        version = 99 if name == "newer" else 3
+        offset = {"version": version, "feed": feed, "partitionCount": 1, "partitions": partitions}
         text = f"v1\n{{}}\n{json.dumps(offset)}" if feed else "v9\n"
         for log, content in (("commits", ""), ("offsets", text)):
             (tmp_path / name / log).mkdir(parents=True)

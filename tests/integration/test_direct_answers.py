@@ -101,8 +101,12 @@ CHUNKS = {
         [Sent(5), Sent(7, producer="q")], END, "the name of a producer is missing"
     ),
     "without a number": (
-        [Sent(5), Sent(7, sequence=-1)], END, "the number of a batch or of an event is missing"
+        [Sent(5), Sent(7, sequence=-1)], END, "number of a batch or of an event, is out of range"
     ),
+    "with a number too large": (
+        [Sent(5), Sent(7, sequence=(1 << 63) - 1)], END, "of an event, is out of range"
+    ),
+    "before 1970": ([Sent(5), Sent(7, time=-1)], END, "a time, .* is out of range"),
     "too many in a group": ([Sent(g) for g in range(4, 1029)], FAR, "a group of 1025 chunks"),
     "small frames that unpack to too many bytes": (
         [Sent(g, size=1 << 20) for g in range(4, 21)],
@@ -205,6 +209,7 @@ PLAN = wire.Plan({"0": END, "1": END}, False, END, 10, 0, RANGES)
     ("change", "why"),
     [
         (lambda plan: plan["ends"].update({"0": MIDDLE}), "do not lead from"),
+        (lambda plan: plan["ranges"][0].update({"from": MIDDLE}), "do not lead from"),
         (lambda plan: plan["ranges"][1].update({"from": "1.0a1b2c3d"}), "do not lead from"),
         (lambda plan: plan["ranges"][1].update({"to": "1.0a1b2c3d"}), "do not lead from"),
         (lambda plan: plan["ranges"][0].update({"partition": 7}), "not for the partitions 0 to 1"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import sqlite3
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -15,7 +17,7 @@ from tests.fix_publisher import Answer, Publisher
 from tests.integration.test_openapi import check
 from tests.store_contract import writers
 from zeh_spark.protocol.upload_format import Chunker
-from zeh_spark.publisher import open_store
+from zeh_spark.publisher import Block, Feed, create_app, open_store
 from zeh_spark.testing import running_publisher
 
 FIRST = "n=2&cursor0=_first"
@@ -30,6 +32,31 @@ def test_events_come_with_a_checkpoint_after_each_chunk(publisher: Publisher) ->
     assert expected == (answer.status, answer.headers["Content-Type"])
     kinds = [(line["partition"], line.get("data")) for line in answer.lines]
     assert [(0, {"id": 1}), (0, None), (1, {"id": 2}), (1, None)] == kinds
+
+
+class Bare(Feed):
+    """A feed that does not say how many partitions it has."""
+
+    def page(self, *_: Any, **__: Any) -> Iterator[Block]:
+        return iter(())
+
+    def version(self) -> object:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("feeds", "why"),
+    [
+        ({"mine": object()}, "feed 'mine' is a object. Derive that from zeh_spark.publisher.Feed"),
+        ({"mine": Bare()}, "feed 'mine' has None partitions"),
+        (Bare(), "feed '' has None partitions"),
+        ("sqlite:///feeds.db", "a str is neither a store nor a Feed"),
+    ],
+)
+def test_what_is_no_feed_is_refused_before_it_is_served(feeds: Any, why: str) -> None:
+    """I hear it when I make the app, not from readers."""
+    with pytest.raises(TypeError, match=why):
+        create_app(feeds)
 
 
 @pytest.mark.parametrize("cursor", ["_first", "_last"])

@@ -248,8 +248,10 @@ class _Fetch:
         names = {direct_reads.name_hash(name): name for name in group.producers}
         if not {*headers["producer"].tolist()} <= names.keys():
             raise FormatError("the name of a producer is missing")
-        if (headers["batch"] < 0).any() or (headers["sequence"] < 0).any():
-            raise FormatError("the number of a batch or of an event is missing")
+        beyond = headers["sequence"] + headers["events"]  # below 0 if it is too large
+        numbers = headers["time"], headers["batch"], headers["sequence"], beyond
+        if any((each < 0).any() for each in numbers):
+            raise FormatError("a time, or the number of a batch or of an event, is out of range")
         self.got += direct_reads.totals(headers)
         self.cursor = f"{g[-1]}.{headers['tag'][-1]:08x}"
         return FetchedGroup(planned.partition, headers, names, group.frames)

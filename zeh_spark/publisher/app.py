@@ -120,6 +120,7 @@ def create_app(
         The app, which another ASGI app can mount.
 
     Raises:
+        TypeError: A feed is no `Feed`, or does not say how many partitions it has.
         ValueError: A name is in `feeds` and in `tables`, or is one of the publisher's own addresses
             (`store.interface.RESERVED_NAMES`); or `tables` is given beside one feed.
     """
@@ -135,8 +136,12 @@ def create_app(
                 f"Give all feeds by name, as a mapping"
             )
         named, read = {"": feeds}, "/"
-    else:
+    elif hasattr(feeds, "feed"):
         store, read = feeds, "/{feed}"
+    else:
+        raise TypeError(f"a {type(feeds).__name__} is neither a store nor a Feed")
+    for name, each in named.items():
+        _check_feed(name, each)
     draining = draining or Draining()
     if reserved := sorted(named.keys() & RESERVED_NAMES):
         raise ValueError(f"no feed can be called {reserved[0]!r}: the publisher answers there")
@@ -205,6 +210,15 @@ def create_app(
         partial(_end, draining, each) for each in (calls.drain, calls.stop)
     )
     return app
+
+
+def _check_feed(name: str, feed: object) -> None:
+    if not isinstance(feed, Feed):
+        raise TypeError(
+            f"feed {name!r} is a {type(feed).__name__}. Derive that from zeh_spark.publisher.Feed"
+        )
+    if not isinstance(count := getattr(feed, "partitions", None), int) or count < 1:
+        raise TypeError(f"feed {name!r} has {count!r} partitions. Set `partitions` to 1 or more")
 
 
 def _disk_of(feed: Feed, least: int) -> Disk:

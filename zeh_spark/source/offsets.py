@@ -217,7 +217,11 @@ def is_of_a_feed(document: object) -> TypeGuard[dict[str, Any]]:
 
 
 def reached(document: Mapping[str, Any]) -> Reached:
-    """Return what an offset of a feed, as it is in a checkpoint, says to other modules."""
+    """Return what an offset of a feed, as it is in a checkpoint, says to other modules.
+
+    Raises CheckpointError if its format is another one.
+    """
+    check_version(document)
     partitions = document["partitions"].items()
     cursors = {number: position["cursor"] for number, position in partitions}
     started = document.get("startingCursors")
@@ -234,16 +238,7 @@ def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
 
     Raises CheckpointError if its format, feed or partition count is another one.
     """
-    version = document.get("version")
-    if version not in {DIRECT_VERSION, VERSION}:
-        raise CheckpointError(
-            f"the checkpoint holds an offset of format {version!r}, this version of zeh-spark "
-            f"reads formats {DIRECT_VERSION} and {VERSION}. Use the version that wrote it, or a "
-            f"new checkpointLocation",
-            expected=VERSION,
-            got=version,
-            anchor="the-checkpoint-holds-an-offset-of-another-format",
-        )
+    check_version(document)
     try:
         offset = _parsed(document)
         _check_canonical(offset, document)
@@ -256,6 +251,20 @@ def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
         ) from exc
     _check_feed(offset, options)
     return offset
+
+
+def check_version(document: Mapping[str, Any]) -> None:
+    """Raise CheckpointError if an offset of the checkpoint has another format."""
+    version = document.get("version")
+    if version not in (DIRECT_VERSION, VERSION):
+        raise CheckpointError(
+            f"the checkpoint holds an offset of format {version!r}, this version of zeh-spark "
+            f"reads formats {DIRECT_VERSION} and {VERSION}. Use the version that wrote it, or a "
+            f"new checkpointLocation",
+            expected=VERSION,
+            got=version,
+            anchor="the-checkpoint-holds-an-offset-of-another-format",
+        )
 
 
 def _parsed(document: Mapping[str, Any]) -> Offset:

@@ -20,7 +20,7 @@ from zeh_spark.options.given import parse
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.source.offset_log import source_offsets
-from zeh_spark.source.offsets import check_identity, is_of_a_feed
+from zeh_spark.source.offsets import check_identity, check_version, is_of_a_feed
 from zeh_spark.source.options import SourceOptions
 
 _GONE = {409, 410}
@@ -101,6 +101,7 @@ def committed(checkpoint: str, feed: str) -> Iterator[tuple[Sequence[str], str |
     for number, text in sorted(files("offsets").items(), reverse=True):
         for offset in source_offsets(text) if number in done else ():
             if is_of_a_feed(offset) and offset["feed"] == feed and offset["partitionCount"]:
+                check_version(offset)
                 count = offset["partitionCount"]
                 cursors = [offset["partitions"][str(each)]["cursor"] for each in range(count)]
                 known = offset.get("id")

@@ -90,8 +90,8 @@ def check_known(version: int) -> None:
     if version < FIRST:
         raise StoreError(
             f"the store is of version {version}, which no release of zeh-spark has written: the "
-            f"first one is {FIRST}. It cannot be upgraded. Make a new store with zeh-spark create, "
-            f"and publish its events again",
+            f"first one is {FIRST}. It cannot be upgraded. Make a new store elsewhere with "
+            f"zeh-spark create, and publish its events again",
             anchor=ANCHOR,
         )
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cases import each_case
 from tests.unit.sessions.cases import Told, again, event
-from zeh_spark.sessions.model import Dead, Missing, SessionRecord
+from zeh_spark.sessions.model import Dead, Hold, Missing, SessionRecord
 from zeh_spark.stateful.ranges import MAX_NUMBER
 
 SKIP = {"gap_timeout": 10, "on_gap": "skip"}
@@ -209,6 +209,12 @@ def test_session_that_does_not_advance_is_reported_once():
 
     told.take(event(1, clock=1000)).judge(1010)
     assert ([0, 1], 2) == (told.delivered, len([e for e in told.outcomes if e[0] == "stale"]))
+
+
+def test_a_session_that_begins_with_a_gap_waits_from_its_first_event_on():
+    """It is not stale before anybody could have sent what is missing."""
+    told = Told(stale_timeout=10, gap_timeout=None).take(event(2, clock=5)).judge(14)
+    assert (15, [Hold(2)]) == (told.due, told.outcomes)
 
 
 def test_events_that_are_held_or_dropped_are_no_advance():
