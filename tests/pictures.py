@@ -217,10 +217,12 @@ def demo() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cast, drawn = folder / "demo.cast", folder / "demo.svg"
-        script = f"printf '%s\\n' {shlex.quote(PROMPT + 'make demo')}; make -s demo"
+        script = f"printf '%s\\n' {shlex.quote(PROMPT + 'make demo')}; make -s demo ARGS="
         (folder / "session.sh").write_text(script)
         _record(f"bash {folder}/session.sh", cast, ROOT, (120, 26))
-        cast.write_text(faster(cast.read_text(encoding="utf-8"), FASTER, LONGEST))
+        recorded = cast.read_text(encoding="utf-8")
+        assert "Done in" in recorded, recorded
+        cast.write_text(faster(recorded, FASTER, LONGEST))
         _termtosvg(
             "render", str(cast), str(drawn), "-t", "window_frame", "-m", "120", "-D", "5000",
             folder=folder,
