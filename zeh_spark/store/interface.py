@@ -233,7 +233,6 @@ class Store(Protocol):
         and its `time` set to the epoch's, if that is later.
 
         Args:
-            feed: The feed.
             copy: The store is a copy that is used beside the original. Its feed is another feed
                 from now on, with a new id.
             since: The `zeh-time`, in ms since 1970, from which events belong to the epoch, if some
@@ -258,9 +257,7 @@ class Store(Protocol):
         """Keep an upload until `commit`, invisible to readers.
 
         Args:
-            feed: The feed.
             call: The producer and the batch.
-            upload: The upload.
             quota: Bytes that the producer may have staged; None for any number.
 
         Returns:
@@ -316,7 +313,6 @@ class Store(Protocol):
         """Return the receipt of a batch, after commits under way; None if it is not committed.
 
         Args:
-            feed: The feed.
             name: The producer.
             batch: The number of the batch.
             incarnation: The incarnation; None for the current one.
@@ -335,7 +331,6 @@ class Store(Protocol):
         """Return chunks of some stored partitions, in the order of g.
 
         Args:
-            feed: The feed.
             positions: For each stored partition, the position after which to begin.
             upto: The highest position.
             limit: Most chunks of each partition.
@@ -377,7 +372,6 @@ class Store(Protocol):
         The names stay: a batch that is published again under one is refused as `batch-expired`.
 
         Args:
-            feed: The feed.
             before: The time, in ms since 1970.
             limit: Most batches that are changed, in one transaction.
 
@@ -392,7 +386,6 @@ class Store(Protocol):
         one of its batches with names was committed since, and so do batches with names.
 
         Args:
-            feed: The feed.
             before: The time, in ms since 1970.
             limit: Most producers that are deleted, in one transaction.
 
@@ -415,8 +408,6 @@ class Store(Protocol):
         keeps positions for the last n of this consumer only.
 
         Args:
-            feed: The feed.
-            name: The name.
             n: How many partitions the reader works with.
             cursors: The cursors by partition.
             consumer: The reader's identity (see `store.cursor_sets`).
