@@ -71,7 +71,7 @@ def publish(
         partition: The stored partition for all of them; None spreads them evenly.
 
     Raises:
-        StoreError: There is no such feed: `store.create` makes it.
+        StoreError: There is no such feed. The store's `create` makes it.
         TypeError, ValueError: The data of an event cannot be JSON, for example NaN, or the feed has
             no such partition.
     """

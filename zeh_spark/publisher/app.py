@@ -136,15 +136,15 @@ def create_app(
                 f"Give all feeds by name, as a mapping"
             )
         named, read = {"": feeds}, "/"
-    elif hasattr(feeds, "feed"):
+    elif feeds is None or hasattr(feeds, "feed"):
         store, read = feeds, "/{feed}"
     else:
         raise TypeError(f"a {type(feeds).__name__} is neither a store nor a Feed")
-    for name, each in named.items():
-        _check_feed(name, each)
     draining = draining or Draining()
     if reserved := sorted(named.keys() & RESERVED_NAMES):
         raise ValueError(f"no feed can be called {reserved[0]!r}: the publisher answers there")
+    for name, each in named.items():
+        _check_feed(name, each)
     gate = gate or Gate(checks_origin=False)
     gate.unsent, gate.requests = Unsent(send_buffer), Shares(connections, "requests are under way")
     calls = FeedCalls(store, named, send_timeout, cache_bytes, draining, gate.unsent)
