@@ -60,9 +60,13 @@ def test_it_serves_and_says_what_to_run(env: dict[str, str], tmp_path: Path) -> 
                 break
         base = line.split("/flights")[0].strip()
         tail = call("tail", f"{base}/flights", "--from", "first", "--no-follow")
+        again = call("quickstart", "--port", "0", folder=tmp_path)
         process.send_signal(signal.SIGINT)
         process.stdout.read()
 
+    script = (tmp_path / "zeh-quickstart" / "quickstart.py").read_text(encoding="utf-8")
+    assert (1, True) == (again.returncode, "served by another process already" in again.stderr)
+    assert f"PUBLISHER = {base!r}\n" in script  # a second quickstart has left it as it was
     assert 0 == process.returncode
     assert f"  {sys.executable} zeh-quickstart/quickstart.py\n" in lines
     assert f"PUBLISHER = {base!r}\n" in lines

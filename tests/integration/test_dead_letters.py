@@ -317,7 +317,7 @@ def test_the_feed_itself_under_another_address_is_refused(two):
 
 
 def test_a_token_is_not_sent_to_another_origin(two, raw_server):
-    """Nor a secret header; and who asks for one is answered with the option for it."""
+    """Nor is a secret header. If that server asks for a token, the error names the option."""
     raw_server.script(refused(401, "who are you?"))
     secrets = {"token": "hush-secret", "http.secret.header.X-Key": "hush-secret"}
 

@@ -18,7 +18,7 @@ from tests.integration.test_openapi import check
 from tests.store_contract import writers
 from zeh_spark.protocol.upload_format import Chunker
 from zeh_spark.publisher import Block, Feed, create_app, open_store
-from zeh_spark.testing import running_publisher
+from zeh_spark.testing import publish, running_publisher
 
 FIRST = "n=2&cursor0=_first"
 BOTH = "n=2&cursor0=_first&cursor1=_first"
@@ -47,16 +47,22 @@ class Bare(Feed):
 @pytest.mark.parametrize(
     ("feeds", "why"),
     [
-        ({"mine": object()}, "feed 'mine' is a object. Derive that from zeh_spark.publisher.Feed"),
+        ({"mine": object()}, "'mine' has the type object, which does not derive from .*Feed"),
         ({"mine": Bare()}, "feed 'mine' has None partitions"),
         (Bare(), "feed '' has None partitions"),
-        ("sqlite:///feeds.db", "a str is neither a store nor a Feed"),
+        ("sqlite:///feeds.db", "neither a store nor a Feed: open_store opens a store"),
     ],
 )
 def test_what_is_no_feed_is_refused_before_it_is_served(feeds: Any, why: str) -> None:
     """I hear it when I make the app, not from readers."""
     with pytest.raises(TypeError, match=why):
         create_app(feeds)
+
+
+def test_a_partition_that_a_feed_has_not_is_named(publisher: Publisher) -> None:
+    """A test of my own with a wrong number says so before it publishes."""
+    with pytest.raises(ValueError, match="partition is 9, and 'orders' has 0 to 1"):
+        publish(publisher.store, "orders", [{"id": 1}], partition=9)
 
 
 @pytest.mark.parametrize("cursor", ["_first", "_last"])

@@ -118,8 +118,8 @@ def test_reader_of_rows_that_a_dump_undid_is_told(shop: Shop) -> None:
 
 
 def test_row_that_is_gone_before_older_ones_is_asked_about(shop: Shop) -> None:
-    """It may have been undone by a restore. Where rows are deleted in any order, I say so. When the
-    older ones are deleted too, as a service does, whoever stands behind them goes on.
+    """A restore may have undone it. Who deletes rows in any order says so with an option.
+    Once all older rows are deleted, too, a reader behind them continues.
     """
     shop.sell(1, 2)
     _, cursor = events(shop.feed())

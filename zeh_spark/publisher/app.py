@@ -139,7 +139,8 @@ def create_app(
     elif feeds is None or hasattr(feeds, "feed"):
         store, read = feeds, "/{feed}"
     else:
-        raise TypeError(f"a {type(feeds).__name__} is neither a store nor a Feed")
+        kind = type(feeds).__name__  # a URL might show a password
+        raise TypeError(f"a {kind} is neither a store nor a Feed: open_store opens a store")
     draining = draining or Draining()
     if reserved := sorted(named.keys() & RESERVED_NAMES):
         raise ValueError(f"no feed can be called {reserved[0]!r}: the publisher answers there")
@@ -215,7 +216,8 @@ def create_app(
 def _check_feed(name: str, feed: object) -> None:
     if not isinstance(feed, Feed):
         raise TypeError(
-            f"feed {name!r} is a {type(feed).__name__}. Derive that from zeh_spark.publisher.Feed"
+            f"feed {name!r} has the type {type(feed).__name__}, which does not derive from "
+            f"zeh_spark.publisher.Feed"
         )
     if not isinstance(count := getattr(feed, "partitions", None), int) or count < 1:
         raise TypeError(f"feed {name!r} has {count!r} partitions. Set `partitions` to 1 or more")
