@@ -17,10 +17,10 @@ from benchmarks.rows import Row
 from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.options.given import parse
-from zeh_spark.protocol import hashes, wire
-from zeh_spark.protocol.page_scanner import PageScanner
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.segments import Segment, pack, unpack
+from zeh_spark.wire import hashes, wire
+from zeh_spark.wire.page_scanner import PageScanner
 
 PARTITION = 0
 PAGE = 10_000

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zeh_spark.loading import one_batch
-from zeh_spark.protocol.batch_uploader import BatchUploader
-from zeh_spark.protocol.upload_format import CHUNK_EVENTS, frame_of, prefix, rest_of
 from zeh_spark.publisher import open_store
 from zeh_spark.store.commit_plan import tag
+from zeh_spark.wire.batch_uploader import BatchUploader
+from zeh_spark.wire.upload_format import CHUNK_EVENTS, frame_of, prefix, rest_of
 
 PARTITIONS = 4
 _TIME = 1_764_000_000_000

@@ -19,9 +19,9 @@ from pathlib import Path
 from benchmarks import queries
 from benchmarks.feeds import PARTITIONS, Filling, fill, filling, flights, serving
 from benchmarks.rows import MIB, Row, ratio
-from zeh_spark.protocol.direct_reads import PlanRequest
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.store.feed import ChunkFeed
+from zeh_spark.wire.direct_reads import PlanRequest
 
 FEW = 1000
 """Chunks of the small store, and of what is planned in each."""

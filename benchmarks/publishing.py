@@ -20,10 +20,10 @@ from benchmarks import costs, kafka, queries
 from benchmarks.feeds import PARTITIONS, build, fill, filling, serving
 from benchmarks.queries import Run
 from benchmarks.rows import MIB, Row, rate, ratio
-from zeh_spark.protocol.upload_format import Chunker, Content, rest_of
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.store.batches import Call, Declared, TaskAttempt, Upload
+from zeh_spark.wire.upload_format import Chunker, Content, rest_of
 
 UNCHECKED = Path(__file__).with_name("unchecked")
 BATCHES = 4

@@ -19,8 +19,8 @@ from benchmarks.feeds import PARTITIONS, event, serving
 from benchmarks.publishing import new_feed
 from benchmarks.rows import Row, rate, ratio
 from tests import postgresql
-from zeh_spark.protocol.batch_uploader import BatchUploader
-from zeh_spark.protocol.upload_format import StagedChunk, rest_of, upload_body
+from zeh_spark.wire.batch_uploader import BatchUploader
+from zeh_spark.wire.upload_format import StagedChunk, rest_of, upload_body
 
 
 @dataclass(frozen=True)

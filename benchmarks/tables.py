@@ -24,11 +24,11 @@ from benchmarks.feeds import PARTITIONS, served
 from benchmarks.rows import Row, ratio
 from tests import postgresql
 from zeh_spark.outbox.postgresql_ddl import INSERTS
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.served_lines import renderer
 from zeh_spark.publisher import SqlTableFeed
 from zeh_spark.publisher.config import FeedConfig, engine_of, table_feed
 from zeh_spark.publisher.rendering import body
+from zeh_spark.wire import wire
+from zeh_spark.wire.served_lines import renderer
 
 PAGE = 10_000
 COPY = "COPY (SELECT tx, id, order_id, type, body FROM outbox ORDER BY tx, id) TO STDOUT"

@@ -15,9 +15,9 @@ from tests.fix_publisher import Publisher
 from tests.store_contract.writers import call, commit, large, upload
 from zeh_spark.audit.auditing import Audit
 from zeh_spark.audit.findings import Difference, Tally
-from zeh_spark.protocol.upload_format import Chunker, StagedChunk, frame_of, lines_of
 from zeh_spark.publisher import Store
 from zeh_spark.store.batches import StoredReceipt, chained
+from zeh_spark.wire.upload_format import Chunker, StagedChunk, frame_of, lines_of
 
 
 def audited(url: str, only: str | None = None) -> Difference | Tally:

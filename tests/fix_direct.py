@@ -16,12 +16,12 @@ import xxhash
 
 from tests.fix_raw_server import Answer, ok, refused
 from tests.scratch_store import ScratchStore
-from zeh_spark.protocol import direct_reads as wire
-from zeh_spark.protocol import problems
-from zeh_spark.protocol.direct_reads import PlannedRange
-from zeh_spark.protocol.upload_format import frame_of
 from zeh_spark.retention.rules import prune
 from zeh_spark.store.interface import Retention
+from zeh_spark.wire import direct_reads as wire
+from zeh_spark.wire import problems
+from zeh_spark.wire.direct_reads import PlannedRange
+from zeh_spark.wire.upload_format import frame_of
 
 TYPE = {"content_type": wire.CONTENT_TYPE}
 LINE = b'{"partition":0,"headers":{},"data":1}\n'

@@ -15,8 +15,8 @@ import requests
 
 from tests.fix_publisher import Publisher
 from zeh_spark.client.publish_client import BatchCall, PublishClient, Receipt, TaskDone
-from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk, lines_of, upload_body
 from zeh_spark.publisher import Store, open_store
+from zeh_spark.wire.upload_format import Chunker, Content, StagedChunk, lines_of, upload_body
 
 PROBLEM = "urn:zeroeventhub:problem:"
 

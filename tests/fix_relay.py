@@ -13,7 +13,7 @@ import requests
 
 from tests.fix_raw_server import Answer, RawServer, Request, chunked, head, ok, refused
 from tests.patience import PATIENCE
-from zeh_spark.protocol import direct_reads as wire
+from zeh_spark.wire import direct_reads as wire
 
 TYPE = {"content_type": wire.CONTENT_TYPE}
 _PIECE = 64 << 10

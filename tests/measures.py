@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.unit.test_layers import MODULES, PACKAGE, family, floors, ours
+from tests.unit.test_layers import MODULES, PACKAGE, floors, ours, room
 
 LONG = 450
 """More lines than a file should have."""
@@ -17,10 +17,10 @@ def main() -> None:
     """Print a line for each measure. A room is a package, or a module at the root."""
     rooms: dict[str, set[str]] = {}
     for module, names in ours().items():
-        used = rooms.setdefault(family(module), set())
-        used |= {family(name) for name in names} - {family(module)}
+        used = rooms.setdefault(room(module), set())
+        used |= {room(name) for name in names} - {room(module)}
     *levels, in_cycles = floors(rooms)
-    upward = [f"{room} to {each}" for room in in_cycles for each in rooms[room] & in_cycles]
+    upward = [f"{name} to {each}" for name in in_cycles for each in rooms[name] & in_cycles]
     folders = Counter(path.parent.name for path in MODULES.values())
     folder, most = folders.most_common(1)[0]
     lengths = {path: len(path.read_text("utf-8").splitlines()) for path in MODULES.values()}

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from zeh_spark.protocol.upload_format import Content, StagedChunk
 from zeh_spark.sql_store.commits import _append
 from zeh_spark.sql_store.producers import Lock, find_feed
 from zeh_spark.sql_store.store import SqlStore
@@ -20,6 +19,7 @@ from zeh_spark.sqlite_store.store import open_sqlite
 from zeh_spark.store.batches import RECEIPTS, Call, CommitFacts, Declared, ProducerState
 from zeh_spark.store.commit_plan import Moved, published
 from zeh_spark.store.interface import Clock, now_ms
+from zeh_spark.wire.upload_format import Content, StagedChunk
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from zeh_spark.protocol import wire
+from zeh_spark.wire import wire
 
 # JSON has no lone surrogates; everything else is drawn, newlines of all alphabets among it.
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -37,13 +37,13 @@ from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.options.declaring import declared
 from zeh_spark.options.given import parse, refuse_unknown
-from zeh_spark.protocol.stamp_columns import KEY, POSITION, STAMP_COLUMNS
 from zeh_spark.sink.options import OF_SPARK, SinkOptions, sink_options
 from zeh_spark.sink.row_layout import RowLayout, layout
 from zeh_spark.sink.writer import BatchWriter, StreamWriter
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions, refuse_of_other_query
 from zeh_spark.source.stream import StreamReader
+from zeh_spark.wire.stamp_columns import KEY, POSITION, STAMP_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

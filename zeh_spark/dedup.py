@@ -26,7 +26,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from zeh_spark.errors import OptionError, at_spark_border
-from zeh_spark.protocol import event_origin, feed_identity, wire
 from zeh_spark.stamping import has_headers, has_stamps, stamp
 from zeh_spark.stateful import dedup_state, ids_operator, plans, requirements, state_buckets
 from zeh_spark.stateful.dedup_state import NO_FEED, SeenBucket
@@ -34,6 +33,7 @@ from zeh_spark.stateful.ids_operator import IdProcessor
 from zeh_spark.stateful.processors import BucketProcessor
 from zeh_spark.stateful.row_codec import packed, unpacked
 from zeh_spark.stateful.seen import NEW, UNKNOWN, Seen, reused
+from zeh_spark.wire import event_origin, feed_identity, wire
 
 if TYPE_CHECKING:
     import pandas as pd

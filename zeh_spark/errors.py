@@ -264,7 +264,7 @@ class PublishError(PublisherError):
 
     Attributes:
         problem: the name of the refusal in the publish API, like "batch-conflict", one of those in
-            `zeh_spark.protocol.problems`.
+            `zeh_spark.wire.problems`.
         facts: the members of its problem document: the values of both sides, and in `option` the
             override that lets the batch pass, as {name: value}.
     """

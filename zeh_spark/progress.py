@@ -22,9 +22,9 @@ import orjson
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from zeh_spark.errors import OptionError, ZeroEventHubError
-from zeh_spark.protocol.phrases import counted
 from zeh_spark.sink.commits import SinkCommit, SinkCommits
 from zeh_spark.source.offsets import is_of_a_feed
+from zeh_spark.wire.phrases import counted
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

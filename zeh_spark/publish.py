@@ -28,8 +28,8 @@ from zeh_spark.client.publish_client import BatchCall, PublishClient, PublishedR
 from zeh_spark.errors import OptionError, OutcomeUnknownError, PublishError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
-from zeh_spark.protocol import problems
-from zeh_spark.protocol.wire import BATCH_INCARNATION, NAME, PLAIN_INCARNATION
+from zeh_spark.wire import problems
+from zeh_spark.wire.wire import BATCH_INCARNATION, NAME, PLAIN_INCARNATION
 
 __all__ = [
     "AddedEvent", "OpenBatch", "Producer", "ProducerProgress", "PublishedNumbers",

@@ -11,7 +11,7 @@ from pyspark.sql.types import MapType
 
 from zeh_spark._compat import column_of, quoted
 from zeh_spark.errors import OptionError
-from zeh_spark.protocol.stamp_columns import (
+from zeh_spark.wire.stamp_columns import (
     HEADERS,
     KEY,
     MAX_DIGITS,

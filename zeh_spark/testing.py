@@ -20,10 +20,10 @@ from starlette.types import ASGIApp
 
 from zeh_spark.errors import ZeroEventHubError
 from zeh_spark.loading import one_batch
-from zeh_spark.protocol.batch_uploader import BatchUploader
-from zeh_spark.protocol.upload_format import checked_rest
 from zeh_spark.publisher import Feed, Store, create_app
 from zeh_spark.publisher.server import Server, listen
+from zeh_spark.wire.batch_uploader import BatchUploader
+from zeh_spark.wire.upload_format import checked_rest
 
 
 @contextmanager

@@ -16,9 +16,9 @@ _NO_DIGEST = types.SimpleNamespace(
 
 def _switch_off():
     from zeh_spark.client import publish_client
-    from zeh_spark.protocol import upload_format
     from zeh_spark.publisher import publish_requests, upload_validation
     from zeh_spark.store import batches, commit_decision
+    from zeh_spark.wire import upload_format
 
     def unsummed(rests):
         return upload_format.Content(len(rests), 0)

@@ -20,9 +20,9 @@ from tests.fix_raw_server import RawServer, ok, refused
 from zeh_spark.access.gate import Gate
 from zeh_spark.cli import output
 from zeh_spark.cli.main import COMMANDS
-from zeh_spark.protocol import dead_letters
 from zeh_spark.publisher import create_app, open_store
 from zeh_spark.testing import running_publisher
+from zeh_spark.wire import dead_letters
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/command-line.md").read_text(encoding="utf-8")
 PLAIN = {"admin-log", "dead-letters", "ddl", "lag", "quickstart", "serve", "tail"}

@@ -16,9 +16,9 @@ from tests.fix_relay import TYPE, parts_of, without_last_chunk
 from tests.fix_sink import CALLS, UPLOADING
 from tests.fix_spark import Table, run_program
 from tests.standalone import why_not_apart
-from zeh_spark.protocol import direct_reads, wire
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish, running_publisher
+from zeh_spark.wire import direct_reads, wire
 
 pytestmark = pytest.mark.slow
 

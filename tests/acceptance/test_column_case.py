@@ -13,12 +13,12 @@ from pyspark.errors import PySparkException
 from zeh_spark import parsed, stamped
 from zeh_spark._compat import column_of
 from zeh_spark.errors import OptionError
-from zeh_spark.protocol import partitioning
 from zeh_spark.sessions import route
 from zeh_spark.sessions.letters import letters
 from zeh_spark.sessions.processing import _checked
 from zeh_spark.stamping import has_columns
 from zeh_spark.stateful import requirements
+from zeh_spark.wire import partitioning
 
 EVENT = """
     SELECT map('zeh-time', '7000', 'zeh-sequence', '3', 'a', 'b') AS headers, 1 AS partition,

@@ -15,7 +15,7 @@ pytest.importorskip("delta", reason=why_absent())
 from pyspark.sql import functions as F
 
 import zeh_spark
-from zeh_spark.protocol.partitioning import partition_of
+from zeh_spark.wire.partitioning import partition_of
 
 ALL_KINDS = """
     named_struct('x', id, 'y', array(id, NULL)) AS nested, CAST(NULL AS STRING) AS nothing,

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from tests.fix_datasource import read_plainly, write_plainly
 from zeh_spark import dedup
 from zeh_spark.errors import OptionError
-from zeh_spark.protocol.event_origin import HEADER
+from zeh_spark.wire.event_origin import HEADER
 
 
 @pytest.fixture

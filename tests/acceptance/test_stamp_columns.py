@@ -17,7 +17,7 @@ from tests.fix_raw_server import NO_IDENTITY, ok
 from tests.patience import PATIENCE
 from zeh_spark import dedup, lakehouse, parsed, sessions, stamped
 from zeh_spark.errors import OptionError
-from zeh_spark.protocol import wire
+from zeh_spark.wire import wire
 
 COLUMNS = ["partition", "timestamp", "feed", "producer", "storedPartition", "sequence", "batch"]
 COLUMNS += ["headers", "data"]

@@ -22,12 +22,12 @@ from tests.store_contract.writers import (
     refused,
     upload,
 )
-from zeh_spark.protocol.partitioning import partition_of
-from zeh_spark.protocol.upload_format import Content
 from zeh_spark.publisher import Problem
 from zeh_spark.sql_store import uploads as sql_uploads
 from zeh_spark.store import commit_decision
 from zeh_spark.store.batches import Call, CommitFacts, Declared
+from zeh_spark.wire.partitioning import partition_of
+from zeh_spark.wire.upload_format import Content
 
 few_receipts = pytest.mark.parametrize("receipts", [2])
 checks = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.test_errors import TREE
 from zeh_spark import errors
 from zeh_spark.errors import OptionError
-from zeh_spark.protocol.problems import PROBLEMS
+from zeh_spark.wire.problems import PROBLEMS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / errors.ERRORS_PAGE).read_text(encoding="utf-8")

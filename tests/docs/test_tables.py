@@ -14,13 +14,13 @@ from tests.unit.test_package import ON_DATABRICKS
 from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.cli.main import COMMANDS
 from zeh_spark.conformance.rules import RULES
-from zeh_spark.options.values import HEADER_PREFIX, SECRET_HEADER_PREFIX
-from zeh_spark.protocol.problems import PROBLEMS
-from zeh_spark.protocol.upload_format import LINE_BYTES
-from zeh_spark.protocol.wire import MAX_LINE
 from zeh_spark.publisher.config import FeedConfig
 from zeh_spark.sessions.model import REASONS, RECORDS
 from zeh_spark.sessions.ordering import in_order
+from zeh_spark.wire.option_values import HEADER_PREFIX, SECRET_HEADER_PREFIX
+from zeh_spark.wire.problems import PROBLEMS
+from zeh_spark.wire.upload_format import LINE_BYTES
+from zeh_spark.wire.wire import MAX_LINE
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -14,7 +14,7 @@ from tests.fix_batch import Feed, cursor_of
 from tests.fix_raw_server import Answer, head, ok, refused
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.polling import finite_read
-from zeh_spark.protocol import wire
+from zeh_spark.wire import wire
 
 
 @pytest.mark.parametrize("every", [1, 7], ids=["the target comes", "the target never comes"])

@@ -10,8 +10,8 @@ import pytest
 from tests.fix_batch import Feed, batch_reader
 from tests.fix_raw_server import NO_IDENTITY, chunked, ok, refused
 from zeh_spark.errors import AccessError, CursorGoneError, PublisherError, UnavailableError
-from zeh_spark.protocol import wire
 from zeh_spark.source.batch import last_cursors
+from zeh_spark.wire import wire
 
 
 def test_a_batch_read_holds_each_event_once_in_order(read):

@@ -13,8 +13,8 @@ import zstandard
 from tests.cases import each_case
 from tests.fix_publish import Who, rows
 from zeh_spark.decoding.lines import Decoder
-from zeh_spark.protocol.upload_format import CHUNK_EVENTS, LINE_BYTES, Chunker, upload_body
-from zeh_spark.protocol.wire import MAX_DEPTH
+from zeh_spark.wire.upload_format import CHUNK_EVENTS, LINE_BYTES, Chunker, upload_body
+from zeh_spark.wire.wire import MAX_DEPTH
 
 
 def frame(lines: bytes, *, size: bool = True) -> bytes:

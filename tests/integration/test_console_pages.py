@@ -14,12 +14,12 @@ from tests.fix_publish import Who, rows
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.console import feed_view
-from zeh_spark.protocol import dead_letters
 from zeh_spark.publisher import create_app
 from zeh_spark.store.access import ADMIN, Grant, Right
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.interface import Retention
 from zeh_spark.testing import publish, running_publisher
+from zeh_spark.wire import dead_letters
 
 
 @pytest.fixture

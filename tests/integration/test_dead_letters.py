@@ -26,9 +26,9 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.protocol.dead_letters import letters
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.writer import StreamWriter, stage
+from zeh_spark.wire.dead_letters import letters
 
 GOOD, BAD = '{"i":1}', '{"i":'
 

@@ -17,7 +17,7 @@ from zeh_spark.client.transport import Transport
 from zeh_spark.errors import PublisherError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
-from zeh_spark.protocol import direct_reads as wire
+from zeh_spark.wire import direct_reads as wire
 
 USUAL = (Sent(5), Sent(7))
 MIDDLE, FAR = "7.0a1b2c3d", "9999.0a1b2c3d"

@@ -34,8 +34,8 @@ from tests.fix_relay import (
 )
 from tests.scratch_store import ScratchStore
 from zeh_spark.errors import PublisherError, UnavailableError
-from zeh_spark.protocol import direct_reads as wire
 from zeh_spark.testing import publish, running_publisher
+from zeh_spark.wire import direct_reads as wire
 
 EVENTS, EVENT_BYTES = 750, 3000
 """Events of each partition, and bytes of one."""

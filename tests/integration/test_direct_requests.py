@@ -22,7 +22,7 @@ from tests.fix_direct import (
 from tests.fix_raw_server import ok, refused
 from tests.fix_stream import position, wait_for
 from zeh_spark.errors import OptionError, PublisherError, ZeroEventHubError
-from zeh_spark.protocol.direct_reads import PlannedRange
+from zeh_spark.wire.direct_reads import PlannedRange
 
 MIDDLE = "7.0a1b2c3d"
 PAGE = LINE + b'{"partition":0,"cursor":"c1"}\n'

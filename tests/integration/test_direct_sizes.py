@@ -15,9 +15,9 @@ from zeh_spark.client import direct_client
 from zeh_spark.client.transport import Transport
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
-from zeh_spark.protocol import direct_reads as wire
 from zeh_spark.store import direct_plans, direct_reads
 from zeh_spark.testing import publish, running_publisher
+from zeh_spark.wire import direct_reads as wire
 
 RANGES, BYTES = 10_000, 8 << 20
 """The limits that the description of the API names."""

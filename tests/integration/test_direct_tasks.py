@@ -21,8 +21,8 @@ from tests.fix_direct import (
 )
 from tests.fix_raw_server import chunked, refused
 from zeh_spark.errors import AccessError
-from zeh_spark.protocol import direct_reads as wire
-from zeh_spark.protocol.direct_reads import PlannedRange
+from zeh_spark.wire import direct_reads as wire
+from zeh_spark.wire.direct_reads import PlannedRange
 
 MIB = 1 << 20
 

@@ -11,11 +11,11 @@ from tests.cases import each_case
 from tests.fix_publisher import Publisher
 from tests.integration.test_openapi import check
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol import feed_identity
-from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
 from zeh_spark.publisher import Block, Feed
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.testing import running_publisher
+from zeh_spark.wire import feed_identity
+from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
 
 ASKED = ["", "n=0", "n=two&cursor0=_first"]
 """Questions that the partition count is the answer to."""

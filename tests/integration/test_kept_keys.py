@@ -13,8 +13,8 @@ from tests.integration.test_dead_letters import BAD
 from tests.scratch_store import ScratchStore
 from zeh_spark.cli import dead_letter_replay
 from zeh_spark.errors import RowError
-from zeh_spark.protocol.dead_letters import Unreadable, letters
 from zeh_spark.publish import Producer
+from zeh_spark.wire.dead_letters import Unreadable, letters
 
 
 def keys(publisher: Publisher) -> dict[object, str | None]:

@@ -20,11 +20,11 @@ from tests.fix_publisher import connected
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.network import http_protocol
-from zeh_spark.protocol.upload_format import upload_body
 from zeh_spark.publisher import Feed, create_app, open_store
 from zeh_spark.retention.pruner import Pruner
 from zeh_spark.store.interface import Retention
 from zeh_spark.testing import publish, running_publisher
+from zeh_spark.wire.upload_format import upload_body
 
 
 def lines(caplog, logger="zeh_spark.publisher"):

@@ -13,8 +13,8 @@ import pytest
 from tests.fix_producer import large, published, refusal
 from tests.fix_publish import Who, events_of
 from zeh_spark.errors import OptionError, PublishError, RowError
-from zeh_spark.protocol import partitioning
 from zeh_spark.publish import Producer
+from zeh_spark.wire import partitioning
 
 pytestmark = pytest.mark.usefixtures("impatient")
 

@@ -26,10 +26,10 @@ from zeh_spark.errors import (
 )
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
-from zeh_spark.protocol.partitioning import partition_of
 from zeh_spark.publish import AddedEvent, Producer, PublishedNumbers
 from zeh_spark.retention.rules import prune
 from zeh_spark.store.interface import Retention
+from zeh_spark.wire.partitioning import partition_of
 
 pytestmark = pytest.mark.usefixtures("impatient")
 

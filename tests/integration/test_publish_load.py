@@ -25,8 +25,8 @@ import requests
 from tests.fix_publish import Caller, Who, commit_of, events_of, rows
 from tests.fix_publisher import served
 from tests.patience import PATIENCE
-from zeh_spark.protocol.upload_format import StagedChunk, upload_body
 from zeh_spark.publisher import open_store
+from zeh_spark.wire.upload_format import StagedChunk, upload_body
 
 MIB = 1 << 20
 

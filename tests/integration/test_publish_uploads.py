@@ -17,10 +17,10 @@ import pytest
 
 from tests.fix_publish import Caller, Reply, Who, events_of, rows
 from tests.fix_publisher import Publisher
-from zeh_spark.protocol.upload_format import CHUNK_EVENTS, upload_body
 from zeh_spark.publisher import Store, create_app, open_store
 from zeh_spark.store.batches import UPLOAD_BYTES
 from zeh_spark.testing import running_publisher
+from zeh_spark.wire.upload_format import CHUNK_EVENTS, upload_body
 
 
 class Wire:

@@ -13,10 +13,10 @@ import pytest
 import requests
 
 from tests.fix_publisher import Publisher
-from zeh_spark.protocol import problems, wire
 from zeh_spark.publisher import Block, Feed, Problem, open_store
 from zeh_spark.publisher.long_polling import POLL_SECONDS
 from zeh_spark.testing import publish, running_publisher
+from zeh_spark.wire import problems, wire
 
 FIRST = "n=2&cursor0=_first"
 

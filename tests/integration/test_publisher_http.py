@@ -16,9 +16,9 @@ import requests
 from tests.fix_publisher import Answer, Publisher
 from tests.integration.test_openapi import check
 from tests.store_contract import writers
-from zeh_spark.protocol.upload_format import Chunker
 from zeh_spark.publisher import Block, Feed, create_app, open_store
 from zeh_spark.testing import publish, running_publisher
+from zeh_spark.wire.upload_format import Chunker
 
 FIRST = "n=2&cursor0=_first"
 BOTH = "n=2&cursor0=_first&cursor1=_first"

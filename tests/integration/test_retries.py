@@ -23,9 +23,9 @@ from zeh_spark.client.retry import Retry
 from zeh_spark.errors import AccessError, CursorGoneError, PublisherError, UnavailableError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
-from zeh_spark.protocol import wire
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.stream import StreamReader
+from zeh_spark.wire import wire
 
 # What is tried again, and for how long
 

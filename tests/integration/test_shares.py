@@ -22,7 +22,6 @@ from tests.store_contract.site import StoppedClock
 from tests.store_contract.writers import call, chunk, declared, until, upload
 from zeh_spark.access.gate import Gate
 from zeh_spark.network.shares import SHARE, Shares
-from zeh_spark.protocol.upload_format import upload_body
 from zeh_spark.publisher import create_app
 from zeh_spark.publisher.feed_calls import WORKERS
 from zeh_spark.publisher.publish_api import BODIES, QUESTIONS
@@ -30,6 +29,7 @@ from zeh_spark.store.access import ADMIN
 from zeh_spark.store.interface import FeedState
 from zeh_spark.store.problems import Problem
 from zeh_spark.testing import publish, running_publisher
+from zeh_spark.wire.upload_format import upload_body
 
 OURS, OTHERS = "127.0.0.1", "127.0.0.2"
 """Two addresses of this machine."""

@@ -7,10 +7,10 @@ import requests
 
 from tests.fix_table import Database, prepared, read
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol import feed_identity
-from zeh_spark.protocol.feed_identity import Epoch
 from zeh_spark.publisher import Problem
 from zeh_spark.testing import running_publisher
+from zeh_spark.wire import feed_identity
+from zeh_spark.wire.feed_identity import Epoch
 
 
 def test_reader_of_a_table_is_told_which_feed_it_is(database: Database) -> None:

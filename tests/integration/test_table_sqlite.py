@@ -12,8 +12,8 @@ import pytest
 from tests.fix_table import SqliteDatabase, read
 from tests.integration.test_table_restores import events, refusal
 from tests.integration.test_table_writers import Follower, read_while
-from zeh_spark.protocol import partitioning
 from zeh_spark.publisher import SqlTableFeed, create_app
+from zeh_spark.wire import partitioning
 
 SCHEMA = """
 CREATE TABLE orders (key TEXT PRIMARY KEY, version INTEGER NOT NULL);

@@ -25,10 +25,10 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from sqlalchemy.engine.default import DefaultDialect
 
-from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.sqlite_store.writer import Writer
 from zeh_spark.store.batches import Call, Declared, Overrides, TaskAttempt, Upload
+from zeh_spark.wire.upload_format import Chunker, Content, StagedChunk
 
 FEED = "orders"
 OLD = [b'"old"']

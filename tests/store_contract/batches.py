@@ -34,13 +34,13 @@ from tests.store_contract.writers import (
     refused,
     upload,
 )
-from zeh_spark.protocol.upload_format import Content
-from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.publisher import Problem
 from zeh_spark.store.access import Maker
 from zeh_spark.store.batches import Call, Declared, StoredReceipt, TaskAttempt
 from zeh_spark.store.commit_plan import PACKED_BYTES, SMALL_EVENTS
 from zeh_spark.store.interface import StagingResult
+from zeh_spark.wire.upload_format import Content
+from zeh_spark.wire.wire import BATCH_INCARNATION
 
 
 def test_uploads_are_invisible_before_their_commit(store):

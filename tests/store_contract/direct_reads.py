@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from tests.store_contract.writers import FEED, chunk, everything, publish
-from zeh_spark.protocol.direct_reads import (
+from zeh_spark.publisher import Store
+from zeh_spark.store import direct_plans, direct_reads
+from zeh_spark.wire.direct_reads import (
     ChunksRequest,
     Group,
     Plan,
@@ -13,9 +15,7 @@ from zeh_spark.protocol.direct_reads import (
     checked_ranges,
     parse_answer,
 )
-from zeh_spark.protocol.upload_format import lines_of
-from zeh_spark.publisher import Store
-from zeh_spark.store import direct_plans, direct_reads
+from zeh_spark.wire.upload_format import lines_of
 
 
 def test_a_scan_has_the_chunks_of_all_partitions_between_two_positions(store):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from zeh_spark.protocol.upload_format import prefix
 from zeh_spark.store.batches import Call, Declared, Upload
+from zeh_spark.wire.upload_format import prefix
 
 PARTITIONS = 2
 """The number of partitions of the world's feed."""

@@ -23,10 +23,10 @@ from tests.store_contract.writers import (
     refused,
     upload,
 )
-from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.publisher import Store
 from zeh_spark.store import batches
 from zeh_spark.store.batches import Call, ProducerState, StoredReceipt, chained
+from zeh_spark.wire.wire import BATCH_INCARNATION
 
 
 def put(store: Store, by: Call, *rows: bytes) -> tuple[StoredReceipt, bool]:

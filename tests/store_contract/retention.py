@@ -19,8 +19,6 @@ from tests.store_contract.writers import (
     refused,
     until,
 )
-from zeh_spark.protocol.upload_format import StagedChunk
-from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.publisher import Store
 from zeh_spark.retention import rules as retention
 from zeh_spark.retention.pruner import Pruner
@@ -35,6 +33,8 @@ from zeh_spark.retention.rules import (
 from zeh_spark.store.acts import Actor
 from zeh_spark.store.batches import Call
 from zeh_spark.store.interface import Chunk, Retention, StoreBusyError
+from zeh_spark.wire.upload_format import StagedChunk
+from zeh_spark.wire.wire import BATCH_INCARNATION
 
 NOTHING = Retention(bytes=1)
 """A retention that keeps nothing: even the newest chunk is larger."""

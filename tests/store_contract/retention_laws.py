@@ -27,13 +27,13 @@ from tests.store_contract.writers import (
     publish,
     publish_as,
 )
-from zeh_spark.protocol.direct_reads import PlanRequest
-from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import Problem
 from zeh_spark.retention.rules import prune
 from zeh_spark.store import direct_plans
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.interface import Retention
+from zeh_spark.wire.direct_reads import PlanRequest
+from zeh_spark.wire.upload_format import lines_of
 
 
 @dataclass

@@ -25,9 +25,9 @@ from tests.store_contract.anomalies import Entry
 from tests.store_contract.drivers import Driver, DriverCheckpoint, DriverRow, Execution, TaskLayout
 from tests.store_contract.site import Site
 from tests.store_contract.writers import FEED, upload
-from zeh_spark.protocol.upload_format import Chunker, Content
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.store.batches import Call, Declared, Overrides, StoredReceipt, TaskAttempt, Upload
+from zeh_spark.wire.upload_format import Chunker, Content
 
 OPTIONS = {
     "acceptGap": "accept_gap",

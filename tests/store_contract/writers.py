@@ -16,10 +16,10 @@ import pytest
 
 from tests.patience import PATIENCE
 from zeh_spark.loading.one_batch import next_batch
-from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk, lines_of
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.store.batches import Call, Declared, Overrides, StoredReceipt, TaskAttempt, Upload
 from zeh_spark.store.interface import Chunk
+from zeh_spark.wire.upload_format import Chunker, Content, StagedChunk, lines_of
 
 FEED = "orders"
 """The feed that the tests use."""

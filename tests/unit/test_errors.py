@@ -24,7 +24,7 @@ from zeh_spark.errors import (
     ZeroEventHubError,
     at_spark_border,
 )
-from zeh_spark.protocol.problems import PROBLEMS
+from zeh_spark.wire.problems import PROBLEMS
 
 TREE = sorted(
     (

@@ -16,9 +16,9 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from zeh_spark.protocol import problems
 from zeh_spark.store.interface import Store
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import problems
 
 _LOG = 4
 """The write-ahead log needs one of so many parts of `--least-free`."""

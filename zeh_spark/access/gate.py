@@ -27,13 +27,13 @@ from starlette.routing import Route
 from zeh_spark.access.shares import client_of, note_token
 from zeh_spark.network.connections import MOST
 from zeh_spark.network.shares import Shares, Unsent
-from zeh_spark.protocol import problems
 from zeh_spark.store.access import Need, Right, Token, id_in, is_text_of
 from zeh_spark.store.acts import Actor, Via
 from zeh_spark.store.batches import base
 from zeh_spark.store.interface import Store, StoreBusyError, now_ms
 from zeh_spark.store.problems import Problem
 from zeh_spark.telemetry.exchange import exchange_of
+from zeh_spark.wire import problems
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 Needs = Callable[[Request], Sequence[Sequence[Need]] | None]

@@ -36,9 +36,9 @@ from zeh_spark.errors import (
 )
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
-from zeh_spark.protocol.problems import TABLE_FEED
-from zeh_spark.protocol.upload_format import DIGEST_VERSION
 from zeh_spark.store.batches import MAX_NUMBER, StoredReceipt
+from zeh_spark.wire.problems import TABLE_FEED
+from zeh_spark.wire.upload_format import DIGEST_VERSION
 
 _AT_A_TIME = 4
 """Producers that are asked for at the same time; with more, a publisher is no busier."""

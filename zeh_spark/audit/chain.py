@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from zeh_spark.audit.findings import Difference
-from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.store.batches import RECEIPTS, StoredRange, StoredReceipt, after, chained
+from zeh_spark.wire.wire import BATCH_INCARNATION
 
 
 class ListedState(msgspec.Struct, frozen=True, rename="camel"):

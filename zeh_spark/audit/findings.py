@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zeh_spark.protocol.phrases import counted
+from zeh_spark.wire.phrases import counted
 
 
 @dataclass(frozen=True, slots=True)

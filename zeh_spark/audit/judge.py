@@ -17,7 +17,7 @@ from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.audit.ledger import Ledger
 from zeh_spark.audit.lines import OddLineError, Stamps
 from zeh_spark.audit.pieces import Piece
-from zeh_spark.protocol.upload_format import Content
+from zeh_spark.wire.upload_format import Content
 
 
 class NotOursError(Exception):

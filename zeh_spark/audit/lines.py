@@ -14,8 +14,8 @@ import re
 from dataclasses import dataclass
 from operator import itemgetter
 
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.upload_format import Content, content_of
+from zeh_spark.wire import wire
+from zeh_spark.wire.upload_format import Content, content_of
 
 _HEAD = re.compile(
     rb'\{"partition":(?P<served>\d+),"headers":\{'

@@ -14,7 +14,7 @@ from zeh_spark.client.responses import TransientError
 from zeh_spark.client.transport import Body, Transport
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.protocol import wire
+from zeh_spark.wire import wire
 
 HINT = 500_000
 """About how many events are asked for in one request.

@@ -21,9 +21,9 @@ from zeh_spark.cli.parameters import PATIENCE, connects
 from zeh_spark.client.following import follow
 from zeh_spark.errors import StoreError, printable
 from zeh_spark.loading.load import without_events
-from zeh_spark.protocol import dead_letters, wire
-from zeh_spark.protocol.dead_letters import Unreadable
-from zeh_spark.protocol.phrases import counted
+from zeh_spark.wire import dead_letters, wire
+from zeh_spark.wire.dead_letters import Unreadable
+from zeh_spark.wire.phrases import counted
 
 _NAMED = 5
 """How many events that are no dead letters are named. If one more comes, the others are counted."""

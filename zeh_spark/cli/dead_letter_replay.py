@@ -21,11 +21,11 @@ from zeh_spark.client.publish_client import BatchCall, PublishClient
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
-from zeh_spark.protocol import problems
-from zeh_spark.protocol.dead_letters import DeadLetter, DeadLetterId, DeadRow, Unreadable
-from zeh_spark.protocol.partitioning import placed
-from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.publish import Producer
+from zeh_spark.wire import problems
+from zeh_spark.wire.dead_letters import DeadLetter, DeadLetterId, DeadRow, Unreadable
+from zeh_spark.wire.partitioning import placed
+from zeh_spark.wire.wire import BATCH_INCARNATION
 
 _OF_ONE = {problems.BATCH_CONFLICT.name, problems.PRODUCER_DELETED.name}
 """Refusals that are about one dead letter, or one producer's: the others are published."""

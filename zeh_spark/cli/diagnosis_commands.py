@@ -35,10 +35,10 @@ from zeh_spark.doctor.checks import Check, State
 from zeh_spark.errors import PublisherError, StoreError, printable
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
-from zeh_spark.options.values import MAX_PARTITIONS, FeedUrl
-from zeh_spark.protocol.phrases import counted
 from zeh_spark.source.offset_log import source_offsets
 from zeh_spark.source.offsets import is_of_a_feed, reached
+from zeh_spark.wire.option_values import MAX_PARTITIONS, FeedUrl
+from zeh_spark.wire.phrases import counted
 
 _SYMBOLS = {
     Verdict.PASS: "ok", Verdict.DEVIATION: "DEVIATION", Verdict.FAILURE: "FAILURE",

@@ -44,9 +44,9 @@ from zeh_spark.loading.load import Source, bad_line, events_of, without_events
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.declaring import option_name
 from zeh_spark.options.given import parse
-from zeh_spark.protocol.phrases import counted
-from zeh_spark.protocol.problems import FORBIDDEN
 from zeh_spark.publish import OpenBatch, Producer
+from zeh_spark.wire.phrases import counted
+from zeh_spark.wire.problems import FORBIDDEN
 
 
 @click.command()

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zeh_spark.options.values import SECRET_HEADER_PREFIX, parse_age_ms, parse_size
-from zeh_spark.protocol import wire
 from zeh_spark.store.acts import Actor, Via, process_actor
+from zeh_spark.wire import wire
+from zeh_spark.wire.option_values import SECRET_HEADER_PREFIX, parse_age_ms, parse_size
 
 if TYPE_CHECKING:
     from zeh_spark.publisher import Store

@@ -21,9 +21,9 @@ from zeh_spark.client.following import follow
 from zeh_spark.client.transport import Transport
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
-from zeh_spark.options.values import MAX_PARTITIONS
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.phrases import size_of
+from zeh_spark.wire import wire
+from zeh_spark.wire.option_values import MAX_PARTITIONS
+from zeh_spark.wire.phrases import size_of
 
 
 @click.command()

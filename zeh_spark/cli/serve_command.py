@@ -20,7 +20,6 @@ from zeh_spark.errors import StoreError
 from zeh_spark.network.certificates import Certificates
 from zeh_spark.network.connections import Listener
 from zeh_spark.network.draining import stop_on_signals
-from zeh_spark.protocol.phrases import counted
 from zeh_spark.publisher import SqlTableFeed, Store, create_app, server, shown_url
 from zeh_spark.publisher.config import Config, opened_tables
 from zeh_spark.publisher.reload import Hangups, Reload, Use
@@ -28,6 +27,7 @@ from zeh_spark.store import clock as clocks
 from zeh_spark.store.interface import RESERVED_NAMES, StoreBusyError
 from zeh_spark.telemetry import logs
 from zeh_spark.telemetry.settings import Check, Telemetry
+from zeh_spark.wire.phrases import counted
 
 _SKEW_MS = 1000
 """The difference of two clocks, in ms, from which it is worth a word."""

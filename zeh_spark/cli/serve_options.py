@@ -18,9 +18,9 @@ import msgspec
 
 from zeh_spark.cli.parameters import SIZE, Parsed
 from zeh_spark.errors import OptionError
-from zeh_spark.options.values import parse_duration
 from zeh_spark.publisher.config import Config
 from zeh_spark.telemetry import logs
+from zeh_spark.wire.option_values import parse_duration
 
 
 def _duration(text: str) -> str:

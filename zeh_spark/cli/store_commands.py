@@ -16,13 +16,13 @@ from zeh_spark.cli.output import print_answer, print_result, progress
 from zeh_spark.cli.parameters import STORE, opened, operator
 from zeh_spark.cli.text import moment
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol.feed_identity import FeedIdentity
-from zeh_spark.protocol.phrases import size_of
 from zeh_spark.publisher import Store, migrate_store, shown_url
 from zeh_spark.publisher.server import only_publisher
 from zeh_spark.store import clock as clocks
 from zeh_spark.store.acts import Action, Actor, lacking, new_act
 from zeh_spark.store.epochs import over_at
+from zeh_spark.wire.feed_identity import FeedIdentity
+from zeh_spark.wire.phrases import size_of
 
 if TYPE_CHECKING:
     from zeh_spark.sqlite_store.copies import Replaced

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from zeh_spark.errors import printable
-from zeh_spark.protocol import phrases
+from zeh_spark.wire import phrases
 
 _NUMBER = re.compile(r"-?[0-9.,]+( [KMGT]?i?B)?")
 

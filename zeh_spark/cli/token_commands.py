@@ -11,8 +11,8 @@ from zeh_spark.cli.output import print_answer, print_remark, print_result, print
 from zeh_spark.cli.parameters import AGE, STORE, name_of, opened, operator
 from zeh_spark.cli.text import moment
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol.phrases import counted
 from zeh_spark.store.access import ADMIN, Right, new_token, parse_grant
+from zeh_spark.wire.phrases import counted
 
 
 @click.group()

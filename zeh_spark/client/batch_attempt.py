@@ -34,17 +34,17 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.protocol import problems
-from zeh_spark.protocol.batch_uploader import KEPT_BYTES, STAGINGS, BatchUploader
-from zeh_spark.protocol.events import checked_headers, json_of
-from zeh_spark.protocol.partitioning import placed
-from zeh_spark.protocol.upload_format import (
+from zeh_spark.wire import problems
+from zeh_spark.wire.batch_uploader import KEPT_BYTES, STAGINGS, BatchUploader
+from zeh_spark.wire.events import checked_headers, json_of
+from zeh_spark.wire.partitioning import placed
+from zeh_spark.wire.upload_format import (
     EMPTY_UPLOAD,
     Content,
     StagedChunk,
     upload_body,
 )
-from zeh_spark.protocol.wire import PLAIN_INCARNATION
+from zeh_spark.wire.wire import PLAIN_INCARNATION
 
 log = logging.getLogger(__name__)
 

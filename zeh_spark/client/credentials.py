@@ -12,7 +12,7 @@ from itertools import takewhile
 
 from zeh_spark.errors import OptionError
 from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.values import parse_token
+from zeh_spark.wire.option_values import parse_token
 
 _SHORTEST_SECRET = 6
 """Shorter secrets are not masked: the same characters would be found everywhere."""

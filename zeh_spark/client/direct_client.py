@@ -28,8 +28,8 @@ from zeh_spark.errors import (
     PublisherError,
     UnavailableError,
 )
-from zeh_spark.protocol import direct_reads, problems
-from zeh_spark.protocol.direct_reads import (
+from zeh_spark.wire import direct_reads, problems
+from zeh_spark.wire.direct_reads import (
     ChunksRequest,
     FormatError,
     Group,

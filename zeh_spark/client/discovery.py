@@ -19,10 +19,10 @@ from typing import Any
 from zeh_spark.client.responses import TransientError, body_text, problem_document
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import AccessError, OptionError, PublisherError, ZeroEventHubError
-from zeh_spark.options.values import MAX_PARTITIONS
-from zeh_spark.protocol import problems
-from zeh_spark.protocol.direct_reads import OFFER
-from zeh_spark.protocol.feed_identity import FeedIdentity, parse, untold
+from zeh_spark.wire import problems
+from zeh_spark.wire.direct_reads import OFFER
+from zeh_spark.wire.feed_identity import FeedIdentity, parse, untold
+from zeh_spark.wire.option_values import MAX_PARTITIONS
 
 _MISSING_PARAMETER = {400, 422}
 _OF_A_FRAMEWORK = {500, 501}

@@ -20,8 +20,8 @@ from zeh_spark.client.responses import TransientError, problem_document
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import PublisherError
 from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.page_scanner import PageScanner
+from zeh_spark.wire import wire
+from zeh_spark.wire.page_scanner import PageScanner
 
 _ABOUT_THE_CURSOR = {400, 409, 410}
 MAX_HINT = 640_000

@@ -21,9 +21,9 @@ from zeh_spark.client.transport import Transport
 from zeh_spark.errors import MalformedLineError, OptionError, PublisherError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.given import parse
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.feed_identity import FeedIdentity
-from zeh_spark.protocol.stamps import parse_stamped
+from zeh_spark.wire import wire
+from zeh_spark.wire.feed_identity import FeedIdentity
+from zeh_spark.wire.stamps import parse_stamped
 
 WAIT = 20
 PAUSE = 1.0

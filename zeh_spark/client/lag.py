@@ -20,9 +20,9 @@ from zeh_spark.client.responses import TransientError
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import PublisherError, ZeroEventHubError
 from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.direct_reads import Plan, PlanRequest
-from zeh_spark.protocol.phrases import counted
+from zeh_spark.wire import wire
+from zeh_spark.wire.direct_reads import Plan, PlanRequest
+from zeh_spark.wire.phrases import counted
 
 log = logging.getLogger(__name__)
 

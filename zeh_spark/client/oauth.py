@@ -25,8 +25,8 @@ from zeh_spark.client.credentials import masked
 from zeh_spark.client.responses import TransientError, body_text, innermost, problem_document
 from zeh_spark.errors import AccessError, OptionAdvice, UnavailableError
 from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.values import parse_token
-from zeh_spark.protocol import problems
+from zeh_spark.wire import problems
+from zeh_spark.wire.option_values import parse_token
 
 _MARGIN = 30.0
 """Seconds before a token expires from which on another one is asked for."""

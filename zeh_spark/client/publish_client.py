@@ -30,9 +30,9 @@ from zeh_spark.errors import (
     ZeroEventHubError,
 )
 from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.protocol import problems, wire
-from zeh_spark.protocol.phrases import counted
-from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content
+from zeh_spark.wire import problems, wire
+from zeh_spark.wire.phrases import counted
+from zeh_spark.wire.upload_format import DIGEST_VERSION, Content
 
 log = logging.getLogger(__name__)
 

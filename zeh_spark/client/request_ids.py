@@ -16,7 +16,7 @@ import os
 import secrets
 
 from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.values import parse_traceparent
+from zeh_spark.wire.option_values import parse_traceparent
 
 REQUEST_ID, TRACEPARENT = "X-Request-ID", "traceparent"
 """The names of the headers."""

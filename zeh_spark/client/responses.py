@@ -31,8 +31,8 @@ from zeh_spark.errors import (
     UnavailableError,
     printable,
 )
-from zeh_spark.options.values import FeedUrl
-from zeh_spark.protocol import problems
+from zeh_spark.wire import problems
+from zeh_spark.wire.option_values import FeedUrl
 
 _REFUSAL_BYTES = 64 << 10
 _PIECE = 16 << 10

@@ -44,8 +44,8 @@ from zeh_spark.client.retry import Retry
 from zeh_spark.client.whole_headers import WholeHeadersAdapter
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.values import FeedUrl, Origin, is_loopback, origin, split_address
-from zeh_spark.protocol import wire
+from zeh_spark.wire import wire
+from zeh_spark.wire.option_values import FeedUrl, Origin, is_loopback, origin, split_address
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from zeh_spark.conformance.lines import Page
 from zeh_spark.conformance.rules import Verdict
-from zeh_spark.protocol.phrases import counted
+from zeh_spark.wire.phrases import counted
 
 
 def compared(known: Page, other: Page, partition: int, upto: int, same: int) -> tuple[Verdict, str]:

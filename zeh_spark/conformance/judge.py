@@ -16,9 +16,9 @@ from zeh_spark.conformance.comparison import compared, events_before, resumed
 from zeh_spark.conformance.lines import Page, judged
 from zeh_spark.conformance.rules import Judgement, Verdict
 from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.values import is_loopback
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.phrases import counted
+from zeh_spark.wire import wire
+from zeh_spark.wire.option_values import is_loopback
+from zeh_spark.wire.phrases import counted
 
 HINT = 100
 _PAGES = 5

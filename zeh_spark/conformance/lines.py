@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zeh_spark.conformance.rules import Judgement
-from zeh_spark.protocol import wire
+from zeh_spark.wire import wire
 
 _BOM = b"\xef\xbb\xbf"
 

@@ -24,12 +24,12 @@ from zeh_spark.console.answers import seen_at
 from zeh_spark.console.forms import field, form_of
 from zeh_spark.console.pages import Console, number_in
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol import problems
 from zeh_spark.retention.rules import next_step, words
 from zeh_spark.store.acts import ActFilter, Via
 from zeh_spark.store.batches import base
 from zeh_spark.store.interface import Store
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import problems
 
 ACTS = 50
 """Acts on a page."""

@@ -17,10 +17,10 @@ from starlette.responses import Response
 import zeh_spark
 from zeh_spark.console import text
 from zeh_spark.console.sparkline import HEIGHT, WIDTH, sparkline
-from zeh_spark.protocol.phrases import size_of
-from zeh_spark.protocol.problems import UNAUTHORIZED
 from zeh_spark.store.interface import now_ms
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire.phrases import size_of
+from zeh_spark.wire.problems import UNAUTHORIZED
 
 PATH = "/console"
 

@@ -17,8 +17,8 @@ from msgspec import Raw
 
 from zeh_spark.console.text import visible
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.store.interface import Chunk, Store
+from zeh_spark.wire.upload_format import lines_of
 
 EVENTS, CHUNKS, BYTES = 25, 25, 4 << 20
 """Most events of a page, and most chunks and bytes of lines that are read for them."""

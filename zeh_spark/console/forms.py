@@ -12,8 +12,8 @@ from starlette.requests import Request
 
 from zeh_spark.console.sessions import Sessions
 from zeh_spark.network.bodies import check_length, received
-from zeh_spark.protocol import problems
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import problems
 
 FORM_BYTES = 16 << 10
 """Bytes of a form. A JWT has a few thousand."""

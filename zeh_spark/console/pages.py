@@ -38,7 +38,6 @@ from zeh_spark.console.overview import overview
 from zeh_spark.console.refusal_table import sides
 from zeh_spark.console.sessions import Sessions
 from zeh_spark.console.viewer import Viewer
-from zeh_spark.protocol import problems
 from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Store, UnknownFeedError
 from zeh_spark.store.problems import Problem
@@ -46,6 +45,7 @@ from zeh_spark.telemetry.health import Readiness
 from zeh_spark.telemetry.lag import Lag
 from zeh_spark.telemetry.rates import Rates
 from zeh_spark.telemetry.recent_refusals import RecentRefusals, Refusal
+from zeh_spark.wire import problems
 
 READERS = 2
 """Threads that ask the store for pages."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zeh_spark.protocol.problems import REMEDY
 from zeh_spark.telemetry.recent_refusals import Refusal
+from zeh_spark.wire.problems import REMEDY
 
 _OF_CALL = ("incarnation", "run", "batch", "given")
 _OF_PUBLISHER = ("current", "published")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from zeh_spark.errors import StoreError
-from zeh_spark.options.values import parse_age_ms, parse_size
-from zeh_spark.protocol.phrases import in_units
 from zeh_spark.store.cursor_sets import NAME
 from zeh_spark.store.interface import NAMES_MS, Retention
+from zeh_spark.wire.option_values import parse_age_ms, parse_size
+from zeh_spark.wire.phrases import in_units
 
 FIELDS = ("age", "size", "readers", "names", "producers")
 """The names of the fields: durations like 30d, a size like 100g, a name on each line."""

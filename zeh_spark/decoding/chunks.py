@@ -26,14 +26,14 @@ from zeh_spark.client.direct_client import FetchedGroup
 from zeh_spark.decoding.lines import Decoder, cut_strings, each_once, is_utf8, strings
 from zeh_spark.decoding.typed_stamps import columns_of, times_of, without
 from zeh_spark.errors import PublisherError
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.event_key import HEADER as KEY_HEADER
-from zeh_spark.protocol.event_origin import HEADER as ORIGIN
-from zeh_spark.protocol.feed_identity import HEADER as FEED
-from zeh_spark.protocol.feed_identity import FeedIdentity
-from zeh_spark.protocol.served_lines import Block, renderer, stamps
-from zeh_spark.protocol.stamp_columns import KEY, MAX_TIME, POSITION
-from zeh_spark.protocol.upload_format import CHUNK_BYTES
+from zeh_spark.wire import wire
+from zeh_spark.wire.event_key import HEADER as KEY_HEADER
+from zeh_spark.wire.event_origin import HEADER as ORIGIN
+from zeh_spark.wire.feed_identity import HEADER as FEED
+from zeh_spark.wire.feed_identity import FeedIdentity
+from zeh_spark.wire.served_lines import Block, renderer, stamps
+from zeh_spark.wire.stamp_columns import KEY, MAX_TIME, POSITION
+from zeh_spark.wire.upload_format import CHUNK_BYTES
 
 _DATA = b'},"data":'
 _NEWLINE, _BRACE = ord("\n"), ord("}")

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zeh_spark.errors import MalformedLineError
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.stamp_columns import (
+from zeh_spark.wire import wire
+from zeh_spark.wire.stamp_columns import (
     MAX_DIGITS,
     MAX_TIME,
     OF_HEADERS,

@@ -26,7 +26,7 @@ from typing import Any
 import orjson
 
 from zeh_spark.errors import LakehouseError
-from zeh_spark.protocol.phrases import counted
+from zeh_spark.wire.phrases import counted
 
 FORMAT = 2
 _MEMBERS = {"name", "app", "number", "query", "batch", "cursors"}

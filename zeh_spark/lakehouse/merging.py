@@ -42,8 +42,8 @@ from zeh_spark.lakehouse.precedence import (
     wins,
 )
 from zeh_spark.lakehouse.write_options import check_spelling
-from zeh_spark.protocol import feed_identity
 from zeh_spark.stamping import has_stamps, stamp
+from zeh_spark.wire import feed_identity
 
 DELETED = "_zeh_deleted"
 CHANGED = "_zeh_changed"

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from zeh_spark._compat import quoted
-from zeh_spark.protocol import feed_identity
+from zeh_spark.wire import feed_identity
 
 STAMPS = ("_zeh_producer", "_zeh_partition", "_zeh_sequence")
 FEED = "_zeh_feed"

@@ -23,12 +23,12 @@ from zeh_spark.errors import StoreError
 from zeh_spark.loading import csv_rows
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.loading.one_batch import next_batch, publish
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.batch_uploader import BatchUploader
-from zeh_spark.protocol.partitioning import placed
-from zeh_spark.protocol.upload_format import CHUNK_EVENTS, Content
 from zeh_spark.store.batches import Call, StoredReceipt
 from zeh_spark.store.interface import Store
+from zeh_spark.wire import wire
+from zeh_spark.wire.batch_uploader import BatchUploader
+from zeh_spark.wire.partitioning import placed
+from zeh_spark.wire.upload_format import CHUNK_EVENTS, Content
 
 PRODUCER = "load"
 """The producer of what is loaded without a producer's name."""

@@ -13,13 +13,13 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from zeh_spark.errors import OutcomeUnknownError, StoreError
-from zeh_spark.protocol import problems, wire
-from zeh_spark.protocol.batch_uploader import KEPT_BYTES, STAGINGS, BatchUploader
-from zeh_spark.protocol.phrases import counted
-from zeh_spark.protocol.upload_format import Content, StagedChunk
 from zeh_spark.store.batches import Call, Declared, StoredReceipt, TaskAttempt, Upload
 from zeh_spark.store.interface import Store, StoreOutcomeUnknownError
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import problems, wire
+from zeh_spark.wire.batch_uploader import KEPT_BYTES, STAGINGS, BatchUploader
+from zeh_spark.wire.phrases import counted
+from zeh_spark.wire.upload_format import Content, StagedChunk
 
 _RECEIPTS = 1_000
 """Receipts among which that of a commit in doubt is looked for, the newest ones."""

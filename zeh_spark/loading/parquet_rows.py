@@ -11,7 +11,7 @@ from typing import BinaryIO
 import pyarrow as pa
 from pyarrow import parquet
 
-from zeh_spark.protocol import arrow_json, wire
+from zeh_spark.wire import arrow_json, wire
 
 Row = tuple[int, bytes, str | None]
 """The number of a row from 1, its JSON, and its key."""

@@ -16,8 +16,8 @@ from typing import IO
 import anyio
 from starlette.requests import ClientDisconnect, Request
 
-from zeh_spark.protocol import problems
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import problems
 
 BODY_MEMORY = 256 << 10
 """Bytes of a body that stay in memory while it arrives."""

@@ -32,8 +32,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from zeh_spark.protocol import problems
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import problems
 
 log = logging.getLogger("zeh_spark.publisher")
 

@@ -21,8 +21,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from zeh_spark.network.connections import Idle, Refused, address_of, shown_address
 from zeh_spark.network.shares import Unsent
-from zeh_spark.protocol import problems
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import problems
 
 URL_BYTES = 60 << 10
 """Most bytes of a request's URL: cursors for 1,024 partitions take half of it. The parser of URLs

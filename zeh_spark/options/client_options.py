@@ -8,7 +8,7 @@ from typing import Any
 
 from zeh_spark.errors import OptionError
 from zeh_spark.options.declaring import option, option_name
-from zeh_spark.options.values import (
+from zeh_spark.wire.option_values import (
     SECRET_HEADER_PREFIX,
     FeedUrl,
     parse_choice,

@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 
 from zeh_spark.outbox.queries import TableSql
 from zeh_spark.outbox.table_facts import BlockingTransaction, TableStatus
-from zeh_spark.protocol import problems
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import problems
 
 log = logging.getLogger("zeh_spark.publisher")
 

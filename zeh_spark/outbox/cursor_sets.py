@@ -20,10 +20,10 @@ from sqlalchemy.exc import DBAPIError
 from zeh_spark.outbox.names import CURSORS, literal, qualified
 from zeh_spark.outbox.table import OutboxTable
 from zeh_spark.postgresql_store.errors import NOT_ALLOWED, READ_ONLY, sqlstate
-from zeh_spark.protocol import problems
 from zeh_spark.store.access import Maker
 from zeh_spark.store.cursor_sets import check_consumer, check_made
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import problems
 
 _NO_RIGHT = (NOT_ALLOWED, READ_ONLY)
 """SQLSTATEs of a role that may not write, and of a database that takes no writes."""

@@ -23,10 +23,10 @@ from zeh_spark.outbox.table import (
     parse_cursor,
 )
 from zeh_spark.outbox.table_facts import TableStatus
-from zeh_spark.protocol import wire
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.problems import Problem, cursor_gone, other_history
 from zeh_spark.store.reading import covered
+from zeh_spark.wire import wire
 
 
 @dataclass(frozen=True, slots=True)

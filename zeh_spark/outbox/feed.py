@@ -44,9 +44,6 @@ from zeh_spark.outbox.table import Cells, Cursor, OutboxRow, OutboxTable
 from zeh_spark.outbox.table_facts import BlockingTransaction, More, TableStatus
 from zeh_spark.postgresql_store import errors as postgresql_errors
 from zeh_spark.postgresql_store.commit_listener import POLL_SECONDS, Watch
-from zeh_spark.protocol import problems, wire
-from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, parse
-from zeh_spark.protocol.served_lines import Block
 from zeh_spark.sqlite_store.store import explained
 from zeh_spark.store.access import Maker
 from zeh_spark.store.cursor_sets import NOBODY
@@ -55,6 +52,9 @@ from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.problems import Problem, no_cursors_on_replica
 from zeh_spark.store.reading import covered
 from zeh_spark.telemetry.rare_log import RareLog
+from zeh_spark.wire import problems, wire
+from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, parse
+from zeh_spark.wire.served_lines import Block
 
 log = logging.getLogger("zeh_spark.publisher")
 

@@ -28,8 +28,8 @@ from zeh_spark.outbox.postgresql_check import Column, PostgresqlFacts
 from zeh_spark.outbox.queries import TableSql
 from zeh_spark.outbox.table import OutboxTable, Place, Removed
 from zeh_spark.outbox.table_facts import BlockingTransaction, More, TableStatus
-from zeh_spark.protocol import problems
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import problems
 
 HORIZON = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
 END = "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"

@@ -22,7 +22,7 @@ from zeh_spark.outbox.faults import Fault
 from zeh_spark.outbox.names import HISTORY, REMOVED, literal, quoted
 from zeh_spark.outbox.table import Cells, OutboxRow, OutboxTable, Place, Removed
 from zeh_spark.outbox.table_facts import BlockingTransaction, More, TableFacts, TableStatus
-from zeh_spark.protocol import wire
+from zeh_spark.wire import wire
 
 READ_BYTES = 1 << 20
 """About how many bytes of data and headers one statement fetches."""

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Raw
 
 from zeh_spark.outbox.table import Cells, OutboxRow
-from zeh_spark.protocol import wire
+from zeh_spark.wire import wire
 
 Headers = tuple[str | bytes | None, ...]
 """The values of a row's headers: None for no header, bytes (the reason) for one not readable."""

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from zeh_spark.protocol import partitioning, wire
+from zeh_spark.wire import partitioning, wire
 
 Value = bytes | int | float | None
 

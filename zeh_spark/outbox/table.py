@@ -27,8 +27,8 @@ import msgspec
 import xxhash
 
 from zeh_spark.errors import OptionError
-from zeh_spark.protocol import wire
 from zeh_spark.store.problems import bad_cursor, other_history
+from zeh_spark.wire import wire
 
 MAX_PARTITIONS = 64
 """The most partitions of a table.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zeh_spark.errors import PublisherError
-from zeh_spark.protocol.phrases import counted
+from zeh_spark.wire.phrases import counted
 
 _NEAR = 1_000
 

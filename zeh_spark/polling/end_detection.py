@@ -46,7 +46,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zeh_spark.client.feed_client import PageEnd
-from zeh_spark.protocol import wire
+from zeh_spark.wire import wire
 
 SETTLED = 5.0
 """Seconds for which an observation that proves nothing has to last before it is accepted."""

@@ -15,7 +15,7 @@ from zeh_spark.client.feed_client import MAX_HINT, FeedClient, Page, PageRequest
 from zeh_spark.client.responses import TransientError
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.polling.end_detection import MOST_CANDIDATES, Ending, Tail, events_before
-from zeh_spark.protocol import wire
+from zeh_spark.wire import wire
 
 GONE = 410
 _REFUSED = {400, 404, 409, 422}

@@ -22,7 +22,7 @@ from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.polling.cursor_loops import CursorRounds
 from zeh_spark.polling.end_detection import SETTLED, Ending
 from zeh_spark.polling.end_probes import GONE, UNKNOWN, EndProbes
-from zeh_spark.protocol import wire
+from zeh_spark.wire import wire
 
 log = logging.getLogger(__name__)
 

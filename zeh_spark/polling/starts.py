@@ -14,7 +14,7 @@ from dataclasses import replace
 from zeh_spark.client import direct_client
 from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.polling.end_probes import first_checkpoint
-from zeh_spark.protocol import wire
+from zeh_spark.wire import wire
 
 
 def chosen(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox.feed import SqlTableFeed, TableState
-from zeh_spark.protocol.served_lines import Block
 from zeh_spark.publisher.app import create_app
 from zeh_spark.retention.pruner import Pruner
 from zeh_spark.sql_store.upgrades import Migration
@@ -18,6 +17,7 @@ from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Clock, Store, now_ms
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire.served_lines import Block
 
 _INSTALL = 'pip install "zeh-spark[publisher]"'
 

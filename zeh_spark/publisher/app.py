@@ -32,8 +32,6 @@ from zeh_spark.network.connections import MOST
 from zeh_spark.network.draining import Draining
 from zeh_spark.network.shares import Shares, Unsent
 from zeh_spark.outbox.feed import SqlTableFeed
-from zeh_spark.protocol import problems
-from zeh_spark.protocol.problems import ProblemType
 from zeh_spark.publisher.direct_api import DirectApi
 from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls
 from zeh_spark.publisher.page_api import MOST_CURSOR_SETS, PageApi
@@ -66,6 +64,8 @@ from zeh_spark.telemetry.rare_log import RareLog
 from zeh_spark.telemetry.recent_refusals import RecentRefusals
 from zeh_spark.telemetry.settings import Telemetry
 from zeh_spark.telemetry.store_gauges import StoreGauges
+from zeh_spark.wire import problems
+from zeh_spark.wire.problems import ProblemType
 
 log = logging.getLogger("zeh_spark.publisher")
 

@@ -21,12 +21,12 @@ from sqlalchemy.exc import DisconnectionError
 from zeh_spark.errors import OptionError, StoreError
 from zeh_spark.network.certificates import TlsFiles
 from zeh_spark.network.draining import StopTimes
-from zeh_spark.options.values import parse_duration, parse_size
 from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.publisher.page_api import MOST_CURSOR_SETS
 from zeh_spark.publisher.publish_api import MOST_CHUNKS, MOST_PRODUCERS
 from zeh_spark.sqlite_store.store import check_names
 from zeh_spark.store.interface import check_feed_name
+from zeh_spark.wire.option_values import parse_duration, parse_size
 
 _PINNED = {
     "extra_float_digits": "1",

@@ -22,8 +22,6 @@ from zeh_spark.access.gate import Gate, reads
 from zeh_spark.access.shares import client_of
 from zeh_spark.network.bodies import check_length, received
 from zeh_spark.network.shares import Shares
-from zeh_spark.protocol import direct_reads, problems
-from zeh_spark.protocol.direct_reads import ChunksRequest, CursorsAtTime, Plan, PlanRequest
 from zeh_spark.publisher.answers import Taken, disconnected, json_answer, with_heads
 from zeh_spark.publisher.feed_calls import LARGE_BYTES, WORKERS, Asker, FeedCalls
 from zeh_spark.publisher.read_requests import MAX_N, MAX_WAIT, parse_time_query
@@ -32,6 +30,8 @@ from zeh_spark.store.direct_reads import check_ranges
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.problems import Problem
 from zeh_spark.telemetry.exchange import Tally, exchange_of
+from zeh_spark.wire import direct_reads, problems
+from zeh_spark.wire.direct_reads import ChunksRequest, CursorsAtTime, Plan, PlanRequest
 
 PLANS, ANSWERS = 64, 256
 """Requests for plans under way at a time, and answers with chunks that are sent at a time."""

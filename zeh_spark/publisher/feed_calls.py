@@ -19,7 +19,6 @@ import anyio.to_thread
 
 from zeh_spark.network.draining import POLL_SECONDS, Draining
 from zeh_spark.network.shares import SMALL, Shares, Unsent
-from zeh_spark.protocol.direct_reads import PartitionLag
 from zeh_spark.publisher import answers
 from zeh_spark.publisher.answers import Answer, Taken
 from zeh_spark.publisher.long_polling import FeedWatch
@@ -28,6 +27,7 @@ from zeh_spark.store.feed import ChunkFeed, Feed
 from zeh_spark.store.interface import Store, UnknownFeedError
 from zeh_spark.telemetry.lag import Backlogs
 from zeh_spark.telemetry.rare_log import RareLog
+from zeh_spark.wire.direct_reads import PartitionLag
 
 log = logging.getLogger("zeh_spark.publisher")
 

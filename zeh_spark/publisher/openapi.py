@@ -19,15 +19,6 @@ import yaml
 
 import zeh_spark
 from zeh_spark.network import bodies
-from zeh_spark.protocol import (
-    direct_reads,
-    event_key,
-    event_origin,
-    problems,
-    upload_format,
-    wire,
-)
-from zeh_spark.protocol.problems import PROBLEMS, ProblemType, Schema
 from zeh_spark.publisher import (
     direct_api,
     publish_api,
@@ -36,6 +27,15 @@ from zeh_spark.publisher import (
     upload_validation,
 )
 from zeh_spark.store import batches, feed, interface
+from zeh_spark.wire import (
+    direct_reads,
+    event_key,
+    event_origin,
+    problems,
+    upload_format,
+    wire,
+)
+from zeh_spark.wire.problems import PROBLEMS, ProblemType, Schema
 
 PATH = "/openapi.json"
 """The path at which the publisher serves the document."""

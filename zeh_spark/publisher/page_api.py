@@ -23,8 +23,6 @@ from starlette.responses import Response
 
 from zeh_spark.access.disk import Disk
 from zeh_spark.access.shares import client_of
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.served_lines import Block
 from zeh_spark.publisher.answers import Taken, disconnected
 from zeh_spark.publisher.feed_calls import Asker, FeedCalls
 from zeh_spark.publisher.pieces import gzip_stream, plain_stream
@@ -36,6 +34,8 @@ from zeh_spark.store.feed import ChunkFeed, Feed
 from zeh_spark.store.interface import FeedState
 from zeh_spark.store.problems import Problem
 from zeh_spark.telemetry.exchange import Tally, exchange_of
+from zeh_spark.wire import wire
+from zeh_spark.wire.served_lines import Block
 
 MOST_CURSOR_SETS = 1000
 """Cursor sets that a client may have begun: about 60 MiB if each has 1,024 cursors."""

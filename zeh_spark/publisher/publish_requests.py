@@ -17,8 +17,6 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from zeh_spark.protocol import problems, wire
-from zeh_spark.protocol.upload_format import Content
 from zeh_spark.store.batches import (
     MAX_NUMBER,
     Call,
@@ -29,6 +27,8 @@ from zeh_spark.store.batches import (
 )
 from zeh_spark.store.interface import MAX_PARTITIONS
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import problems, wire
+from zeh_spark.wire.upload_format import Content
 
 MAX_ATTEMPTS = 100_000
 """Most attempts in a commit, which names one for each task."""

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
-from zeh_spark.protocol import problems
-from zeh_spark.protocol.phrases import counted
-from zeh_spark.protocol.wire import ALL_HEADERS as ALL
 from zeh_spark.store.cursor_sets import NAME, NOBODY, parse_consumer
 from zeh_spark.store.interface import MAX_PARTITIONS
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import problems
+from zeh_spark.wire.phrases import counted
+from zeh_spark.wire.wire import ALL_HEADERS as ALL
 
 MAX_N = 65_536
 """Most partitions that a reader may work with."""

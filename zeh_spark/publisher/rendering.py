@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.served_lines import Block, Render, renderer
 from zeh_spark.publisher.pieces import Piece, gzip_piece, plain_piece
 from zeh_spark.store.answer_cache import AnswerCache, key_of
 from zeh_spark.store.feed import ChunkFeed, Outline, Part
 from zeh_spark.telemetry.exchange import Tally
+from zeh_spark.wire import wire
+from zeh_spark.wire.served_lines import Block, Render, renderer
 
 WRITE_BYTES = 256 << 10
 """Least bytes of a piece of an answer, except for its last piece."""

@@ -22,7 +22,6 @@ from starlette.routing import Route
 import zeh_spark
 from zeh_spark.access.gate import Gate, holder_of, knows_anything, nothing, watches
 from zeh_spark.errors import ZeroEventHubError
-from zeh_spark.protocol.problems import SERVER
 from zeh_spark.publisher.answers import json_answer
 from zeh_spark.store.access import Need, Right
 from zeh_spark.store.feed import Feed
@@ -31,6 +30,7 @@ from zeh_spark.telemetry.health import PATIENCE_SECONDS, Readiness
 from zeh_spark.telemetry.metrics import Metrics
 from zeh_spark.telemetry.rare_log import RareLog
 from zeh_spark.telemetry.store_gauges import StoreGauges
+from zeh_spark.wire.problems import SERVER
 
 log = logging.getLogger("zeh_spark.publisher")
 

@@ -28,8 +28,10 @@ import numpy as np
 import zstandard
 from msgspec import Raw
 
-from zeh_spark.protocol import event_key, event_origin, problems, wire
-from zeh_spark.protocol.upload_format import (
+from zeh_spark.store.batches import Upload
+from zeh_spark.store.problems import Problem
+from zeh_spark.wire import event_key, event_origin, problems, wire
+from zeh_spark.wire.upload_format import (
     CHUNK_BYTES,
     CHUNK_EVENTS,
     LINE_BYTES,
@@ -42,8 +44,6 @@ from zeh_spark.protocol.upload_format import (
     parse_upload,
     prefix,
 )
-from zeh_spark.store.batches import Upload
-from zeh_spark.store.problems import Problem
 
 MAX_CHUNKS, MAX_UNPACKED = UPLOAD_CHUNKS, UPLOAD_UNPACKED
 MAX_BODY = 64 << 20

@@ -21,11 +21,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from zeh_spark.protocol.phrases import counted, in_units
 from zeh_spark.store.acts import Actor
 from zeh_spark.store.interface import NAMES_MS, Chunk, Retention, Store
 from zeh_spark.store.problems import Problem
 from zeh_spark.store.reading import in_order, parse_cursor
+from zeh_spark.wire.phrases import counted, in_units
 
 _SIZES = ((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B"))
 

@@ -19,12 +19,12 @@ from pyspark.sql import functions as F
 
 from zeh_spark._compat import column_of, quoted
 from zeh_spark.errors import OptionError
-from zeh_spark.protocol import dead_letters
 from zeh_spark.sessions.model import CONTROL, RECORDS
 from zeh_spark.sessions.routing import Writer
 from zeh_spark.sink.letters import rows_of
 from zeh_spark.sink.row_layout import RowLayout, layout
 from zeh_spark.stamping import has_headers
+from zeh_spark.wire import dead_letters
 
 _FACTS = "_zeh_dead"
 _ENVELOPE = ("headers", "key", "partition")

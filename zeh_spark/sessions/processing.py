@@ -25,7 +25,6 @@ from zeh_spark._compat import column_of, quoted
 from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.lakehouse.delta_table import LakeTable
 from zeh_spark.lakehouse.delta_writer import DeltaFeedWriter
-from zeh_spark.protocol.feed_identity import HEADER
 from zeh_spark.sessions import verdicts
 from zeh_spark.sessions.calling import Handler
 from zeh_spark.sessions.handling import (
@@ -43,6 +42,7 @@ from zeh_spark.sessions.handling import (
 from zeh_spark.sessions.verdicts import VERDICT
 from zeh_spark.stamping import has_stamps, stamp
 from zeh_spark.stateful import requirements
+from zeh_spark.wire.feed_identity import HEADER
 
 _VERDICT = (
     *("session", "number", "begun", "status", "attempt", "result", "detail", "event_key", "held"),

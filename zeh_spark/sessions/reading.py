@@ -15,8 +15,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from zeh_spark.errors import OptionError
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.feed_identity import HEADER
 from zeh_spark.sessions.model import CONTROL
 from zeh_spark.sessions.sources import marked
 from zeh_spark.sessions.steps import Steps
@@ -24,6 +22,8 @@ from zeh_spark.stamping import has_headers, has_stamps, stamp
 from zeh_spark.stateful import requirements, state_buckets
 from zeh_spark.stateful.ranges import MAX_NUMBER
 from zeh_spark.stateful.row_codec import packed
+from zeh_spark.wire import wire
+from zeh_spark.wire.feed_identity import HEADER
 
 CONTROLS = ("close", "release", "replay")
 ATTEMPT = "session-attempt"

@@ -18,8 +18,8 @@ from typing import Any
 from zeh_spark.client.publish_client import BatchCall, PublishClient, PublishedRange, Receipt
 from zeh_spark.errors import ZeroEventHubError
 from zeh_spark.options.given import parse
-from zeh_spark.protocol.phrases import counted
 from zeh_spark.sink.options import SinkOptions
+from zeh_spark.wire.phrases import counted
 
 TIMEOUT = 2.0
 """Seconds for which a connection, and then an answer, is waited for at most."""

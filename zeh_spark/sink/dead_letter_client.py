@@ -10,8 +10,8 @@ from typing import Any
 from zeh_spark.client.credentials import read_token
 from zeh_spark.client.publish_client import Document, PublishClient
 from zeh_spark.errors import AccessError, PublishError
-from zeh_spark.protocol import problems
 from zeh_spark.sink.options import SinkOptions
+from zeh_spark.wire import problems
 
 
 class DeadLetterClient(PublishClient):

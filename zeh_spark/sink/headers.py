@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Raw
 
-from zeh_spark.protocol import event_key, wire
-from zeh_spark.protocol.arrow_json import (
+from zeh_spark.wire import event_key, wire
+from zeh_spark.wire.arrow_json import (
     TEXT,
     Unfit,
     entries,

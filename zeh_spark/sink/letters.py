@@ -23,8 +23,10 @@ import pyarrow as pa
 from msgspec import Raw
 
 from zeh_spark.client.publish_client import BatchCall
-from zeh_spark.protocol import dead_letters, partitioning
-from zeh_spark.protocol.arrow_json import (
+from zeh_spark.sink.row_layout import RowLayout
+from zeh_spark.sink.rows import Rendered
+from zeh_spark.wire import dead_letters, partitioning
+from zeh_spark.wire.arrow_json import (
     TEXT,
     Unfit,
     entries,
@@ -33,8 +35,6 @@ from zeh_spark.protocol.arrow_json import (
     names_of,
     used,
 )
-from zeh_spark.sink.row_layout import RowLayout
-from zeh_spark.sink.rows import Rendered
 
 
 def letters_of(

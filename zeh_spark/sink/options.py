@@ -12,7 +12,8 @@ from zeh_spark.errors import OptionError
 from zeh_spark.options.client_options import NO_TOKENS, ClientOptions, refuse_two_tokens
 from zeh_spark.options.declaring import option, option_name, prefixed
 from zeh_spark.options.given import parse
-from zeh_spark.options.values import (
+from zeh_spark.wire import wire
+from zeh_spark.wire.option_values import (
     FeedUrl,
     origin,
     parse_bool,
@@ -20,7 +21,6 @@ from zeh_spark.options.values import (
     parse_size,
     parse_value,
 )
-from zeh_spark.protocol import wire
 
 _LEAST_UPLOAD, _MOST_UPLOAD = 64 << 10, 32 << 20
 DEAD_LETTER = "deadLetter"

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 import xxhash
 
 from zeh_spark.errors import RowError
-from zeh_spark.protocol.arrow_json import TEXT, Unfit, entries, refuse, utf8
-from zeh_spark.protocol.event_origin import FORM, HEADER
-from zeh_spark.protocol.feed_identity import HEADER as FEED
+from zeh_spark.wire.arrow_json import TEXT, Unfit, entries, refuse, utf8
+from zeh_spark.wire.event_origin import FORM, HEADER
+from zeh_spark.wire.feed_identity import HEADER as FEED
 
 _STAMPS = (FEED, "zeh-producer", "zeh-partition", "zeh-sequence", "zeh-time")
 _PARTED = r"^[^/]*/[^/]*/[^/]*/[^/]*/[^/]*/"

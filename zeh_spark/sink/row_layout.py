@@ -18,8 +18,8 @@ from pyspark.sql import types as T
 
 from zeh_spark._compat import CASE_SENSITIVE, found_column
 from zeh_spark.errors import OptionError
-from zeh_spark.protocol.stamp_columns import BY_NAME, POSITION
 from zeh_spark.sink.spark_types import INTEGERS, STRINGS, named, problems
+from zeh_spark.wire.stamp_columns import BY_NAME, POSITION
 
 _ENVELOPE = ("data", "headers", "partition", "key")
 ORIGIN_PART = "origin_part"

@@ -20,8 +20,11 @@ import pyarrow.compute as pc
 from msgspec import Raw
 
 from zeh_spark.errors import RowError
-from zeh_spark.protocol import event_key, event_origin, partitioning, upload_format, wire
-from zeh_spark.protocol.arrow_json import (
+from zeh_spark.sink.headers import keys_of, stored_headers, too_long_with
+from zeh_spark.sink.origins import SeenOrigins, found_origins, origins_of, parts_of_one
+from zeh_spark.sink.row_layout import ORIGIN_PART, RowLayout
+from zeh_spark.wire import event_key, event_origin, partitioning, upload_format, wire
+from zeh_spark.wire.arrow_json import (
     TEXT,
     Unfit,
     first_unfit,
@@ -32,9 +35,6 @@ from zeh_spark.protocol.arrow_json import (
     utf8,
     within,
 )
-from zeh_spark.sink.headers import keys_of, stored_headers, too_long_with
-from zeh_spark.sink.origins import SeenOrigins, found_origins, origins_of, parts_of_one
-from zeh_spark.sink.row_layout import ORIGIN_PART, RowLayout
 
 _ONE_BY_ONE = 16
 """Rows that are judged one by one, not by halves: next to one at fault are mostly others."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from zeh_spark.protocol import arrow_json
+from zeh_spark.wire import arrow_json
 
 INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 STRINGS = (T.StringType, T.CharType, T.VarcharType)

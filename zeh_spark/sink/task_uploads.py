@@ -14,11 +14,11 @@ from dataclasses import replace
 
 from zeh_spark.client.publish_client import BatchCall, PublishClient, TaskDone
 from zeh_spark.errors import OptionError, ZeroEventHubError
-from zeh_spark.protocol.batch_uploader import BatchUploader
-from zeh_spark.protocol.phrases import counted
-from zeh_spark.protocol.upload_format import StagedChunk, upload_body
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.sink.rows import Rendered
+from zeh_spark.wire.batch_uploader import BatchUploader
+from zeh_spark.wire.phrases import counted
+from zeh_spark.wire.upload_format import StagedChunk, upload_body
 
 
 class TaskUploads:

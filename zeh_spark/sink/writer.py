@@ -30,16 +30,16 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from zeh_spark._compat import CASE_SENSITIVE, DataSourceStreamArrowWriter
 from zeh_spark.client.publish_client import BatchCall, PublishClient, Receipt, TaskDone
 from zeh_spark.errors import OptionError, RowError, ZeroEventHubError, at_spark_border
-from zeh_spark.protocol.arrow_json import slices
-from zeh_spark.protocol.phrases import counted
-from zeh_spark.protocol.upload_format import EMPTY_UPLOAD, Content
-from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.sink.dead_letter_client import DeadLetterClient
 from zeh_spark.sink.letters import letters_of
 from zeh_spark.sink.options import NO_NAME, OF_STREAM, SinkOptions, same_feed
 from zeh_spark.sink.row_layout import RowLayout
 from zeh_spark.sink.rows import Rendered, Renderer
 from zeh_spark.sink.task_uploads import TaskUploads, check_partition_count
+from zeh_spark.wire.arrow_json import slices
+from zeh_spark.wire.phrases import counted
+from zeh_spark.wire.upload_format import EMPTY_UPLOAD, Content
+from zeh_spark.wire.wire import BATCH_INCARNATION
 
 log = logging.getLogger("zeh_spark.sink")
 

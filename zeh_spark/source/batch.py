@@ -33,13 +33,13 @@ from zeh_spark.options.given import parse
 from zeh_spark.polling.end_detection import Ending
 from zeh_spark.polling.end_probes import EndProbes, first_checkpoint
 from zeh_spark.polling.finite_read import EndUnknownError, FiniteRead
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.direct_reads import PlanRequest, checked_ranges
-from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.source import direct_tasks, offsets
 from zeh_spark.source.direct_planner import PlannedBatch, about_a_cursor, reads_directly
 from zeh_spark.source.direct_tasks import DirectPartition, partitions_of
 from zeh_spark.source.options import SourceOptions
+from zeh_spark.wire import wire
+from zeh_spark.wire.direct_reads import PlanRequest, checked_ranges
+from zeh_spark.wire.feed_identity import FeedIdentity
 
 _BLOCK = 1 << 20
 _MOST_WITHOUT_EVENTS = 1000

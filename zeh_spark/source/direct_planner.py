@@ -26,8 +26,11 @@ from zeh_spark.client.lag import Lag, lag_of
 from zeh_spark.client.responses import problem_document
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import CursorGoneError, OptionError, PublisherError
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.direct_reads import (
+from zeh_spark.source.offsets import Position
+from zeh_spark.source.options import SourceOptions
+from zeh_spark.source.planning import TriggerDelay
+from zeh_spark.wire import wire
+from zeh_spark.wire.direct_reads import (
     MAX_LIMIT,
     PLAN_CHUNKS,
     Plan,
@@ -37,10 +40,7 @@ from zeh_spark.protocol.direct_reads import (
     checked_ranges,
     totals_of,
 )
-from zeh_spark.protocol.stamp_columns import POSITION
-from zeh_spark.source.offsets import Position
-from zeh_spark.source.options import SourceOptions
-from zeh_spark.source.planning import TriggerDelay
+from zeh_spark.wire.stamp_columns import POSITION
 
 _PATIENCE = 0.05
 """Seconds for which Spark waits for a plan with which the publisher may wait for events."""

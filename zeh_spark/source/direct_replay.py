@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from zeh_spark.client import direct_client
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import CursorGoneError, PublisherError, ReplayError
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.direct_reads import PlanRequest, checked_ranges
 from zeh_spark.source.direct_planner import PlannedBatch, about_a_cursor, lost_partitions
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.replay import mismatch
+from zeh_spark.wire import wire
+from zeh_spark.wire.direct_reads import PlanRequest, checked_ranges
 
 log = logging.getLogger(__name__)
 

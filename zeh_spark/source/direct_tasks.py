@@ -20,10 +20,10 @@ from zeh_spark.client import direct_client
 from zeh_spark.client.transport import Transport
 from zeh_spark.decoding.chunks import ChunkDecoder
 from zeh_spark.decoding.lines import Decoder
-from zeh_spark.protocol.direct_reads import PlannedRange
-from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.source.direct_planner import PlannedBatch
 from zeh_spark.source.options import SourceOptions
+from zeh_spark.wire.direct_reads import PlannedRange
+from zeh_spark.wire.feed_identity import FeedIdentity
 
 TASK_BYTES = 128 << 20
 """Most bytes of lines of a task, about, as in Spark's file sources."""

@@ -49,10 +49,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 from zeh_spark.errors import CheckpointError
-from zeh_spark.protocol import direct_reads, wire
-from zeh_spark.protocol.feed_identity import FeedIdentity
-from zeh_spark.protocol.phrases import counted
 from zeh_spark.source.options import SourceOptions
+from zeh_spark.wire import direct_reads, wire
+from zeh_spark.wire.feed_identity import FeedIdentity
+from zeh_spark.wire.phrases import counted
 
 DIRECT_VERSION, VERSION = 2, 3
 _EVERY = "*"

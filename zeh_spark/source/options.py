@@ -20,7 +20,11 @@ import xxhash
 from zeh_spark.errors import OptionError
 from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.options.declaring import declared, option
-from zeh_spark.options.values import (
+from zeh_spark.source.staging_location import parse_staging
+from zeh_spark.wire import wire
+from zeh_spark.wire.feed_identity import HEADER as FEED_HEADER
+from zeh_spark.wire.feed_identity import FeedIdentity
+from zeh_spark.wire.option_values import (
     parse_bool,
     parse_choice,
     parse_count,
@@ -31,13 +35,9 @@ from zeh_spark.options.values import (
     parse_timeout,
     parse_value,
 )
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.feed_identity import HEADER as FEED_HEADER
-from zeh_spark.protocol.feed_identity import FeedIdentity
-from zeh_spark.protocol.phrases import counted
-from zeh_spark.protocol.stamp_columns import HEADERS as STAMP_HEADERS
-from zeh_spark.protocol.stamp_columns import OF_HEADERS
-from zeh_spark.source.staging_location import parse_staging
+from zeh_spark.wire.phrases import counted
+from zeh_spark.wire.stamp_columns import HEADERS as STAMP_HEADERS
+from zeh_spark.wire.stamp_columns import OF_HEADERS
 
 Cursors = Literal["first", "last", "quiet"] | dict[int, str]
 _1970 = datetime(1970, 1, 1, tzinfo=timezone.utc)

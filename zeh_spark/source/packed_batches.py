@@ -20,13 +20,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from zeh_spark.errors import OptionError
-from zeh_spark.protocol import hashes, wire
 from zeh_spark.source import planning
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import cores
 from zeh_spark.source.planning import TriggerDelay
 from zeh_spark.source.prefetch import Fetcher
 from zeh_spark.source.segments import pack
+from zeh_spark.wire import hashes, wire
 
 _MAX_PAYLOAD = 96 << 20
 """Maximum bytes of a segment that is sent with its task. Spark refuses 128 MiB on a cluster."""

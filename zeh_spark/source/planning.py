@@ -17,8 +17,8 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from zeh_spark.protocol.wire import Interval
 from zeh_spark.source.segments import Segment
+from zeh_spark.wire.wire import Interval
 
 SEGMENT_BYTES = 32 << 20
 """Maximum bytes of lines in a segment, before compression: a task must stay far below 128 MiB."""

@@ -20,8 +20,8 @@ from urllib.parse import quote, urlencode
 from zeh_spark.client.responses import TransientError, without_request_id
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import ZeroEventHubError
-from zeh_spark.protocol import wire
 from zeh_spark.source.options import SourceOptions
+from zeh_spark.wire import wire
 
 _AT_A_TIME = 100
 """The number of cursors in a request, so that its URL stays short."""

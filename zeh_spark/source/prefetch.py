@@ -32,10 +32,10 @@ from zeh_spark.errors import CursorGoneError
 from zeh_spark.polling.end_detection import Ending
 from zeh_spark.polling.end_probes import EndProbes
 from zeh_spark.polling.finite_read import EndUnknownError, FiniteRead
-from zeh_spark.protocol import wire
 from zeh_spark.source import planning
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.planning import Loss
+from zeh_spark.wire import wire
 
 log = logging.getLogger(__name__)
 

@@ -21,10 +21,10 @@ from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.errors import CursorGoneError, ReplayError
 from zeh_spark.polling.end_detection import Ending
 from zeh_spark.polling.finite_read import EndUnknownError, FiniteRead
-from zeh_spark.protocol import hashes, wire
-from zeh_spark.protocol.phrases import counted
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
+from zeh_spark.wire import hashes, wire
+from zeh_spark.wire.phrases import counted
 
 log = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from zeh_spark.client.discovery import discover
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import CheckpointError, PublisherError
 from zeh_spark.options.given import parse
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.source.offset_log import source_offsets
 from zeh_spark.source.offsets import check_identity, check_version, is_of_a_feed
 from zeh_spark.source.options import SourceOptions
+from zeh_spark.wire import wire
+from zeh_spark.wire.feed_identity import FeedIdentity
 
 _GONE = {409, 410}
 

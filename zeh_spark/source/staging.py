@@ -26,9 +26,9 @@ from pyarrow import ArrowException, fs
 from pyspark.sql.datasource import InputPartition
 
 from zeh_spark.errors import StagingError
-from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.source.offsets import StagedBatch
 from zeh_spark.source.staging_location import delete_folder, opened, told
+from zeh_spark.wire.feed_identity import FeedIdentity
 
 log = logging.getLogger(__name__)
 

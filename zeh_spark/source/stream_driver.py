@@ -24,8 +24,6 @@ from zeh_spark.client.discovery import discover
 from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.errors import CursorGoneError, PublisherError
 from zeh_spark.polling import starts
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.feed_identity import FeedIdentity, untold
 from zeh_spark.source import offsets
 from zeh_spark.source.direct_planner import (
     DirectPlanner,
@@ -43,6 +41,8 @@ from zeh_spark.source.position_reporter import CursorSet
 from zeh_spark.source.prefetch import Fetcher
 from zeh_spark.source.replay import read_again
 from zeh_spark.source.staging import SegmentPartition, Staging, new_stage, staged_partitions
+from zeh_spark.wire import wire
+from zeh_spark.wire.feed_identity import FeedIdentity, untold
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,6 @@ from sqlalchemy import (
     update,
 )
 
-from zeh_spark.protocol.upload_format import Content
 from zeh_spark.sql_store import acts, makers
 from zeh_spark.sql_store.producers import (
     Committed,
@@ -62,6 +61,7 @@ from zeh_spark.store.commit_plan import (
 )
 from zeh_spark.store.interface import Clock, FeedState
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire.upload_format import Content
 
 Commit = tuple[Call, Declared]
 Done = tuple[StoredReceipt, bool, Act | None] | Problem

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, insert, select, update
 
-from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
 from zeh_spark.sql_store.producers import Lock, find_feed
 from zeh_spark.sql_store.schema import epochs, feeds
 from zeh_spark.store.epochs import identity_of, next_epoch
 from zeh_spark.store.interface import Clock, FeedState
+from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
 
 
 def identity(connection: Connection, feed: str) -> FeedIdentity:

@@ -28,7 +28,6 @@ from sqlalchemy import (
     update,
 )
 
-from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.sql_store import makers
 from zeh_spark.sql_store.schema import (
     IsReplica,
@@ -49,6 +48,7 @@ from zeh_spark.store.batches import (
 )
 from zeh_spark.store.commit_plan import Publication
 from zeh_spark.store.interface import FeedState, unknown_feed
+from zeh_spark.wire.wire import BATCH_INCARNATION
 
 _FEED = [
     *(

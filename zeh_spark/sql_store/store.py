@@ -22,7 +22,6 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.sql_store import (
     acts,
     chunk_reads,
@@ -70,6 +69,7 @@ from zeh_spark.store.interface import (
     now_ms,
 )
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire.feed_identity import FeedIdentity
 
 P = ParamSpec("P")
 T = TypeVar("T")

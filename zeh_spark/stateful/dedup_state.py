@@ -21,9 +21,9 @@ import msgspec
 from msgspec import Raw
 
 from zeh_spark.errors import CheckpointError, PublisherError
-from zeh_spark.protocol.feed_identity import EPOCH, feed_of
 from zeh_spark.stateful import state_buckets
 from zeh_spark.stateful.seen import Reuse, Seen
+from zeh_spark.wire.feed_identity import EPOCH, feed_of
 
 VERSION = 3
 """The first byte of a bucket's value."""

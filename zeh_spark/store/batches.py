@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content, StagedChunk
 from zeh_spark.store.access import Maker
 from zeh_spark.store.acts import Actor
+from zeh_spark.wire.upload_format import DIGEST_VERSION, Content, StagedChunk
 
 RECEIPTS = 1000
 """Receipts that a store keeps for each producer, unless it is opened with another number.

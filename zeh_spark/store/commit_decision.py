@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content
 from zeh_spark.store import refusals
 from zeh_spark.store.acts import Act, Action, new_act
 from zeh_spark.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import wire
+from zeh_spark.wire.upload_format import DIGEST_VERSION, Content
 
 
 class Step(Enum):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol.upload_format import CHUNK_BYTES, CHUNK_EVENTS, frame_of, lines_of
 from zeh_spark.store.batches import (
     MAX_NUMBER,
     Call,
@@ -24,6 +23,7 @@ from zeh_spark.store.batches import (
     receipt_for,
 )
 from zeh_spark.store.interface import Chunk, FeedState
+from zeh_spark.wire.upload_format import CHUNK_BYTES, CHUNK_EVENTS, frame_of, lines_of
 
 SMALL_EVENTS, SMALL_BYTES, PACKED_BYTES = 200, 32 << 10, 4 << 20
 """Most events and bytes of a small chunk, and bytes of a batch's chunks packed at its commit."""

@@ -20,9 +20,9 @@ import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from zeh_spark.protocol import problems
-from zeh_spark.protocol.phrases import counted
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import problems
+from zeh_spark.wire.phrases import counted
 
 NOBODY = ""
 """The identity of a consumer that tells none."""

@@ -18,15 +18,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from zeh_spark.protocol import problems, wire
-from zeh_spark.protocol.direct_reads import (
-    MAX_LIMIT,
-    PLAN_CHUNKS,
-    Plan,
-    PlannedRange,
-    PlanRequest,
-    totals,
-)
 from zeh_spark.store.commit_plan import tag
 from zeh_spark.store.direct_reads import (
     check_not_ahead,
@@ -36,6 +27,15 @@ from zeh_spark.store.direct_reads import (
 from zeh_spark.store.interface import Chunk, Store
 from zeh_spark.store.problems import Problem, other_history
 from zeh_spark.store.reading import check_kept, covered, parse_cursor, positions, scanned
+from zeh_spark.wire import problems, wire
+from zeh_spark.wire.direct_reads import (
+    MAX_LIMIT,
+    PLAN_CHUNKS,
+    Plan,
+    PlannedRange,
+    PlanRequest,
+    totals,
+)
 
 RANGE_BYTES = 16 << 20
 """Bytes of lines of a range, about, if the reader does not say."""

@@ -14,17 +14,6 @@ from functools import partial
 
 import numpy as np
 
-from zeh_spark.protocol import direct_reads, problems, wire
-from zeh_spark.protocol.direct_reads import (
-    HEADERS,
-    MAX_RANGES,
-    ChunksRequest,
-    EncodedGroup,
-    Totals,
-    encode_end,
-    encode_group,
-    name_hash,
-)
 from zeh_spark.store.answer_cache import AnswerCache, key_of
 from zeh_spark.store.commit_plan import tag
 from zeh_spark.store.interface import Chunk, FeedState, Store
@@ -39,6 +28,17 @@ from zeh_spark.store.reading import (
     parse_cursor,
     positions_in,
     scanned,
+)
+from zeh_spark.wire import direct_reads, problems, wire
+from zeh_spark.wire.direct_reads import (
+    HEADERS,
+    MAX_RANGES,
+    ChunksRequest,
+    EncodedGroup,
+    Totals,
+    encode_end,
+    encode_group,
+    name_hash,
 )
 
 _FIRST_CHUNKS = 64

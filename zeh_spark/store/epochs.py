@@ -23,8 +23,8 @@ import secrets
 from collections.abc import Sequence
 
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, feed_of
 from zeh_spark.store.interface import FeedState
+from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, feed_of
 
 _NUMBERED_FROM = 1_577_836_800_000
 """2020-01-01, in ms since 1970: numbers of epochs are seconds since then, until 2051."""

@@ -24,11 +24,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.direct_reads import OFFER, ChunksRequest, Plan, PlanRequest
-from zeh_spark.protocol.feed_identity import FeedIdentity
-from zeh_spark.protocol.served_lines import Block, stamps
-from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.store import direct_plans, direct_reads
 from zeh_spark.store.access import Maker
 from zeh_spark.store.answer_cache import AnswerCache
@@ -47,6 +42,11 @@ from zeh_spark.store.reading import (
     positions,
     scanned,
 )
+from zeh_spark.wire import wire
+from zeh_spark.wire.direct_reads import OFFER, ChunksRequest, Plan, PlanRequest
+from zeh_spark.wire.feed_identity import FeedIdentity
+from zeh_spark.wire.served_lines import Block, stamps
+from zeh_spark.wire.upload_format import lines_of
 
 DEFAULT_HINT = 10_000
 """Events of a page, about, if the reader gives no hint."""

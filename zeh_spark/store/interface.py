@@ -20,7 +20,6 @@ from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.store import refusals
 from zeh_spark.store.access import Maker, Token
 from zeh_spark.store.acts import ACTS_SHOWN, EVERY_ACT, Act, ActFilter, Actor
@@ -34,6 +33,7 @@ from zeh_spark.store.batches import (
     Upload,
 )
 from zeh_spark.store.cursor_sets import NOBODY, CursorSet
+from zeh_spark.wire.feed_identity import FeedIdentity
 
 MAX_PARTITIONS = 1024
 """Most partitions of a feed."""

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from zeh_spark.errors import ZeroEventHubError
-from zeh_spark.protocol import problems
-from zeh_spark.protocol.problems import ProblemType
+from zeh_spark.wire import problems
+from zeh_spark.wire.problems import ProblemType
 
 
 class Problem(ZeroEventHubError):
     """A request that gets an error status instead of a page. A feed's `page` may raise it too.
 
     Args:
-        type: One of `zeh_spark.protocol.problems`; it decides the status.
+        type: One of `zeh_spark.wire.problems`; it decides the status.
         detail: The value that came, what is allowed, and what to do, for people.
         members: The facts, under the names that the type declares.
 

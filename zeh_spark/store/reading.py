@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol import problems, wire
 from zeh_spark.store.commit_plan import tag
 from zeh_spark.store.interface import Anchor, Chunk, FeedState, Store
 from zeh_spark.store.problems import Problem, bad_cursor, cursor_gone, other_history
+from zeh_spark.wire import problems, wire
 
 READ_BYTES = 1 << 20
 """Bytes of lines, about, that one read of the store brings if chunks are small."""

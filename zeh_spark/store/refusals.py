@@ -8,10 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from zeh_spark.protocol import problems, wire
-from zeh_spark.protocol.phrases import counted, moment
-from zeh_spark.protocol.problems import ProblemType
-from zeh_spark.protocol.upload_format import Content
 from zeh_spark.store.batches import (
     Call,
     Found,
@@ -21,6 +17,10 @@ from zeh_spark.store.batches import (
     TaskAttempt,
 )
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import problems, wire
+from zeh_spark.wire.phrases import counted, moment
+from zeh_spark.wire.problems import ProblemType
+from zeh_spark.wire.upload_format import Content
 
 
 def producer_deleted(call: Call) -> Problem:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote_plus
 
-from zeh_spark.protocol import wire
 from zeh_spark.telemetry.exchange import Exchange
 from zeh_spark.telemetry.logs import ACCESS, FIELDS
+from zeh_spark.wire import wire
 
 log = logging.getLogger(ACCESS)
 

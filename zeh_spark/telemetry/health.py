@@ -24,11 +24,11 @@ import anyio
 import anyio.to_thread
 
 from zeh_spark.errors import ZeroEventHubError
-from zeh_spark.protocol.phrases import counted
 from zeh_spark.sql_store.schema import VERSION
 from zeh_spark.store.interface import Store
 from zeh_spark.telemetry.outages import READS, Outages
 from zeh_spark.telemetry.settings import Check, Telemetry
+from zeh_spark.wire.phrases import counted
 
 FRESH_SECONDS = 1.0
 """Seconds for which a look counts for all probes."""

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from zeh_spark.protocol.direct_reads import PartitionLag
 from zeh_spark.store.cursor_sets import CursorSet
 from zeh_spark.store.interface import Anchor, Chunk, FeedState, Store
 from zeh_spark.store.reading import covered
+from zeh_spark.wire.direct_reads import PartitionLag
 
 POSITIONS = 1024
 """Positions that are kept of a partition before some are merged: 24 bytes each."""

@@ -30,9 +30,9 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 
 import zeh_spark
-from zeh_spark.protocol import problems
 from zeh_spark.telemetry.exchange import Exchange
 from zeh_spark.telemetry.rates import Rates
+from zeh_spark.wire import problems
 
 FEEDS = 1000
 """Most feeds that have series of their own."""

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zeh_spark.protocol import problems
 from zeh_spark.store.interface import now_ms
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import problems
 
 KEPT = 200
 """Refusals that are kept."""

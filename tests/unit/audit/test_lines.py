@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.cases import each_case
 from zeh_spark.audit.lines import OddLineError, content, stamps_of
 from zeh_spark.audit.pieces import Cutter, Piece, StrangeFeedError
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.served_lines import Block, with_all_headers
-from zeh_spark.protocol.upload_format import Content, content_of, rest_of
 from zeh_spark.publisher.rendering import body
+from zeh_spark.wire import wire
+from zeh_spark.wire.served_lines import Block, with_all_headers
+from zeh_spark.wire.upload_format import Content, content_of, rest_of
 
 STAMPS = {"zeh-producer": "p#k", "zeh-batch": "7", "zeh-partition": "3", "zeh-time": "9"}
 EVENTS = st.lists(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.cases import each_case
 from zeh_spark.console.refusal_table import sides
-from zeh_spark.protocol.upload_format import Content
 from zeh_spark.store import refusals
 from zeh_spark.store.batches import Call, Found, ProducerState, StoredReceipt, TaskAttempt
 from zeh_spark.store.problems import Problem
 from zeh_spark.telemetry.recent_refusals import RecentRefusals
+from zeh_spark.wire.upload_format import Content
 
 CALL = Call("till", "inc-2", "run-2", 9, 4)
 STATE = ProducerState("till", "inc-1", 3, "run-1", 6, 7, "", 0)

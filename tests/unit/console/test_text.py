@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.cases import each_case
 from zeh_spark.console.text import lasting, visible
-from zeh_spark.protocol.phrases import size_of
+from zeh_spark.wire.phrases import size_of
 
 
 @each_case(

@@ -20,14 +20,14 @@ from zeh_spark.decoding.chunks import ChunkDecoder
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import MalformedLineError, PublisherError, StoreError
 from zeh_spark.options.given import parse
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.direct_reads import HEADERS, name_hash
-from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
-from zeh_spark.protocol.served_lines import Block, renderer
-from zeh_spark.protocol.served_lines import stamps as publisher_stamps
-from zeh_spark.protocol.stamp_columns import MAX_TIME, OF_HEADERS, POSITION
-from zeh_spark.protocol.upload_format import frame_of
 from zeh_spark.source.options import SourceOptions
+from zeh_spark.wire import wire
+from zeh_spark.wire.direct_reads import HEADERS, name_hash
+from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
+from zeh_spark.wire.served_lines import Block, renderer
+from zeh_spark.wire.served_lines import stamps as publisher_stamps
+from zeh_spark.wire.stamp_columns import MAX_TIME, OF_HEADERS, POSITION
+from zeh_spark.wire.upload_format import frame_of
 
 TRAPS = [
     *('},"data":', '"},"data":{"', '{"partition":0,"headers":{', "\\"),

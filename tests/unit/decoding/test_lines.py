@@ -15,9 +15,9 @@ from tests.cases import each_case
 from zeh_spark.decoding import lines as decode
 from zeh_spark.decoding.lines import Decoder, blocks
 from zeh_spark.errors import MalformedLineError, PublisherError
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, untold
-from zeh_spark.protocol.stamps import parse_stamped
+from zeh_spark.wire import wire
+from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, untold
+from zeh_spark.wire.stamps import parse_stamped
 
 ALL = Decoder(("partition", "headers", "data"), "_corrupt_record", False)
 PERMISSIVE = Decoder(("partition", "headers", "data", "_corrupt_record"), "_corrupt_record", True)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tests.scratch_store import ScratchStore
 from zeh_spark.loading.load import Source, load
-from zeh_spark.protocol.upload_format import lines_of
+from zeh_spark.wire.upload_format import lines_of
 
 Files = Callable[[str, bytes | pa.Table], str]
 

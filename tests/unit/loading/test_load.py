@@ -17,11 +17,11 @@ from zeh_spark.errors import StoreError
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.loading.load import Source, load
 from zeh_spark.loading.one_batch import named_batch
-from zeh_spark.protocol import partitioning
-from zeh_spark.protocol.upload_format import (
+from zeh_spark.publisher import Problem
+from zeh_spark.wire import partitioning
+from zeh_spark.wire.upload_format import (
     UPLOAD_BYTES,
 )
-from zeh_spark.publisher import Problem
 
 
 @pytest.mark.parametrize("name", ["a.ndjson", "a.jsonl", "a.json", "a.ndjson.gz", "A.JSON.GZ"])

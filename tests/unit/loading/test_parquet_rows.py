@@ -13,7 +13,7 @@ import pytest
 from tests.cases import each_case
 from tests.unit.loading.loads import Files, data, loaded, text_of
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol import wire
+from zeh_spark.wire import wire
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 EXACT = {

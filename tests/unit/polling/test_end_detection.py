@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.cases import each_case
 from zeh_spark.client.feed_client import PageEnd
 from zeh_spark.polling.end_detection import Ending, events_before
-from zeh_spark.protocol.wire import Interval
+from zeh_spark.wire.wire import Interval
 
 
 def page(events=0, *, moved=False, tail=b""):

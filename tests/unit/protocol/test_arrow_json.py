@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests import strategies
 from tests.cases import each_case
-from zeh_spark.protocol.arrow_json import Unfit, json_of, problems
+from zeh_spark.wire.arrow_json import Unfit, json_of, problems
 
 BERLIN, LOCAL = pa.timestamp("us", "Europe/Berlin"), pa.timestamp("us")
 TEXT = pa.string()

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cases import each_case
-from zeh_spark.protocol.batch_uploader import BatchUploader, Group
-from zeh_spark.protocol.upload_format import (
+from zeh_spark.wire.batch_uploader import BatchUploader, Group
+from zeh_spark.wire.upload_format import (
     CHUNK_BYTES,
     CHUNK_EVENTS,
     UPLOAD_CHUNKS,

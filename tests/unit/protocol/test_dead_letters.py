@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.cases import each_case
 from zeh_spark.cli.dead_letter_replay import repaired
-from zeh_spark.protocol import upload_format, wire
-from zeh_spark.protocol.dead_letters import (
+from zeh_spark.wire import upload_format, wire
+from zeh_spark.wire.dead_letters import (
     LETTER_BYTES,
     DeadLetterId,
     Unreadable,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cases import each_case
-from zeh_spark.protocol.event_origin import FORM, EventOrigin, is_origin, parse
-from zeh_spark.protocol.wire import MAX_LINE
+from zeh_spark.wire.event_origin import FORM, EventOrigin, is_origin, parse
+from zeh_spark.wire.wire import MAX_LINE
 
 NAME = "0-9a-zA-Z._:@=-"
 names = st.text("abz09._:@=-AZ", min_size=1, max_size=100)

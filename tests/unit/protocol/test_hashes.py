@@ -6,7 +6,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark.protocol import hashes
+from zeh_spark.wire import hashes
 
 
 @given(st.lists(st.binary().map(lambda line: line.replace(b"\n", b"")), max_size=9), st.data())

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests import strategies
 from tests.cases import each_case
 from zeh_spark.errors import PublisherError, ZeroEventHubError
-from zeh_spark.protocol import hashes, wire
-from zeh_spark.protocol.page_scanner import PageScanner
-from zeh_spark.protocol.wire import Interval
+from zeh_spark.wire import hashes, wire
+from zeh_spark.wire.page_scanner import PageScanner
+from zeh_spark.wire.wire import Interval
 
 E1 = b'{"partition":0,"data":1}\n'
 E2 = b'{"partition":0,"data":2}\n'

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests import strategies
 from tests.cases import each_case
-from zeh_spark.protocol.partitioning import Spread, partition_for, partition_of
+from zeh_spark.wire.partitioning import Spread, partition_for, partition_of
 
 
 class Kind(str, enum.Enum):

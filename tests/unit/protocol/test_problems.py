@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.cases import each_case
-from zeh_spark.protocol import problems
-from zeh_spark.protocol.problems import PROBLEMS, ProblemType
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire import problems
+from zeh_spark.wire.problems import PROBLEMS, ProblemType
 
 GONE = {"partition": 0, "cursor": "17.ab", "oldest": "20.cd", "lost": {"0": "20.cd"}}
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.upload_format import (
+from zeh_spark.wire import wire
+from zeh_spark.wire.upload_format import (
     CHUNK_BYTES,
     CHUNK_EVENTS,
     LINE_BYTES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cases import each_case
-from zeh_spark.protocol import wire
+from zeh_spark.wire import wire
 
 
 def test_what_is_written_is_canonical():

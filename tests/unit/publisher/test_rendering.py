@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.served_lines import Block, renderer
 from zeh_spark.publisher.rendering import body
+from zeh_spark.wire import wire
+from zeh_spark.wire.served_lines import Block, renderer
 
 NAMES = ["a", "b", "partition"]
 TRAPS = ['{"partition":0,"headers":{', '\n{"partition":0,"headers":{"', '"},"data":', "x"]

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from tests.cases import each_case
 from tests.strategies import events, headers, json_texts
-from zeh_spark.protocol import event_key, wire
-from zeh_spark.protocol.event_origin import HEADER, is_origin
-from zeh_spark.protocol.upload_format import (
+from zeh_spark.publisher.upload_validation import MAX_UNPACKED, _faults, _rests, verified_upload
+from zeh_spark.store.problems import Problem
+from zeh_spark.wire import event_key, wire
+from zeh_spark.wire.event_origin import HEADER, is_origin
+from zeh_spark.wire.upload_format import (
     LINE_BYTES,
     Chunker,
     StagedChunk,
@@ -27,8 +29,6 @@ from zeh_spark.protocol.upload_format import (
     rest_of,
     upload_body,
 )
-from zeh_spark.publisher.upload_validation import MAX_UNPACKED, _faults, _rests, verified_upload
-from zeh_spark.store.problems import Problem
 
 PARTITION = 3
 LONGEST = "ä".encode() * (event_key.MAX_BYTES // 2)

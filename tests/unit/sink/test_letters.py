@@ -17,12 +17,12 @@ from tests import strategies
 from tests.cases import each_case
 from tests.unit.sink.test_rows import strings
 from zeh_spark.client.publish_client import BatchCall
-from zeh_spark.protocol import partitioning, wire
-from zeh_spark.protocol.arrow_json import Unfit, json_of
-from zeh_spark.protocol.dead_letters import letters
 from zeh_spark.sink.letters import lenient, letters_of
 from zeh_spark.sink.row_layout import RowLayout
 from zeh_spark.sink.rows import Renderer
+from zeh_spark.wire import partitioning, wire
+from zeh_spark.wire.arrow_json import Unfit, json_of
+from zeh_spark.wire.dead_letters import letters
 
 BATCH = BatchCall("p", "query", "run", 17)
 TEXT = RowLayout(("data",), text=True)

@@ -7,8 +7,8 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
 from tests.cases import each_case
-from zeh_spark.protocol import arrow_json
 from zeh_spark.sink.spark_types import problems
+from zeh_spark.wire import arrow_json
 
 KINDS = [
     T.StringType(), T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType(), T.BooleanType(),

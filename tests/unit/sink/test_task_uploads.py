@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from zeh_spark.client.publish_client import BatchCall, BatchStatus, TaskDone
-from zeh_spark.protocol.upload_format import CHUNK_EVENTS
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.rows import Rendered
 from zeh_spark.sink.task_uploads import TaskUploads
+from zeh_spark.wire.upload_format import CHUNK_EVENTS
 
 CHUNK = [b'"headers":{},"data":"%0200d"}' % each for each in range(CHUNK_EVENTS)]
 """Of such lines no two chunks go into one of the smallest uploads."""

@@ -9,7 +9,6 @@ from itertools import product
 
 import msgspec
 
-from zeh_spark.protocol.upload_format import Content
 from zeh_spark.store.batches import (
     Call,
     CommitFacts,
@@ -22,6 +21,7 @@ from zeh_spark.store.batches import (
 )
 from zeh_spark.store.commit_decision import Decision, decide
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire.upload_format import Content
 
 SAME, OTHER = Content(3, 0xABCDEF0123 << 88), Content(3, 7)
 RECEIPT = StoredReceipt(

@@ -13,7 +13,10 @@ import pytest
 from tests.cases import each_case
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import FEED, chunk, everything, publish, refusal
-from zeh_spark.protocol.direct_reads import (
+from zeh_spark.publisher import Problem
+from zeh_spark.store import direct_plans, direct_reads
+from zeh_spark.store.interface import Chunk, FeedState
+from zeh_spark.wire.direct_reads import (
     ChunksRequest,
     Group,
     PlanRequest,
@@ -21,9 +24,6 @@ from zeh_spark.protocol.direct_reads import (
     WantedRange,
     parse_answer,
 )
-from zeh_spark.publisher import Problem
-from zeh_spark.store import direct_plans, direct_reads
-from zeh_spark.store.interface import Chunk, FeedState
 
 FIRST = {"0": "_first", "1": "_first"}
 

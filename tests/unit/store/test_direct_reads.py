@@ -1,8 +1,8 @@
 """What plans and chunk answers tell of chunks, and how the chunks of one partition are found."""
 
-from zeh_spark.protocol.direct_reads import HEADERS, name_hash
 from zeh_spark.store.direct_reads import header_records
 from zeh_spark.store.interface import Chunk
+from zeh_spark.wire.direct_reads import HEADERS, name_hash
 
 
 def test_a_header_record_has_what_the_chunk_has():

@@ -14,12 +14,12 @@ from tests.cases import each_case
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import chunk as chunk_of
 from tests.store_contract.writers import refusal
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.served_lines import Block
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.interface import Chunk
 from zeh_spark.store.problems import Problem
 from zeh_spark.store.reading import READ_BYTES, groups, in_order
+from zeh_spark.wire import wire
+from zeh_spark.wire.served_lines import Block
 
 Log = list[tuple[int, int]]
 """A feed as the chunks written to it: stored partition and number of events."""

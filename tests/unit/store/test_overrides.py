@@ -24,7 +24,6 @@ from tests.unit.store.producer_cases import (
     remedies_of,
     said,
 )
-from zeh_spark.protocol.upload_format import Content
 from zeh_spark.store.batches import (
     Call,
     CommitFacts,
@@ -35,6 +34,7 @@ from zeh_spark.store.batches import (
 )
 from zeh_spark.store.commit_decision import Step, decide
 from zeh_spark.store.problems import Problem
+from zeh_spark.wire.upload_format import Content
 
 MORE = Content(9, 9 << 99)
 OPTIONS = {

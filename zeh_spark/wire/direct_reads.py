@@ -29,8 +29,8 @@ import numpy as np
 import xxhash
 from msgspec import UNSET, UnsetType
 
-from zeh_spark.protocol.hashes import sum_of
-from zeh_spark.protocol.upload_format import CHUNK_BYTES
+from zeh_spark.wire.hashes import sum_of
+from zeh_spark.wire.upload_format import CHUNK_BYTES
 
 VERSION = 1
 """The version of plans, chunk answers and digests."""

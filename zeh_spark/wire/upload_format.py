@@ -24,9 +24,9 @@ from typing import Protocol
 import msgspec
 import zstandard
 
-from zeh_spark.protocol import event_key, wire
-from zeh_spark.protocol.hashes import sum_of
-from zeh_spark.protocol.phrases import counted, moment
+from zeh_spark.wire import event_key, wire
+from zeh_spark.wire.hashes import sum_of
+from zeh_spark.wire.phrases import counted, moment
 
 CHUNK_EVENTS = 1000
 CHUNK_BYTES = 1 << 20

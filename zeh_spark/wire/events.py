@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from zeh_spark.protocol import wire
+from zeh_spark.wire import wire
 
 
 def json_of(data: object) -> bytes:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol import wire
+from zeh_spark.wire import wire
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ import msgspec
 import xxhash
 from msgspec import UNSET, Raw, UnsetType
 
-from zeh_spark.options.values import MAX_PARTITIONS
-from zeh_spark.protocol import upload_format, wire
-from zeh_spark.protocol.feed_identity import HEADER, ID
+from zeh_spark.wire import upload_format, wire
+from zeh_spark.wire.feed_identity import HEADER, ID
+from zeh_spark.wire.option_values import MAX_PARTITIONS
 
 LETTER_BYTES = (
     upload_format.LINE_BYTES

@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 
 from zeh_spark.errors import MalformedLineError
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.feed_identity import HEADER, FeedIdentity
+from zeh_spark.wire import wire
+from zeh_spark.wire.feed_identity import HEADER, FeedIdentity
 
 TIME_DIGITS = 18
 """The maximum digits of a `zeh-time`, in ms since 1970: such a number fits 64 bits."""

@@ -18,8 +18,8 @@ from concurrent.futures import Executor, Future
 
 import numpy as np
 
-from zeh_spark.protocol.partitioning import Spread, partition_of
-from zeh_spark.protocol.upload_format import (
+from zeh_spark.wire.partitioning import Spread, partition_of
+from zeh_spark.wire.upload_format import (
     OPEN_UPLOADS,
     UPLOAD_BYTES,
     UPLOAD_CHUNKS,

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from zeh_spark.protocol import event_key, wire
-from zeh_spark.protocol.feed_identity import HEADER as FEED
+from zeh_spark.wire import event_key, wire
+from zeh_spark.wire.feed_identity import HEADER as FEED
 
 Kind = Literal["timestamp", "string", "bigint", "int"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from zeh_spark.errors import PublisherError
-from zeh_spark.protocol import hashes, wire
+from zeh_spark.wire import hashes, wire
 
 LINE_BYTES = 64 << 20
 """Most bytes of a line. A small packed answer may hold a line of gigabytes."""

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import xxhash
 
-from zeh_spark.protocol import event_key
-from zeh_spark.protocol.upload_format import CHUNK_EVENTS, checked_rest
+from zeh_spark.wire import event_key
+from zeh_spark.wire.upload_format import CHUNK_EVENTS, checked_rest
 
 
 def partition_of(key: str, partition_count: int) -> int:
