@@ -19,8 +19,8 @@ import click
 
 from zeh_spark.cli.main import zeh_spark
 from zeh_spark.cli.output import COMMON
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.declaring import Declared, declared
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.declaring import Declared, declared
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.source.options import SourceOptions
 
@@ -76,9 +76,10 @@ def _commands(group: click.Group, context: click.Context) -> Iterator[str]:
 def packages() -> str:
     """Return the table of the packages: the first sentences of their docstrings."""
     rows = []
-    for path in sorted(ROOT.glob("zeh_spark/*/__init__.py")):
+    for path in sorted((ROOT / "zeh_spark").glob("*/**/__init__.py")):
         about = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        rows.append((f"`{path.parent.name}`", about.partition("\n\n")[0].replace("\n", " ")))
+        name = path.parent.relative_to(ROOT / "zeh_spark").as_posix()
+        rows.append((f"`{name}`", about.partition("\n\n")[0].replace("\n", " ")))
     return _table(("package", "holds"), rows)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from zeh_spark.client.feed_client import FeedClient, PageRequest
-from zeh_spark.client.retry import Retry
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
+from zeh_spark.client.http.feed_client import FeedClient, PageRequest
+from zeh_spark.client.http.retry import Retry
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.given import parse
 
 
 def restless(timeout):

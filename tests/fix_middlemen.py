@@ -197,4 +197,4 @@ def faulty(quiet_publisher: Publisher) -> Iterator[tuple[Publisher, Gateway]]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow each other at once."""
-    monkeypatch.setattr("zeh_spark.client.retry.backoff", lambda attempt, jitter: 0.005)
+    monkeypatch.setattr("zeh_spark.client.http.retry.backoff", lambda attempt, jitter: 0.005)

@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from tests.fix_publisher import Publisher
-from zeh_spark.client.publish_client import BatchCall, PublishClient, Receipt, TaskDone
+from zeh_spark.client.http.publish_client import BatchCall, PublishClient, Receipt, TaskDone
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.wire.upload_format import Chunker, Content, StagedChunk, lines_of, upload_body
 

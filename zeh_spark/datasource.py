@@ -33,10 +33,10 @@ from pyspark.sql.types import (
 
 from zeh_spark import sql_tables
 from zeh_spark._compat import found_column
+from zeh_spark.client.options.declaring import declared
+from zeh_spark.client.options.given import parse, refuse_unknown
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import OptionError, at_spark_border
-from zeh_spark.options.declaring import declared
-from zeh_spark.options.given import parse, refuse_unknown
 from zeh_spark.sink.options import OF_SPARK, SinkOptions, sink_options
 from zeh_spark.sink.row_layout import RowLayout, layout
 from zeh_spark.sink.writer import BatchWriter, StreamWriter

@@ -18,9 +18,9 @@ from typing import Any
 import orjson
 from pyspark.sql.types import StructField, StructType
 
+from zeh_spark.client.options.client_options import NO_TOKENS, ClientOptions
+from zeh_spark.client.options.declaring import declared, option_name
 from zeh_spark.errors import OptionError
-from zeh_spark.options.client_options import NO_TOKENS, ClientOptions
-from zeh_spark.options.declaring import declared, option_name
 from zeh_spark.wire.option_values import SECRET_HEADER_PREFIX, parse_token
 
 _METADATA = "zeroeventhub.options"

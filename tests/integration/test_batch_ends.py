@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.fix_batch import Feed, cursor_of
 from tests.fix_raw_server import Answer, head, ok, refused
+from zeh_spark.client.polling import finite_read
 from zeh_spark.errors import PublisherError, UnavailableError
-from zeh_spark.polling import finite_read
 from zeh_spark.wire import wire
 
 

@@ -25,15 +25,15 @@ from tests.fix_raw_server import (
     short,
     until_close,
 )
-from zeh_spark.client import direct_client
-from zeh_spark.client.discovery import discover, index
-from zeh_spark.client.feed_client import PageEnd, Statistics
-from zeh_spark.client.following import follow
-from zeh_spark.client.publish_client import PublishClient
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http import direct_client
+from zeh_spark.client.http.discovery import discover, index
+from zeh_spark.client.http.feed_client import PageEnd, Statistics
+from zeh_spark.client.http.following import follow
+from zeh_spark.client.http.publish_client import PublishClient
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.given import parse
 from zeh_spark.errors import PublisherError, ZeroEventHubError
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
 
 # What is asked
 
@@ -289,7 +289,7 @@ def test_a_packed_answer_that_grows_is_a_named_error(raw_server, reader, status,
     """Whoever answers with a megabyte that unpacks to gigabytes does not fill my memory."""
     packed = ok(gzip.compress(bytes(100 << 20), 1), status, content_encoding="gzip")
     raw_server.respond = lambda request: packed
-    monkeypatch.setattr("zeh_spark.client.transport.WHOLE_BYTES", 32 << 20)
+    monkeypatch.setattr("zeh_spark.client.http.transport.WHOLE_BYTES", 32 << 20)
     tracemalloc.start()
     try:
         with pytest.raises(ZeroEventHubError, match=r"bytes|400|503|no feeds|'partitionCount'"):

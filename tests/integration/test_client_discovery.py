@@ -8,7 +8,7 @@ import pytest
 
 from tests.fix_client import BODY, ask, client, read
 from tests.fix_raw_server import Answer, head, ok, refused, reset
-from zeh_spark.client.discovery import Discovered, discover
+from zeh_spark.client.http.discovery import Discovered, discover
 from zeh_spark.errors import AccessError, OptionError, PublisherError, UnavailableError
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, untold
 from zeh_spark.wire.problems import URN as PROBLEM

@@ -19,7 +19,9 @@ from tests.fix_raw_server import (
     short,
 )
 from tests.ports import free_port
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.given import parse
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import (
     AccessError,
@@ -28,8 +30,6 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions
 

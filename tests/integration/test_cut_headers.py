@@ -8,9 +8,9 @@ from tests.cases import each_case
 from tests.fix_batch import Feed, cursor_of
 from tests.fix_client import BODY, ask, client, read
 from tests.fix_raw_server import Answer, head, ok, refused, until_close
-from zeh_spark.client.feed_client import Statistics
-from zeh_spark.client.following import follow
-from zeh_spark.client.whole_headers import WholeHeadersAdapter
+from zeh_spark.client.http.feed_client import Statistics
+from zeh_spark.client.http.following import follow
+from zeh_spark.client.http.whole_headers import WholeHeadersAdapter
 
 HEAD = head(200, content_type="application/x-ndjson", content_length=len(BODY))
 BARE = Answer((head(200, content_type="text/plain"),), "close")

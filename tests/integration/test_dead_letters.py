@@ -16,7 +16,7 @@ from tests.fix_log_texts import check_documented
 from tests.fix_raw_server import ok, refused
 from tests.fix_sink import lost, remedy
 from zeh_spark.cli import dead_letter_replay
-from zeh_spark.client.publish_client import BatchCall, TaskDone
+from zeh_spark.client.http.publish_client import BatchCall, TaskDone
 from zeh_spark.errors import (
     AccessError,
     OptionError,

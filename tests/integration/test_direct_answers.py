@@ -12,11 +12,11 @@ import pytest
 from tests.cases import each_case
 from tests.fix_direct import BEGIN, END, TYPE, Sent, end_of, frames, group, planned
 from tests.fix_raw_server import Answer, head, ok, refused
-from zeh_spark.client import direct_client
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http import direct_client
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.given import parse
 from zeh_spark.errors import PublisherError
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
 from zeh_spark.wire import direct_reads as wire
 
 USUAL = (Sent(5), Sent(7))

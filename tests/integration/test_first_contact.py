@@ -5,18 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+<<<<<<< ours
 import requests
+from zeh_spark.publish import Producer
+=======
+>>>>>>> theirs
 
 from tests.cases import each_case
 from tests.fix_raw_server import ok
 from tests.fix_stream import DECODER
 from tests.ports import free_port
-from zeh_spark.client.responses import TransientError, innermost
-from zeh_spark.client.retry import Retry
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http.responses import TransientError, innermost
+from zeh_spark.client.http.retry import Retry
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.client_options import FIRST_CONTACT, ClientOptions
+from zeh_spark.client.options.given import parse
 from zeh_spark.errors import UnavailableError
-from zeh_spark.options.client_options import FIRST_CONTACT, ClientOptions
-from zeh_spark.options.given import parse
 from zeh_spark.publish import Producer
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.stream import StreamReader

@@ -15,13 +15,13 @@ from tests.fix_client import BODY, ask, client, read
 from tests.fix_oauth import CLIENT, SECRET, TokenServer
 from tests.fix_raw_server import ok, refused
 from tests.patience import eventually
-from zeh_spark.client.credentials import masked
-from zeh_spark.client.oauth import OAuthTokens
-from zeh_spark.client.responses import TransientError
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http.credentials import masked
+from zeh_spark.client.http.oauth import OAuthTokens
+from zeh_spark.client.http.responses import TransientError
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.given import parse
 from zeh_spark.errors import AccessError, OptionError, UnavailableError
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
 from zeh_spark.publish import Producer
 from zeh_spark.sink.options import SinkOptions
 

@@ -16,7 +16,9 @@ from tests.fix_publish import events_of
 from tests.fix_publisher import Publisher
 from tests.fix_raw_server import RawServer, ok
 from tests.store_contract.writers import until
-from zeh_spark.client.publish_client import PublishClient
+from zeh_spark.client.http.publish_client import PublishClient
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.given import parse
 from zeh_spark.errors import (
     OptionError,
     OutcomeUnknownError,
@@ -24,8 +26,6 @@ from zeh_spark.errors import (
     PublishError,
     UnavailableError,
 )
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
 from zeh_spark.publish import AddedEvent, Producer, PublishedNumbers
 from zeh_spark.retention.rules import prune
 from zeh_spark.store.interface import Retention

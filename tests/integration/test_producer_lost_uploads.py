@@ -13,7 +13,7 @@ from tests.fix_middlemen import Fate, Gateway, answer_lost, lost, passed
 from tests.fix_producer import large, published, refusal
 from tests.fix_publish import events_of
 from tests.fix_raw_server import Answer, Request
-from zeh_spark.client import batch_attempt
+from zeh_spark.client.http import batch_attempt
 from zeh_spark.errors import PublishError
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import open_store

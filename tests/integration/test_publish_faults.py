@@ -25,10 +25,10 @@ from tests.fix_middlemen import (
 )
 from tests.fix_publish import events_of, publish_batch, rows
 from tests.fix_publisher import Publisher
-from zeh_spark.client.publish_client import BatchCall, PublishClient
+from zeh_spark.client.http.publish_client import BatchCall, PublishClient
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.given import parse
 from zeh_spark.errors import OutcomeUnknownError, UnavailableError
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
 
 BATCH = BatchCall("p", "a", "r1", 0)
 

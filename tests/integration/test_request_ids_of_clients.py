@@ -9,11 +9,11 @@ import pytest
 
 from tests.fix_client import BODY, ask, client, event, read
 from tests.fix_raw_server import ok, redirect, refused, reset, short
-from zeh_spark.client.publish_client import BatchCall, PublishClient, TaskDone
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http.publish_client import BatchCall, PublishClient, TaskDone
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.given import parse
 from zeh_spark.errors import OptionError, PublisherError, UnavailableError
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 BATCH = BatchCall("till-1", "i", "r", 0)
@@ -31,7 +31,7 @@ def named_in(caplog) -> list[str]:
 
 def test_each_try_has_an_id_of_its_own_which_the_log_names(raw_server, caplog):
     """The publisher's operator finds the very request that my log complains about."""
-    caplog.set_level(logging.DEBUG, "zeh_spark.client")
+    caplog.set_level(logging.DEBUG, "zeh_spark.client.http")
     failures = refused(503), reset(), short(event(1)), reset(event(1))
     raw_server.script(*failures, redirect("/feed/v2"), ok(BODY))
 

@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from tests.fix_log_texts import check_documented
-from zeh_spark.client.publish_client import PublishedRange
+from zeh_spark.client.http.publish_client import PublishedRange
 from zeh_spark.errors import OptionError
 from zeh_spark.progress import ProgressListener
 from zeh_spark.sink import commits

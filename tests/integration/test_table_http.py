@@ -16,7 +16,7 @@ from starlette.routing import Mount
 from tests.fix_client import client, read
 from tests.fix_shop import Shop
 from tests.scratch_store import ScratchStore
-from zeh_spark.client.feed_client import PageRequest
+from zeh_spark.client.http.feed_client import PageRequest
 from zeh_spark.errors import PublisherError, PublishError
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import create_app

@@ -9,8 +9,8 @@ import pytest
 
 from tests.fix_stream import DECODER, Run
 from tests.fix_table import Database
-from zeh_spark.options.given import parse
-from zeh_spark.polling import finite_read
+from zeh_spark.client.options.given import parse
+from zeh_spark.client.polling import finite_read
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.stream import StreamReader

@@ -25,12 +25,12 @@ from tests.fix_publisher import connected, new_feed, served, serving_app
 from tests.fix_tls import Pair, TlsFolder
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.given import parse
 from zeh_spark.errors import PublisherError, StoreError
 from zeh_spark.network import certificates, http_protocol
 from zeh_spark.network.certificates import Certificates, TlsFiles
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import create_app
 from zeh_spark.publisher.config import Config

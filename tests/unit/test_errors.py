@@ -15,7 +15,7 @@ import pytest
 
 from tests.cases import each_case
 from zeh_spark import errors
-from zeh_spark.client.responses import TransientError
+from zeh_spark.client.http.responses import TransientError
 from zeh_spark.errors import (
     OptionAdvice,
     PublisherError,

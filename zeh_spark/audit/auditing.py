@@ -22,9 +22,11 @@ from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.audit.judge import Judge, NotOursError, belongs
 from zeh_spark.audit.ledger import Ledger, ListedProducer
 from zeh_spark.audit.reading import FeedReader, not_ours
-from zeh_spark.client.discovery import discover
-from zeh_spark.client.publish_client import PublishClient
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http.discovery import discover
+from zeh_spark.client.http.publish_client import PublishClient
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.given import parse
 from zeh_spark.errors import (
     CursorGoneError,
     OptionError,
@@ -34,8 +36,6 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
 from zeh_spark.store.batches import MAX_NUMBER, StoredReceipt
 from zeh_spark.wire.problems import TABLE_FEED
 from zeh_spark.wire.upload_format import DIGEST_VERSION

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from urllib.parse import urlencode
 
 from zeh_spark.audit.pieces import Cutter, Piece, StrangeFeedError
-from zeh_spark.client.responses import TransientError
-from zeh_spark.client.transport import Body, Transport
+from zeh_spark.client.http.responses import TransientError
+from zeh_spark.client.http.transport import Body, Transport
+from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import PublisherError, UnavailableError
-from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.wire import wire
 
 HINT = 500_000

@@ -18,7 +18,7 @@ from zeh_spark.cli import dead_letter_replay
 from zeh_spark.cli.dead_letter_replay import Outcome
 from zeh_spark.cli.output import print_result, progress, write_lines
 from zeh_spark.cli.parameters import PATIENCE, connects
-from zeh_spark.client.following import follow
+from zeh_spark.client.http.following import follow
 from zeh_spark.errors import StoreError, printable
 from zeh_spark.loading.load import without_events
 from zeh_spark.wire import dead_letters, wire

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from zeh_spark.client.publish_client import BatchCall, PublishClient
+from zeh_spark.client.http.publish_client import BatchCall, PublishClient
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.given import parse
+from zeh_spark.client.producer import Producer
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
-from zeh_spark.publish import Producer
 from zeh_spark.wire import problems
 from zeh_spark.wire.dead_letters import DeadLetter, DeadLetterId, DeadRow, Unreadable
 from zeh_spark.wire.partitioning import placed

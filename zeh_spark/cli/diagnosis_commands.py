@@ -25,16 +25,16 @@ from zeh_spark.cli import output
 from zeh_spark.cli.output import print_answer
 from zeh_spark.cli.parameters import AGE, PATIENCE, SIZE, connects
 from zeh_spark.cli.text import table
-from zeh_spark.client import direct_client
-from zeh_spark.client.lag import Lag, lag_at, metrics
-from zeh_spark.client.transport import Body, Transport
+from zeh_spark.client.http import direct_client
+from zeh_spark.client.http.lag import Lag, lag_at, metrics
+from zeh_spark.client.http.transport import Body, Transport
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.given import parse
 from zeh_spark.conformance.judge import judge
 from zeh_spark.conformance.rules import Finding, Verdict
 from zeh_spark.doctor import installed_spark, machine, peer, trial
 from zeh_spark.doctor.checks import Check, State
 from zeh_spark.errors import PublisherError, StoreError, printable
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
 from zeh_spark.source.offset_log import source_offsets
 from zeh_spark.source.offsets import is_of_a_feed, reached
 from zeh_spark.wire.option_values import MAX_PARTITIONS, FeedUrl

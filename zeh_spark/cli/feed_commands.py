@@ -38,13 +38,13 @@ from zeh_spark.cli.parameters import (
     refuse_contradicting_keys,
 )
 from zeh_spark.cli.text import moment, table
-from zeh_spark.client.publish_client import PublishClient
+from zeh_spark.client.http.publish_client import PublishClient
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.declaring import option_name
+from zeh_spark.client.options.given import parse
+from zeh_spark.client.producer import OpenBatch, Producer
 from zeh_spark.errors import OutcomeUnknownError, PublishError, RowError, StoreError
 from zeh_spark.loading.load import Source, bad_line, events_of, without_events
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.declaring import option_name
-from zeh_spark.options.given import parse
-from zeh_spark.publish import OpenBatch, Producer
 from zeh_spark.wire.phrases import counted
 from zeh_spark.wire.problems import FORBIDDEN
 
@@ -85,7 +85,7 @@ def publish(
     how: dict[str, Any] = {**connect, **PATIENCE}
     by = Producer(url, producer, **how)
     with (
-        without_warnings("zeh_spark.publish"),
+        without_warnings("zeh_spark.client.producer"),
         progress("Publishing", _size_of_stdin()) as bar,
         _found_out(by.batch(batch, allow=allowed)) as open_batch,
     ):

@@ -1,9 +1,8 @@
-"""The HTTP client of readers and producers of a feed.
+"""Clients of a feed, for readers, producers and operators: options, HTTP, pages, batches.
 
-`transport` sends one request, `responses` judges an answer, `retry` repeats requests, and
-`discovery` asks for a feed's partitions and identity. `feed_client` reads pages. `publish_client`
-uploads and commits one batch, and `batch_attempt` brings a batch to a known end.
+`options` declares what users can set, `http` asks a publisher, `polling` follows cursors page by
+page, and `producer` publishes batches. They know bytes and Python's values, and run on Spark's
+driver, on executors and in any other program.
 
-Rule for editors: this needs neither Spark nor the publisher's code. Runs on the driver, in tasks,
-in services and in the command line.
+Rule for editors: a client imports `wire`, and neither Spark nor the service.
 """

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.conformance.asking import Answer
 from zeh_spark.errors import AccessError, PublisherError, UnavailableError, ZeroEventHubError
-from zeh_spark.options.client_options import ClientOptions
 
 
 def refuse(answer: Answer, options: ClientOptions) -> None:

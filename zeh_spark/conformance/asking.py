@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from zeh_spark.client.responses import TransientError, problem_document
-from zeh_spark.client.transport import Body, Transport
+from zeh_spark.client.http.responses import TransientError, problem_document
+from zeh_spark.client.http.transport import Body, Transport
+from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import PublisherError
-from zeh_spark.options.client_options import ClientOptions
 
 
 class End(Enum):

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
-from zeh_spark.client.discovery import other_protocol
+from zeh_spark.client.http.discovery import other_protocol
+from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.conformance.address import refuse
 from zeh_spark.conformance.asking import Answer, Asking, End, LimitError
 from zeh_spark.conformance.comparison import compared, events_before, resumed
 from zeh_spark.conformance.lines import Page, judged
 from zeh_spark.conformance.rules import Judgement, Verdict
-from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.wire import wire
 from zeh_spark.wire.option_values import is_loopback
 from zeh_spark.wire.phrases import counted

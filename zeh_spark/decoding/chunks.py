@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import zstandard
 
-from zeh_spark.client.direct_client import FetchedGroup
+from zeh_spark.client.http.direct_client import FetchedGroup
 from zeh_spark.decoding.lines import Decoder, cut_strings, each_once, is_utf8, strings
 from zeh_spark.decoding.typed_stamps import columns_of, times_of, without
 from zeh_spark.errors import PublisherError

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 
-from zeh_spark.client.discovery import discover
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http.discovery import discover
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.conformance.address import refuse
 from zeh_spark.conformance.asking import Answer, Asking
 from zeh_spark.doctor.checks import Check, State, ok
 from zeh_spark.errors import AccessError, OptionError, ZeroEventHubError
-from zeh_spark.options.client_options import ClientOptions
 
 _SECONDS = 15.0
 _APART = 5.0

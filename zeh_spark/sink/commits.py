@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from zeh_spark.client.publish_client import BatchCall, PublishClient, PublishedRange, Receipt
+from zeh_spark.client.http.publish_client import BatchCall, PublishClient, PublishedRange, Receipt
+from zeh_spark.client.options.given import parse
 from zeh_spark.errors import ZeroEventHubError
-from zeh_spark.options.given import parse
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.wire.phrases import counted
 

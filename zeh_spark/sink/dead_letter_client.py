@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from zeh_spark.client.credentials import read_token
-from zeh_spark.client.publish_client import Document, PublishClient
+from zeh_spark.client.http.credentials import read_token
+from zeh_spark.client.http.publish_client import Document, PublishClient
 from zeh_spark.errors import AccessError, PublishError
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.wire import problems

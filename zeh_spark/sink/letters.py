@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Raw
 
-from zeh_spark.client.publish_client import BatchCall
+from zeh_spark.client.http.publish_client import BatchCall
 from zeh_spark.sink.row_layout import RowLayout
 from zeh_spark.sink.rows import Rendered
 from zeh_spark.wire import dead_letters, partitioning

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from zeh_spark.client.publish_client import PublishClient, PublishedRange
+from zeh_spark.client.http.publish_client import PublishClient, PublishedRange
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.given import parse
 from zeh_spark.errors import OptionError
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
 
 _SCHEMA = (
     "batch BIGINT, incarnation STRING, run STRING, events BIGINT, digest STRING, time TIMESTAMP, "

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
-from zeh_spark.client.publish_client import BatchCall, PublishClient, TaskDone
+from zeh_spark.client.http.publish_client import BatchCall, PublishClient, TaskDone
 from zeh_spark.errors import OptionError, ZeroEventHubError
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.sink.rows import Rendered

@@ -28,7 +28,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from zeh_spark._compat import CASE_SENSITIVE, DataSourceStreamArrowWriter
-from zeh_spark.client.publish_client import BatchCall, PublishClient, Receipt, TaskDone
+from zeh_spark.client.http.publish_client import BatchCall, PublishClient, Receipt, TaskDone
 from zeh_spark.errors import OptionError, RowError, ZeroEventHubError, at_spark_border
 from zeh_spark.sink.dead_letter_client import DeadLetterClient
 from zeh_spark.sink.letters import letters_of

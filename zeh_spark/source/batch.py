@@ -23,16 +23,16 @@ import pyarrow as pa
 from msgspec import UNSET
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from zeh_spark.client import direct_client
-from zeh_spark.client.discovery import Discovered, discover
-from zeh_spark.client.feed_client import FeedClient, PageRequest
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http import direct_client
+from zeh_spark.client.http.discovery import Discovered, discover
+from zeh_spark.client.http.feed_client import FeedClient, PageRequest
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.given import parse
+from zeh_spark.client.polling.end_detection import Ending
+from zeh_spark.client.polling.end_probes import EndProbes, first_checkpoint
+from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
-from zeh_spark.options.given import parse
-from zeh_spark.polling.end_detection import Ending
-from zeh_spark.polling.end_probes import EndProbes, first_checkpoint
-from zeh_spark.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.source import direct_tasks, offsets
 from zeh_spark.source.direct_planner import PlannedBatch, about_a_cursor, reads_directly
 from zeh_spark.source.direct_tasks import DirectPartition, partitions_of

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 
 from msgspec import UNSET
 
-from zeh_spark.client import direct_client
-from zeh_spark.client.feed_client import located
-from zeh_spark.client.lag import Lag, lag_of
-from zeh_spark.client.responses import problem_document
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http import direct_client
+from zeh_spark.client.http.feed_client import located
+from zeh_spark.client.http.lag import Lag, lag_of
+from zeh_spark.client.http.responses import problem_document
+from zeh_spark.client.http.transport import Transport
 from zeh_spark.errors import CursorGoneError, OptionError, PublisherError
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from zeh_spark.client import direct_client
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http import direct_client
+from zeh_spark.client.http.transport import Transport
 from zeh_spark.errors import CursorGoneError, PublisherError, ReplayError
 from zeh_spark.source.direct_planner import PlannedBatch, about_a_cursor, lost_partitions
 from zeh_spark.source.offsets import Position

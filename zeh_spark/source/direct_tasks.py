@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from zeh_spark.client import direct_client
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http import direct_client
+from zeh_spark.client.http.transport import Transport
 from zeh_spark.decoding.chunks import ChunkDecoder
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.source.direct_planner import PlannedBatch

@@ -1,6 +1,6 @@
 """The options of the source: `spark.readStream` and `spark.read` with format `zeroeventhub`.
 
-Rule for editors: see `zeh_spark.options`, which declares and parses options. Runs wherever a
+Rule for editors: see `zeh_spark.client.options`, which declares and parses options. Runs wherever a
 DataSource is made, and touches neither network nor files.
 """
 
@@ -17,9 +17,9 @@ from typing import Literal
 import orjson
 import xxhash
 
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.declaring import declared, option
 from zeh_spark.errors import OptionError
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.declaring import declared, option
 from zeh_spark.source.staging_location import parse_staging
 from zeh_spark.wire import wire
 from zeh_spark.wire.feed_identity import HEADER as FEED_HEADER

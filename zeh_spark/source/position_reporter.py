@@ -17,8 +17,8 @@ from dataclasses import replace
 from itertools import islice
 from urllib.parse import quote, urlencode
 
-from zeh_spark.client.responses import TransientError, without_request_id
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http.responses import TransientError, without_request_id
+from zeh_spark.client.http.transport import Transport
 from zeh_spark.errors import ZeroEventHubError
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.wire import wire

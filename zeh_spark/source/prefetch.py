@@ -21,17 +21,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from zeh_spark.client.feed_client import (
+from zeh_spark.client.http.feed_client import (
     FeedClient,
     Page,
     PageEnd,
     PageRequest,
     Statistics,
 )
+from zeh_spark.client.polling.end_detection import Ending
+from zeh_spark.client.polling.end_probes import EndProbes
+from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.errors import CursorGoneError
-from zeh_spark.polling.end_detection import Ending
-from zeh_spark.polling.end_probes import EndProbes
-from zeh_spark.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.source import planning
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.planning import Loss

@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
-from zeh_spark.client.feed_client import FeedClient, PageRequest
+from zeh_spark.client.http.feed_client import FeedClient, PageRequest
+from zeh_spark.client.polling.end_detection import Ending
+from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.errors import CursorGoneError, ReplayError
-from zeh_spark.polling.end_detection import Ending
-from zeh_spark.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.wire import hashes, wire

@@ -13,10 +13,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from zeh_spark.client.discovery import discover
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http.discovery import discover
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.given import parse
 from zeh_spark.errors import CheckpointError, PublisherError
-from zeh_spark.options.given import parse
 from zeh_spark.source.offset_log import source_offsets
 from zeh_spark.source.offsets import check_identity, check_version, is_of_a_feed
 from zeh_spark.source.options import SourceOptions

@@ -19,11 +19,11 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
-from zeh_spark.client import direct_client, lag
-from zeh_spark.client.discovery import discover
-from zeh_spark.client.feed_client import FeedClient, PageRequest
+from zeh_spark.client.http import direct_client, lag
+from zeh_spark.client.http.discovery import discover
+from zeh_spark.client.http.feed_client import FeedClient, PageRequest
+from zeh_spark.client.polling import starts
 from zeh_spark.errors import CursorGoneError, PublisherError
-from zeh_spark.polling import starts
 from zeh_spark.source import offsets
 from zeh_spark.source.direct_planner import (
     DirectPlanner,

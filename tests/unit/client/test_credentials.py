@@ -1,7 +1,7 @@
 """Secrets in the words of a publisher, which errors repeat."""
 
 from tests.cases import each_case
-from zeh_spark.client.credentials import _Mask
+from zeh_spark.client.http.credentials import _Mask
 
 SECRET = "zeh_2c18a578_x7Qm9vR2kLpT4wYb"
 

@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zeh_spark.client.polling.cursor_loops import CursorRounds
 from zeh_spark.errors import PublisherError
-from zeh_spark.polling.cursor_loops import CursorRounds
 
 
 def follow(cursors, events=1):

@@ -20,7 +20,7 @@ import xxhash
 
 from tests.cases import each_case
 from tests.scratch_store import ScratchStore
-from zeh_spark.client import responses
+from zeh_spark.client.http import responses
 from zeh_spark.errors import PublisherError
 from zeh_spark.publisher import create_app, openapi, read_requests, upload_validation
 from zeh_spark.publisher.openapi import PATH, document

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests import strategies
 from tests.cases import each_case
 from tests.unit.sink.test_rows import strings
-from zeh_spark.client.publish_client import BatchCall
+from zeh_spark.client.http.publish_client import BatchCall
 from zeh_spark.sink.letters import lenient, letters_of
 from zeh_spark.sink.row_layout import RowLayout
 from zeh_spark.sink.rows import Renderer

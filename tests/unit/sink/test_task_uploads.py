@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from zeh_spark.client.publish_client import BatchCall, BatchStatus, TaskDone
+from zeh_spark.client.http.publish_client import BatchCall, BatchStatus, TaskDone
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.rows import Rendered
 from zeh_spark.sink.task_uploads import TaskUploads

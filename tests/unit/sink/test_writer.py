@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 from tests.cases import each_case
 from tests.fix_raw_server import refused
-from zeh_spark.client.publish_client import BatchCall, TaskDone
+from zeh_spark.client.http.publish_client import BatchCall, TaskDone
 from zeh_spark.errors import OptionError, PublishError, ZeroEventHubError
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.row_layout import layout

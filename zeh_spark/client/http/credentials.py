@@ -10,8 +10,8 @@ import os
 import ssl
 from itertools import takewhile
 
+from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import OptionError
-from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.wire.option_values import parse_token
 
 _SHORTEST_SECRET = 6

@@ -16,12 +16,12 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from enum import Enum
 
-from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest, Statistics
-from zeh_spark.client.responses import TransientError
+from zeh_spark.client.http.feed_client import FeedClient, PageEnd, PageRequest, Statistics
+from zeh_spark.client.http.responses import TransientError
+from zeh_spark.client.polling.cursor_loops import CursorRounds
+from zeh_spark.client.polling.end_detection import SETTLED, Ending
+from zeh_spark.client.polling.end_probes import GONE, UNKNOWN, EndProbes
 from zeh_spark.errors import PublisherError, UnavailableError
-from zeh_spark.polling.cursor_loops import CursorRounds
-from zeh_spark.polling.end_detection import SETTLED, Ending
-from zeh_spark.polling.end_probes import GONE, UNKNOWN, EndProbes
 from zeh_spark.wire import wire
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ import logging
 import os
 import secrets
 
-from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.wire.option_values import parse_traceparent
 
 REQUEST_ID, TRACEPARENT = "X-Request-ID", "traceparent"

@@ -11,9 +11,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from zeh_spark.client import direct_client
-from zeh_spark.client.feed_client import FeedClient, PageRequest
-from zeh_spark.polling.end_probes import first_checkpoint
+from zeh_spark.client.http import direct_client
+from zeh_spark.client.http.feed_client import FeedClient, PageRequest
+from zeh_spark.client.polling.end_probes import first_checkpoint
 from zeh_spark.wire import wire
 
 

@@ -21,8 +21,8 @@ import msgspec
 import requests
 import urllib3
 
-from zeh_spark.client.credentials import masked
-from zeh_spark.client.request_ids import REQUEST_ID
+from zeh_spark.client.http.credentials import masked
+from zeh_spark.client.http.request_ids import REQUEST_ID
 from zeh_spark.errors import (
     AccessError,
     CursorGoneError,

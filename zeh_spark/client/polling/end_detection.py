@@ -45,7 +45,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from zeh_spark.client.feed_client import PageEnd
+from zeh_spark.client.http.feed_client import PageEnd
 from zeh_spark.wire import wire
 
 SETTLED = 5.0

@@ -15,12 +15,12 @@ from dataclasses import replace
 import msgspec
 from msgspec import UNSET, Raw
 
-from zeh_spark.client.discovery import discover
-from zeh_spark.client.feed_client import FeedClient, PageRequest
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http.discovery import discover
+from zeh_spark.client.http.feed_client import FeedClient, PageRequest
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.given import parse
 from zeh_spark.errors import MalformedLineError, OptionError, PublisherError
-from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.given import parse
 from zeh_spark.wire import wire
 from zeh_spark.wire.feed_identity import FeedIdentity
 from zeh_spark.wire.stamps import parse_stamped

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from zeh_spark.client.responses import TransientError
+from zeh_spark.client.http.responses import TransientError
 
 log = logging.getLogger(__name__)
 

@@ -21,10 +21,10 @@ import requests
 import urllib3
 from requests.auth import HTTPBasicAuth
 
-from zeh_spark.client.credentials import masked
-from zeh_spark.client.responses import TransientError, body_text, innermost, problem_document
+from zeh_spark.client.http.credentials import masked
+from zeh_spark.client.http.responses import TransientError, body_text, innermost, problem_document
+from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import AccessError, OptionAdvice, UnavailableError
-from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.wire import problems
 from zeh_spark.wire.option_values import parse_token
 

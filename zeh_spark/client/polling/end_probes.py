@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from zeh_spark.client.feed_client import MAX_HINT, FeedClient, Page, PageRequest
-from zeh_spark.client.responses import TransientError
+from zeh_spark.client.http.feed_client import MAX_HINT, FeedClient, Page, PageRequest
+from zeh_spark.client.http.responses import TransientError
+from zeh_spark.client.polling.end_detection import MOST_CANDIDATES, Ending, Tail, events_before
 from zeh_spark.errors import PublisherError, UnavailableError
-from zeh_spark.polling.end_detection import MOST_CANDIDATES, Ending, Tail, events_before
 from zeh_spark.wire import wire
 
 GONE = 410

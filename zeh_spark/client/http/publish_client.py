@@ -19,9 +19,10 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from zeh_spark.client.responses import TransientError, problem_document
-from zeh_spark.client.retry import Retry
-from zeh_spark.client.transport import Body, Transport
+from zeh_spark.client.http.responses import TransientError, problem_document
+from zeh_spark.client.http.retry import Retry
+from zeh_spark.client.http.transport import Body, Transport
+from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import (
     OptionAdvice,
     OutcomeUnknownError,
@@ -29,7 +30,6 @@ from zeh_spark.errors import (
     PublishError,
     ZeroEventHubError,
 )
-from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.wire import problems, wire
 from zeh_spark.wire.phrases import counted
 from zeh_spark.wire.upload_format import DIGEST_VERSION, Content

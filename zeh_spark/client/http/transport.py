@@ -26,11 +26,11 @@ import requests
 import urllib3
 
 import zeh_spark
-from zeh_spark.client.credentials import check_tls_files, masked, read_token
-from zeh_spark.client.oauth import tokens_for
-from zeh_spark.client.pauses import PAUSES, Client
-from zeh_spark.client.request_ids import REQUEST_ID, RequestIds
-from zeh_spark.client.responses import (
+from zeh_spark.client.http.credentials import check_tls_files, masked, read_token
+from zeh_spark.client.http.oauth import tokens_for
+from zeh_spark.client.http.pauses import PAUSES, Client
+from zeh_spark.client.http.request_ids import REQUEST_ID, RequestIds
+from zeh_spark.client.http.responses import (
     TransientError,
     check_status,
     innermost,
@@ -40,10 +40,10 @@ from zeh_spark.client.responses import (
     network_failure,
     paused,
 )
-from zeh_spark.client.retry import Retry
-from zeh_spark.client.whole_headers import WholeHeadersAdapter
+from zeh_spark.client.http.retry import Retry
+from zeh_spark.client.http.whole_headers import WholeHeadersAdapter
+from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import PublisherError, UnavailableError
-from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.wire import wire
 from zeh_spark.wire.option_values import FeedUrl, Origin, is_loopback, origin, split_address
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from zeh_spark.client.responses import TransientError, body_text, problem_document
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http.responses import TransientError, body_text, problem_document
+from zeh_spark.client.http.transport import Transport
 from zeh_spark.errors import AccessError, OptionError, PublisherError, ZeroEventHubError
 from zeh_spark.wire import problems
 from zeh_spark.wire.direct_reads import OFFER

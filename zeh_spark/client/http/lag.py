@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zeh_spark.client import direct_client
-from zeh_spark.client.responses import TransientError
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http import direct_client
+from zeh_spark.client.http.responses import TransientError
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import PublisherError, ZeroEventHubError
-from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.wire import wire
 from zeh_spark.wire.direct_reads import Plan, PlanRequest
 from zeh_spark.wire.phrases import counted

@@ -14,12 +14,12 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote, urlencode
 
-from zeh_spark.client.credentials import masked
-from zeh_spark.client.discovery import other_protocol
-from zeh_spark.client.responses import TransientError, problem_document
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.http.credentials import masked
+from zeh_spark.client.http.discovery import other_protocol
+from zeh_spark.client.http.responses import TransientError, problem_document
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import PublisherError
-from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.wire import wire
 from zeh_spark.wire.page_scanner import PageScanner
 

@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 import requests
 
-from zeh_spark.client.credentials import masked
-from zeh_spark.client.responses import TransientError, problem_document
-from zeh_spark.client.retry import Retry
-from zeh_spark.client.transport import Body, Transport
+from zeh_spark.client.http.credentials import masked
+from zeh_spark.client.http.responses import TransientError, problem_document
+from zeh_spark.client.http.retry import Retry
+from zeh_spark.client.http.transport import Body, Transport
 from zeh_spark.errors import (
     AccessError,
     CursorGoneError,
