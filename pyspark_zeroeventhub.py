@@ -4,7 +4,7 @@ Spark imports every top-level module whose name begins with `pyspark_` and regis
 `DefaultSource`. Nothing else may be here. Runs on the driver.
 """
 
-from zeh_spark.datasource import ZeroEventHubDataSource
+from zeh_spark.spark.datasource import ZeroEventHubDataSource
 
 DefaultSource = ZeroEventHubDataSource
 

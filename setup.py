@@ -156,7 +156,12 @@ setup(
     packages=find_packages(include=["zeh_spark", "zeh_spark.*"]),
     py_modules=["pyspark_zeroeventhub"],
     package_data={
-        "zeh_spark": ["py.typed", "*.xml", "publisher/openapi.yaml", "console/templates/*"]
+        "zeh_spark": [
+            "py.typed",
+            "spark/ivysettings.xml",
+            "publisher/openapi.yaml",
+            "console/templates/*",
+        ]
     },
     install_requires=REQUIRES,
     extras_require={

@@ -23,7 +23,7 @@ from benchmarks import publishing
 from benchmarks.feeds import serving
 from benchmarks.rows import Row, rate, ratio
 from zeh_spark import dedup, sessions
-from zeh_spark.sessions.routing import Writer
+from zeh_spark.spark.sessions.routing import Writer
 
 BATCHES = 5
 """The first one warms up and is not measured."""

@@ -9,8 +9,8 @@ import pytest
 from tests.fix_raw_server import NO_IDENTITY, ok
 from tests.fix_stream import DECODER
 from zeh_spark.client.options.given import parse
-from zeh_spark.source.batch import BatchReader
-from zeh_spark.source.options import SourceOptions
+from zeh_spark.spark.source.batch import BatchReader
+from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.wire import wire
 
 

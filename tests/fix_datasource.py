@@ -14,8 +14,8 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
 
-from zeh_spark.datasource import _COLUMNS, ZeroEventHubDataSource
-from zeh_spark.sink.writer import Publishing
+from zeh_spark.spark.datasource import _COLUMNS, ZeroEventHubDataSource
+from zeh_spark.spark.sink.writer import Publishing
 
 _TYPES = {**_COLUMNS, "_corrupt_record": StringType()}
 _KINDS = {

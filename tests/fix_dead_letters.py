@@ -18,9 +18,9 @@ from tests.scratch_store import ScratchStore
 from zeh_spark.client.http.following import follow
 from zeh_spark.client.http.publish_client import BatchCall, TaskDone
 from zeh_spark.errors import PublishError
-from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.row_layout import RowLayout
-from zeh_spark.sink.writer import StagedTask, StreamWriter, stage
+from zeh_spark.spark.sink.options import sink_options
+from zeh_spark.spark.sink.row_layout import RowLayout
+from zeh_spark.spark.sink.writer import StagedTask, StreamWriter, stage
 from zeh_spark.testing import running_publisher
 from zeh_spark.wire.dead_letters import letters
 

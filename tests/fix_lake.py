@@ -140,7 +140,7 @@ class Lake:
         """What Spark gives as a batch of a query: the events from one place of the feed to another.
         `state`: the query is one with state.
         """
-        from zeh_spark.lakehouse.following import QueryBatch
+        from zeh_spark.spark.delta.following import QueryBatch
 
         stamps = "'zeh-producer', 'p', 'zeh-partition', '0', 'zeh-sequence', string(id)"
         frame = self.spark.range(events.start, events.stop, 1, 1)
@@ -203,7 +203,7 @@ class Lake:
         """As Delta does when commits are older than `delta.logRetentionDuration`: all but those
         after the newest checkpoint of the log go.
         """
-        from zeh_spark.lakehouse.delta_table import LakeTable
+        from zeh_spark.spark.delta.delta_table import LakeTable
 
         self.sql("INSERT INTO {} (i) VALUES (-1)", table)
         next(LakeTable(self.spark, self.at(table))._logs()).checkpoint()

@@ -13,9 +13,9 @@ import pytest
 from tests.fix_spark import to_the_end
 from tests.scratch_store import ScratchStore
 from zeh_spark import sessions
-from zeh_spark._compat import HAS_ADMISSION_CONTROL
 from zeh_spark.publish import Producer
-from zeh_spark.sessions.routing import Writer
+from zeh_spark.spark.frames.compat import HAS_ADMISSION_CONTROL
+from zeh_spark.spark.sessions.routing import Writer
 from zeh_spark.testing import running_publisher
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import pytest
 import zeh_spark
 from tests import class_archive, warm_python
 from tests.patience import PATIENCE
-from zeh_spark._compat import HAS_ADMISSION_CONTROL
+from zeh_spark.spark.frames.compat import HAS_ADMISSION_CONTROL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -138,9 +138,9 @@ if __name__ == "__main__":
     import pyspark.sql.streaming.python_streaming_source_runner
     import pyspark.worker  # noqa: F401
 
-    import zeh_spark.datasource
-    import zeh_spark.sink.writer
-    import zeh_spark.source.batch
-    import zeh_spark.source.stream  # noqa: F401
+    import zeh_spark.spark.datasource
+    import zeh_spark.spark.sink.writer
+    import zeh_spark.spark.source.batch
+    import zeh_spark.spark.source.stream  # noqa: F401
 
     _serve(*sys.argv[1:])

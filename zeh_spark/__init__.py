@@ -14,29 +14,29 @@ from typing import TYPE_CHECKING
 from zeh_spark._lazy import lazily
 
 if TYPE_CHECKING:
-    from zeh_spark.datasource import register as register
-    from zeh_spark.parsing import parsed as parsed
-    from zeh_spark.progress import ProgressListener as ProgressListener
-    from zeh_spark.progress import drain as drain
-    from zeh_spark.session_config import configure as configure
-    from zeh_spark.sink.receipts import receipts as receipts
-    from zeh_spark.source.batch import last_cursors as last_cursors
-    from zeh_spark.source.shared_cursors import shared_cursors as shared_cursors
-    from zeh_spark.stamping import stamped as stamped
+    from zeh_spark.spark.datasource import register as register
+    from zeh_spark.spark.frames.parsing import parsed as parsed
+    from zeh_spark.spark.frames.stamping import stamped as stamped
+    from zeh_spark.spark.progress import ProgressListener as ProgressListener
+    from zeh_spark.spark.progress import drain as drain
+    from zeh_spark.spark.session_config import configure as configure
+    from zeh_spark.spark.sink.receipts import receipts as receipts
+    from zeh_spark.spark.source.batch import last_cursors as last_cursors
+    from zeh_spark.spark.source.shared_cursors import shared_cursors as shared_cursors
 
 __version__ = "0.1.0"
 
 __getattr__, __dir__, __all__ = lazily(
     __name__,
     {
-        "datasource": "register",
-        "parsing": "parsed",
-        "progress": "ProgressListener drain",
-        "session_config": "configure",
-        "sink.receipts": "receipts",
-        "source.batch": "last_cursors",
-        "source.shared_cursors": "shared_cursors",
-        "stamping": "stamped",
+        "spark.datasource": "register",
+        "spark.frames.parsing": "parsed",
+        "spark.progress": "ProgressListener drain",
+        "spark.session_config": "configure",
+        "spark.sink.receipts": "receipts",
+        "spark.source.batch": "last_cursors",
+        "spark.source.shared_cursors": "shared_cursors",
+        "spark.frames.stamping": "stamped",
     },
 )
 __all__.append("__version__")

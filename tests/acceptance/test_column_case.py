@@ -11,13 +11,13 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 from pyspark.errors import PySparkException
 
 from zeh_spark import parsed, stamped
-from zeh_spark._compat import column_of
 from zeh_spark.errors import OptionError
 from zeh_spark.sessions import route
-from zeh_spark.sessions.letters import letters
-from zeh_spark.sessions.processing import _checked
-from zeh_spark.stamping import has_columns
-from zeh_spark.stateful import requirements
+from zeh_spark.spark.frames.compat import column_of
+from zeh_spark.spark.frames.stamping import has_columns
+from zeh_spark.spark.sessions.letters import letters
+from zeh_spark.spark.sessions.processing import _checked
+from zeh_spark.spark.stateful import requirements
 from zeh_spark.wire import partitioning
 
 EVENT = """

@@ -20,7 +20,7 @@ from pyspark.sql.connect.session import SparkSession as Session
 import zeh_spark
 from zeh_spark import dedup, lakehouse, sessions
 from zeh_spark.errors import OptionError
-from zeh_spark.lakehouse.commit_settings import committing
+from zeh_spark.spark.delta.commit_settings import committing
 
 pytestmark = pytest.mark.slow  # the server alone takes 5 seconds to start
 SINCE_4_1 = hasattr(Session, "cloneSession")

@@ -15,7 +15,7 @@ from tests.fix_lake import why_absent
 pytest.importorskip("delta", reason=why_absent())
 
 from zeh_spark.errors import LakehouseError
-from zeh_spark.lakehouse.delta_table import LakeTable
+from zeh_spark.spark.delta.delta_table import LakeTable
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ pytest.importorskip("delta", reason=why_absent())
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 
-from zeh_spark.lakehouse.claims import property_of
-from zeh_spark.lakehouse.delta_table import LakeTable
+from zeh_spark.spark.delta.claims import property_of
+from zeh_spark.spark.delta.delta_table import LakeTable
 
 
 @pytest.mark.slow

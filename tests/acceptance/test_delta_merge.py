@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError, OptionError
-from zeh_spark.lakehouse.precedence import ARRIVAL, newest, wins
+from zeh_spark.spark.delta.precedence import ARRIVAL, newest, wins
 
 EVENTS = "key INT, value INT, gone BOOLEAN, headers MAP<STRING, STRING>"
 EU, US = "e" * 16, "a" * 16

@@ -18,7 +18,7 @@ pytest.importorskip("delta", reason=why_absent())
 
 from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError
-from zeh_spark.lakehouse.delta_table import LakeTable
+from zeh_spark.spark.delta.delta_table import LakeTable
 
 
 def test_a_relative_path_is_one_from_the_working_directory(lake):

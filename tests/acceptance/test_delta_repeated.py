@@ -16,7 +16,7 @@ pytest.importorskip("delta", reason=why_absent())
 from pyspark.sql import functions as F
 
 from zeh_spark import lakehouse, sessions
-from zeh_spark.lakehouse.content import content_of
+from zeh_spark.spark.delta.content import content_of
 
 HOUR = 3600
 

@@ -11,7 +11,7 @@ import zeh_spark
 from tests.fix_cli import call, published
 from tests.fix_raw_server import refused
 from tests.patience import PATIENCE, eventually
-from zeh_spark._compat import HAS_ADMISSION_CONTROL
+from zeh_spark.spark.frames.compat import HAS_ADMISSION_CONTROL
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import zeh_spark
 from tests.fix_spark import in_batches
 from tests.patience import PATIENCE
 from tests.scratch_store import ScratchStore
-from zeh_spark._compat import HAS_ADMISSION_CONTROL
-from zeh_spark.datasource import environment_of_workers
 from zeh_spark.progress import feed_progress
+from zeh_spark.spark.datasource import environment_of_workers
+from zeh_spark.spark.frames.compat import HAS_ADMISSION_CONTROL
 from zeh_spark.testing import publish, running_publisher
 
 PARTITIONS = 4

@@ -21,9 +21,9 @@ from tests.fix_cli import COMMAND, call, published
 from tests.fix_sink import Watched, lost
 from zeh_spark.client.http.publish_client import BatchCall, TaskDone
 from zeh_spark.publisher import open_store
-from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.row_layout import RowLayout
-from zeh_spark.sink.writer import StreamWriter, stage
+from zeh_spark.spark.sink.options import sink_options
+from zeh_spark.spark.sink.row_layout import RowLayout
+from zeh_spark.spark.sink.writer import StreamWriter, stage
 
 Lines = list[dict[str, Any]]
 

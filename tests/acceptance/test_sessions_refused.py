@@ -13,7 +13,7 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 from tests.fix_sessions import AT
 from zeh_spark import dedup, sessions
 from zeh_spark.errors import CheckpointError, OptionError
-from zeh_spark.stateful.requirements import PROVIDER
+from zeh_spark.spark.stateful.requirements import PROVIDER
 
 STEPS = ["placed", "paid", "shipped"]
 KINDS = {"order": STEPS, "return": ["sent", "checked"]}

@@ -10,7 +10,7 @@ import pytest
 from tests.fix_batch import Feed, batch_reader
 from tests.fix_raw_server import NO_IDENTITY, chunked, ok, refused
 from zeh_spark.errors import AccessError, CursorGoneError, PublisherError, UnavailableError
-from zeh_spark.source.batch import last_cursors
+from zeh_spark.spark.source.batch import last_cursors
 from zeh_spark.wire import wire
 
 

@@ -22,7 +22,6 @@ from tests.ports import free_port
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse
-from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import (
     AccessError,
     OptionError,
@@ -30,8 +29,9 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.source.batch import BatchReader
-from zeh_spark.source.options import SourceOptions
+from zeh_spark.spark.decoding.lines import Decoder
+from zeh_spark.spark.source.batch import BatchReader
+from zeh_spark.spark.source.options import SourceOptions
 
 HUSH = "hush-secret"
 

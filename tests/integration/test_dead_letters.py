@@ -26,8 +26,8 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.writer import StreamWriter, stage
+from zeh_spark.spark.sink.options import sink_options
+from zeh_spark.spark.sink.writer import StreamWriter, stage
 from zeh_spark.wire.dead_letters import letters
 
 GOOD, BAD = '{"i":1}', '{"i":'
@@ -356,7 +356,7 @@ def test_tasks_that_disagree_about_dead_letters_are_refused(two):
 
 def test_the_driver_says_how_many_rows_were_refused(two, caplog):
     """Once a batch, and nothing where there are none."""
-    with caplog.at_level("INFO", "zeh_spark.sink"):
+    with caplog.at_level("INFO", "zeh_spark.spark.sink"):
         two.publish(0, [GOOD, BAD], [BAD, '"' + "x" * 200_000 + '"'])
         two.publish(1, [GOOD])
 

@@ -12,9 +12,9 @@ from tests.fix_batch import batch_reader
 from tests.fix_direct import PrunedStore
 from tests.fix_stream import wait_for
 from tests.scratch_store import ScratchStore
-from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import CursorGoneError, OptionError
 from zeh_spark.publisher import create_app
+from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.testing import publish, running_publisher
 
 

@@ -12,7 +12,7 @@ from tests.fix_stream import Log, Run, position
 from zeh_spark.errors import CursorGoneError, OptionError, ReplayError
 from zeh_spark.publisher.feed_calls import FeedCalls
 from zeh_spark.retention.rules import prune
-from zeh_spark.source import stream_driver
+from zeh_spark.spark.source import stream_driver
 from zeh_spark.store.interface import Retention
 
 BOTH = pytest.mark.parametrize("way", ["executors", "driver"])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fix_stream import Log
 from tests.scratch_store import ScratchStore
-from zeh_spark.source.prefetch import Fetcher
+from zeh_spark.spark.source.prefetch import Fetcher
 from zeh_spark.testing import publish, running_publisher
 
 LARGE = 10**900

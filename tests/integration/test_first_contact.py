@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-<<<<<<< ours
 import requests
-from zeh_spark.publish import Producer
-=======
->>>>>>> theirs
 
 from tests.cases import each_case
 from tests.fix_raw_server import ok
@@ -22,8 +18,8 @@ from zeh_spark.client.options.client_options import FIRST_CONTACT, ClientOptions
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import UnavailableError
 from zeh_spark.publish import Producer
-from zeh_spark.source.options import SourceOptions
-from zeh_spark.source.stream import StreamReader
+from zeh_spark.spark.source.options import SourceOptions
+from zeh_spark.spark.source.stream import StreamReader
 
 NOT_RUNNING = r"Is the publisher running\? .*check 'url', or set 'retryTimeout' to wait longer"
 

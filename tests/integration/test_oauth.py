@@ -23,7 +23,7 @@ from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import AccessError, OptionError, UnavailableError
 from zeh_spark.publish import Producer
-from zeh_spark.sink.options import SinkOptions
+from zeh_spark.spark.sink.options import SinkOptions
 
 URL = "http://127.0.0.1:8080/orders"
 QUOTED = quote(SECRET, safe="")

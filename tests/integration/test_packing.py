@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from tests.cases import each_case
 from zeh_spark.errors import OptionError
-from zeh_spark.stateful.row_codec import packed, unpacked
+from zeh_spark.spark.stateful.row_codec import packed, unpacked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,8 +23,8 @@ from zeh_spark.client.http.retry import Retry
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import AccessError, CursorGoneError, PublisherError, UnavailableError
-from zeh_spark.source.options import SourceOptions
-from zeh_spark.source.stream import StreamReader
+from zeh_spark.spark.source.options import SourceOptions
+from zeh_spark.spark.source.stream import StreamReader
 from zeh_spark.wire import wire
 
 # What is tried again, and for how long

@@ -13,8 +13,8 @@ from tests.fix_log_texts import check_documented
 from zeh_spark.client.http.publish_client import PublishedRange
 from zeh_spark.errors import OptionError
 from zeh_spark.progress import ProgressListener
-from zeh_spark.sink import commits
-from zeh_spark.sink.commits import SinkCommit, SinkCommits
+from zeh_spark.spark.sink import commits
+from zeh_spark.spark.sink.commits import SinkCommit, SinkCommits
 
 PROGRESS = {"id": "query", "runId": "run", "batchId": 3, "durationMs": {"addBatch": 5}}
 

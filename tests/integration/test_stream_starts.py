@@ -12,8 +12,8 @@ from tests.fix_batch import batch_reader, rows_of
 from tests.fix_raw_server import refused
 from tests.fix_stream import Log, Run, wait_for
 from tests.scratch_store import ScratchStore
-from zeh_spark.datasource import ZeroEventHubDataSource
 from zeh_spark.errors import OptionError
+from zeh_spark.spark.datasource import ZeroEventHubDataSource
 from zeh_spark.testing import publish, running_publisher
 
 WITH_POSITION = StructType().add("data", "string").add("position", "long")

@@ -11,9 +11,9 @@ from tests.fix_stream import DECODER, Run
 from tests.fix_table import Database
 from zeh_spark.client.options.given import parse
 from zeh_spark.client.polling import finite_read
-from zeh_spark.source.batch import BatchReader
-from zeh_spark.source.options import SourceOptions
-from zeh_spark.source.stream import StreamReader
+from zeh_spark.spark.source.batch import BatchReader
+from zeh_spark.spark.source.options import SourceOptions
+from zeh_spark.spark.source.stream import StreamReader
 from zeh_spark.testing import running_publisher
 
 

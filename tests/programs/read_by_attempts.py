@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from zeh_spark import drain
-from zeh_spark._compat import HAS_ADMISSION_CONTROL
+from zeh_spark.spark.frames.compat import HAS_ADMISSION_CONTROL
 
 job = json.loads(sys.argv[1])
 PATIENCE = 120

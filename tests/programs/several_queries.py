@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import zeh_spark
 from zeh_spark import lakehouse, sessions
-from zeh_spark._compat import HAS_ADMISSION_CONTROL
+from zeh_spark.spark.frames.compat import HAS_ADMISSION_CONTROL
 
 PLACES = {  # with the number of the batch before them, where the query knows it
     # its offsets are logged, and no task has run; in the middle of a task; after its files

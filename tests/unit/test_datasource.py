@@ -7,12 +7,12 @@ from pyspark.sql.types import IntegerType, LongType, MapType, StringType, Struct
 
 from tests.cases import each_case
 from zeh_spark.client.options.given import parse
-from zeh_spark.datasource import ZeroEventHubDataSource, decoder
-from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import OptionError
-from zeh_spark.source.batch import BatchReader
-from zeh_spark.source.options import SourceOptions
-from zeh_spark.source.stream import StreamReader
+from zeh_spark.spark.datasource import ZeroEventHubDataSource, decoder
+from zeh_spark.spark.decoding.lines import Decoder
+from zeh_spark.spark.source.batch import BatchReader
+from zeh_spark.spark.source.options import SourceOptions
+from zeh_spark.spark.source.stream import StreamReader
 
 URL = {"url": "https://orders.example/feed"}
 TEXT = StringType()

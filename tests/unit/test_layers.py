@@ -22,7 +22,23 @@ LAYERS = {
     "client.http": {"client.options", "errors", "wire"},
     "client": {"client.http", "client.options", "errors", "wire"},
     "client.polling": {"client.http", "errors", "wire"},
-    "stateful": {"_compat", "errors", "wire"},
+    "spark.frames": {"errors", "wire"},
+    "spark.stateful": {"errors", "spark.frames", "wire"},
+    "spark.decoding": {"client.http", "errors", "wire"},
+    "spark.sink": {"client.http", "client.options", "errors", "spark.frames", "wire"},
+    "spark.source": {
+        "client.http", "client.options", "client.polling", "errors", "spark.decoding",
+        "spark.frames", "wire",
+    },
+    "spark": {
+        "client.options", "doctor", "errors", "spark.decoding", "spark.frames", "spark.sink",
+        "spark.source", "spark.stateful", "wire",
+    },
+    "spark.delta": {"errors", "spark.frames", "spark.sink", "spark.source", "wire"},
+    "spark.sessions": {
+        "errors", "spark.delta", "spark.frames", "spark.sink", "spark.source", "spark.stateful",
+        "wire",
+    },
     "store": {"errors", "wire"},
     "loading": {"errors", "store", "wire"},
     "network": {"errors", "store", "wire"},
@@ -30,72 +46,23 @@ LAYERS = {
     "sql_store": {"errors", "store", "wire"},
     "audit": {"client.http", "client.options", "errors", "store", "wire"},
     "conformance": {"client.http", "client.options", "errors", "wire"},
-    "decoding": {"client.http", "errors", "wire"},
     "postgresql_store": {"errors", "sql_store", "store"},
-    "sink": {"_compat", "client.http", "client.options", "errors", "wire"},
     "sqlite_store": {"errors", "sql_store", "store"},
     "telemetry": {"errors", "sql_store", "store", "wire"},
     "access": {"errors", "network", "store", "telemetry", "wire"},
     "doctor": {"client.http", "client.options", "conformance", "errors"},
     "outbox": {"errors", "postgresql_store", "sqlite_store", "store", "telemetry", "wire"},
-    "source": {
-        "_compat",
-        "client.http",
-        "client.options",
-        "client.polling",
-        "decoding",
-        "errors",
-        "wire",
-    },
     "console": {"access", "errors", "network", "retention", "store", "telemetry", "wire"},
-    "lakehouse": {"_compat", "_lazy", "errors", "sink", "source", "stamping", "wire"},
     "publisher": {
-        "access",
-        "console",
-        "errors",
-        "network",
-        "outbox",
-        "postgresql_store",
-        "retention",
-        "sql_store",
-        "sqlite_store",
-        "store",
-        "telemetry",
-        "wire",
-    },
-    "sessions": {
-        "_compat",
-        "_lazy",
-        "errors",
-        "lakehouse",
-        "sink",
-        "source",
-        "stamping",
-        "stateful",
-        "wire",
+        "access", "console", "errors", "network", "outbox", "postgresql_store", "retention",
+        "sql_store", "sqlite_store", "store", "telemetry", "wire",
     },
     "cli": {
-        "access",
-        "audit",
-        "client",
-        "client.http",
-        "client.options",
-        "conformance",
-        "doctor",
-        "errors",
-        "loading",
-        "network",
-        "outbox",
-        "publisher",
-        "quickstart",
-        "retention",
-        "source",
-        "sqlite_store",
-        "store",
-        "telemetry",
-        "wire",
+        "access", "audit", "client", "client.http", "client.options", "conformance", "doctor",
+        "errors", "loading", "network", "outbox", "publisher", "quickstart", "retention",
+        "spark.source", "sqlite_store", "store", "telemetry", "wire",
     },
-}
+}  # fmt: skip
 """Which packages, and modules at the root, each package may import. One that is missing here is a
 door for users at the root, which may import any.
 """
@@ -104,9 +71,7 @@ PUBLISHER_SIDE = {
     "postgresql_store", "wire", "publisher", "retention", "sql_store", "sqlite_store", "store",
     "telemetry",
 }  # fmt: skip
-SPARK_SIDE = {
-    "client", "decoding", "wire", "sessions", "sink", "source", "stateful",
-}  # fmt: skip
+SPARK_SIDE = {"client", "spark", "wire"}
 SERVER = ["starlette", "uvicorn", "sqlalchemy", "click"]
 
 
@@ -196,7 +161,7 @@ def test_an_audit_knows_of_the_publisher_what_its_receipts_say():
         for module, names in ours().items()
         if within(module, "zeh_spark.audit")
         for name in names
-        if room(name) in ("source", "sink", "publisher", "store")
+        if room(name) not in ("client.http", "client.options", "errors", "wire", "audit")
     }
 
     assert {"zeh_spark.store.batches"} == shared
@@ -239,12 +204,15 @@ def test_two_folder_levels_are_enough():
     ("modules", "unwanted"),
     [
         ("client.http.feed_client publish", ["pyspark", "zeh_spark.publisher", *SERVER]),
-        ("publisher loading.parquet_rows cli.main sessions.logic stateful.seen", ["pyspark"]),
+        (
+            "publisher loading.parquet_rows cli.main spark.sessions.logic spark.stateful.seen",
+            ["pyspark"],
+        ),
         (
             "cli.diagnosis_commands cli.feed_commands cli.dead_letter_commands",
             ["pyspark", "starlette", "uvicorn", "sqlalchemy"],
         ),
-        ("datasource", SERVER),
+        ("spark.datasource", SERVER),
     ],
 )
 def test_importing_them_does_not_load(modules, unwanted):

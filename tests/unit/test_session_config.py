@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import zeh_spark
 from zeh_spark.errors import LakehouseError
-from zeh_spark.stateful.requirements import PROVIDER, ROCKSDB
+from zeh_spark.spark.stateful.requirements import PROVIDER, ROCKSDB
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 
@@ -83,7 +83,7 @@ def maven(tmp_path, monkeypatch):
 
 def test_jars_are_found_beside_what_maven_has(maven):
     """Spark would fail on a POM without its jar: it gets settings of ours. Without Maven, none."""
-    ours = Path(zeh_spark.__file__).with_name("ivysettings.xml")
+    ours = Path(zeh_spark.__file__).parent / "spark" / "ivysettings.xml"
 
     assert ours.as_uri() == settings()["spark.jars.ivySettings"]
 

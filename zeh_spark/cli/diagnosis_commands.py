@@ -35,8 +35,8 @@ from zeh_spark.conformance.rules import Finding, Verdict
 from zeh_spark.doctor import installed_spark, machine, peer, trial
 from zeh_spark.doctor.checks import Check, State
 from zeh_spark.errors import PublisherError, StoreError, printable
-from zeh_spark.source.offset_log import source_offsets
-from zeh_spark.source.offsets import is_of_a_feed, reached
+from zeh_spark.spark.source.offset_log import source_offsets
+from zeh_spark.spark.source.offsets import is_of_a_feed, reached
 from zeh_spark.wire.option_values import MAX_PARTITIONS, FeedUrl
 from zeh_spark.wire.phrases import counted
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.cases import each_case
 from zeh_spark.errors import LakehouseError
-from zeh_spark.lakehouse.commits import (
+from zeh_spark.spark.delta.commits import (
     BatchContent,
     CommitRecord,
     TableCommit,
@@ -22,7 +22,7 @@ from zeh_spark.lakehouse.commits import (
     starting_cursors,
     with_transactions,
 )
-from zeh_spark.lakehouse.following import QueryBatch, next_record
+from zeh_spark.spark.delta.following import QueryBatch, next_record
 
 FEED = "https://shop.example/orders"
 

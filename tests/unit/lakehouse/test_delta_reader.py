@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from tests.cases import each_case
-from zeh_spark.lakehouse.delta_options import SETTINGS, limited, refusal
-from zeh_spark.lakehouse.delta_reader import in_order, key_problem, merged
+from zeh_spark.spark.delta.delta_options import SETTINGS, limited, refusal
+from zeh_spark.spark.delta.delta_reader import in_order, key_problem, merged
 
 CHANGES = "publish the changes themselves, with change_feed=True"
 

@@ -5,7 +5,7 @@ import pytest
 from tests.cases import each_case
 from zeh_spark.errors import OptionError
 from zeh_spark.lakehouse import DeltaFeedWriter, merge
-from zeh_spark.lakehouse.write_options import check_spelling
+from zeh_spark.spark.delta.write_options import check_spelling
 
 
 def writer(**options):

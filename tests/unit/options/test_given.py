@@ -11,7 +11,7 @@ from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.declaring import declared, option_name
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import OptionError
-from zeh_spark.source.options import SourceOptions, refuse_of_other_query
+from zeh_spark.spark.source.options import SourceOptions, refuse_of_other_query
 
 URL = "https://orders.example/feed/v1"
 DECLARED = declared(SourceOptions)

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from zeh_spark.sessions import state
-from zeh_spark.sessions.bucket import BucketBatch, Given
-from zeh_spark.sessions.model import Policy, SessionEvent
-from zeh_spark.sessions.state import Settings
+from zeh_spark.spark.sessions.bucket import BucketBatch, Given
+from zeh_spark.spark.sessions.model import Policy, SessionEvent
+from zeh_spark.spark.sessions.state import Settings
 
 DAY = 86_400_000
 

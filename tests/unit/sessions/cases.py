@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from zeh_spark.sessions.logic import SessionLogic
-from zeh_spark.sessions.model import (
+from zeh_spark.spark.sessions.logic import SessionLogic
+from zeh_spark.spark.sessions.model import (
     Arrival,
     Dead,
     Deliver,

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql.types import StringType
 
-from zeh_spark.sessions.handling import INPUT, PASSED, RESULT, Plan, task
+from zeh_spark.spark.sessions.handling import INPUT, PASSED, RESULT, Plan, task
 
 EVENT = pa.struct([("data", pa.string()), ("headers", pa.map_(pa.string(), pa.string()))])
 PLAN = Plan(

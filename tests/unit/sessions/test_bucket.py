@@ -14,10 +14,17 @@ from hypothesis import strategies as st
 from tests.cases import each_case
 from tests.unit.sessions.buckets import DAY, Memory, Told, reason, row, rows, told, went
 from zeh_spark.sessions import state
-from zeh_spark.sessions.bucket import BucketBatch, Given
-from zeh_spark.sessions.logic import SessionLogic
-from zeh_spark.sessions.model import Arrival, Dead, Deliver, Policy, SessionEvent, SessionRecord
-from zeh_spark.sessions.state import Settings
+from zeh_spark.spark.sessions.bucket import BucketBatch, Given
+from zeh_spark.spark.sessions.logic import SessionLogic
+from zeh_spark.spark.sessions.model import (
+    Arrival,
+    Dead,
+    Deliver,
+    Policy,
+    SessionEvent,
+    SessionRecord,
+)
+from zeh_spark.spark.sessions.state import Settings
 
 # Sessions beside each other
 

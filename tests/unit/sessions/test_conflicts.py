@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.unit.sessions.buckets import Told, row, told
 from zeh_spark.sessions import state
-from zeh_spark.sessions.model import Policy
-from zeh_spark.sessions.state import Settings
+from zeh_spark.spark.sessions.model import Policy
+from zeh_spark.spark.sessions.state import Settings
 
 OTHER = {"event": "other", "content": 2}
 

@@ -26,8 +26,8 @@ from pyspark.sql.types import (
 from tests.cases import each_case
 from tests.unit.sessions.tasks import batch, ran
 from zeh_spark.errors import ProcessingError
-from zeh_spark.sessions.calling import Retry
-from zeh_spark.sessions.handling import Past
+from zeh_spark.spark.sessions.calling import Retry
+from zeh_spark.spark.sessions.handling import Past
 
 PAIR = StructType([StructField("a", IntegerType()), StructField("b", StringType())])
 ARROW_PAIR = pa.struct([("a", pa.int32()), ("b", pa.string())])

@@ -6,8 +6,8 @@ import pytest
 
 from tests.cases import each_case
 from tests.unit.sessions.cases import Told, again, event
-from zeh_spark.sessions.model import Dead, Hold, Missing, SessionRecord
-from zeh_spark.stateful.ranges import MAX_NUMBER
+from zeh_spark.spark.sessions.model import Dead, Hold, Missing, SessionRecord
+from zeh_spark.spark.stateful.ranges import MAX_NUMBER
 
 SKIP = {"gap_timeout": 10, "on_gap": "skip"}
 LETTER = {"gap_timeout": 10, "on_gap": "dead-letter"}

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from hypothesis import example, given
 
 from tests.unit.sessions.histories import Step, held_by, policies, spread, steps, went
-from zeh_spark.sessions.logic import SessionLogic
-from zeh_spark.sessions.model import (
+from zeh_spark.spark.sessions.logic import SessionLogic
+from zeh_spark.spark.sessions.model import (
     Arrival,
     Dead,
     Deliver,

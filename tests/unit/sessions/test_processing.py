@@ -11,7 +11,7 @@ from tests.cases import each_case
 from tests.unit.sessions import buckets
 from tests.unit.sessions.buckets import row, rows
 from zeh_spark.errors import OptionError
-from zeh_spark.sessions.processing import _ORDERING, _checked
+from zeh_spark.spark.sessions.processing import _ORDERING, _checked
 
 
 def deliveries(given):

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tests.unit.sessions import buckets
 from tests.unit.sessions.tasks import batch, ran
-from zeh_spark.sessions.handling import OPEN, Past, replayed
-from zeh_spark.sessions.model import SessionEvent
+from zeh_spark.spark.sessions.handling import OPEN, Past, replayed
+from zeh_spark.spark.sessions.model import SessionEvent
 
 RANK = {"skipped": 0, "ok": 1, "waiting": 2, "failed": 3}
 FORGOTTEN = 1_000

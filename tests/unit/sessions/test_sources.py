@@ -11,10 +11,10 @@ from tests.cases import each_case
 from tests.unit.sessions.buckets import DAY, Memory, reason, row
 from zeh_spark.errors import CheckpointError
 from zeh_spark.sessions import state
-from zeh_spark.sessions.bucket import BucketBatch
-from zeh_spark.sessions.model import Policy, SessionEvent
-from zeh_spark.sessions.sources import Mark, SourceClock, _marks
-from zeh_spark.sessions.state import Settings
+from zeh_spark.spark.sessions.bucket import BucketBatch
+from zeh_spark.spark.sessions.model import Policy, SessionEvent
+from zeh_spark.spark.sessions.sources import Mark, SourceClock, _marks
+from zeh_spark.spark.sessions.state import Settings
 
 SOURCES = ("eu", "us")
 

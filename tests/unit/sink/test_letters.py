@@ -17,9 +17,9 @@ from tests import strategies
 from tests.cases import each_case
 from tests.unit.sink.test_rows import strings
 from zeh_spark.client.http.publish_client import BatchCall
-from zeh_spark.sink.letters import lenient, letters_of
-from zeh_spark.sink.row_layout import RowLayout
-from zeh_spark.sink.rows import Renderer
+from zeh_spark.spark.sink.letters import lenient, letters_of
+from zeh_spark.spark.sink.row_layout import RowLayout
+from zeh_spark.spark.sink.rows import Renderer
 from zeh_spark.wire import partitioning, wire
 from zeh_spark.wire.arrow_json import Unfit, json_of
 from zeh_spark.wire.dead_letters import letters

@@ -9,7 +9,7 @@ import pytest
 from tests.cases import each_case
 from zeh_spark.client.options.declaring import declared
 from zeh_spark.errors import OptionError
-from zeh_spark.sink.options import SinkOptions, sink_options
+from zeh_spark.spark.sink.options import SinkOptions, sink_options
 
 URL = "https://orders.example/orders"
 DEAD = "https://orders.example/dead"

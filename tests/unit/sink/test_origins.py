@@ -12,9 +12,9 @@ from pyspark.sql import types as T
 
 from tests.cases import each_case
 from zeh_spark.errors import OptionError, RowError
-from zeh_spark.sink.origins import SeenOrigins
-from zeh_spark.sink.row_layout import layout
-from zeh_spark.sink.rows import Renderer
+from zeh_spark.spark.sink.origins import SeenOrigins
+from zeh_spark.spark.sink.row_layout import layout
+from zeh_spark.spark.sink.rows import Renderer
 from zeh_spark.wire import wire
 from zeh_spark.wire.event_origin import EventOrigin
 from zeh_spark.wire.upload_format import LINE_BYTES

@@ -15,8 +15,8 @@ from pyspark.sql.pandas.types import to_arrow_type
 from tests import strategies
 from tests.cases import each_case
 from zeh_spark.errors import OptionError
-from zeh_spark.sink.row_layout import layout
-from zeh_spark.sink.rows import Renderer, RowError
+from zeh_spark.spark.sink.row_layout import layout
+from zeh_spark.spark.sink.rows import Renderer, RowError
 from zeh_spark.wire import partitioning, upload_format, wire
 
 STRING, INT, LONG = T.StringType(), T.IntegerType(), T.LongType()

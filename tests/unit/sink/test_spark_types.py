@@ -7,7 +7,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
 from tests.cases import each_case
-from zeh_spark.sink.spark_types import problems
+from zeh_spark.spark.sink.spark_types import problems
 from zeh_spark.wire import arrow_json
 
 KINDS = [

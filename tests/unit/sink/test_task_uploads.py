@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from zeh_spark.client.http.publish_client import BatchCall, BatchStatus, TaskDone
-from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.rows import Rendered
-from zeh_spark.sink.task_uploads import TaskUploads
+from zeh_spark.spark.sink.options import sink_options
+from zeh_spark.spark.sink.rows import Rendered
+from zeh_spark.spark.sink.task_uploads import TaskUploads
 from zeh_spark.wire.upload_format import CHUNK_EVENTS
 
 CHUNK = [b'"headers":{},"data":"%0200d"}' % each for each in range(CHUNK_EVENTS)]

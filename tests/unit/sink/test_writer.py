@@ -16,9 +16,9 @@ from tests.cases import each_case
 from tests.fix_raw_server import refused
 from zeh_spark.client.http.publish_client import BatchCall, TaskDone
 from zeh_spark.errors import OptionError, PublishError, ZeroEventHubError
-from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.row_layout import layout
-from zeh_spark.sink.writer import BatchWriter, Publishing, StagedTask, StreamWriter, stage
+from zeh_spark.spark.sink.options import sink_options
+from zeh_spark.spark.sink.row_layout import layout
+from zeh_spark.spark.sink.writer import BatchWriter, Publishing, StagedTask, StreamWriter, stage
 from zeh_spark.wire.upload_format import Content, content_of
 
 URL = "http://127.0.0.1:1/orders"

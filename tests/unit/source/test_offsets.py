@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.cases import each_case
 from zeh_spark.client.options.given import parse as parse_options
 from zeh_spark.errors import CheckpointError
-from zeh_spark.source import offsets
-from zeh_spark.source.offsets import Offset, Position, StagedBatch, initial, parse
-from zeh_spark.source.options import SourceOptions
+from zeh_spark.spark.source import offsets
+from zeh_spark.spark.source.offsets import Offset, Position, StagedBatch, initial, parse
+from zeh_spark.spark.source.options import SourceOptions
 
 URL = "https://orders.example/feed"
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark.source.segments import Segment, pack, unpack
+from zeh_spark.spark.source.segments import Segment, pack, unpack
 
 parts = st.lists(st.tuples(st.integers(0, 3), st.binary(min_size=1, max_size=30)))
 

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from zeh_spark.errors import StagingError
-from zeh_spark.source.offsets import StagedBatch
-from zeh_spark.source.staging import Staging, new_stage
+from zeh_spark.spark.source.offsets import StagedBatch
+from zeh_spark.spark.source.staging import Staging, new_stage
 
 
 @pytest.fixture(params=["path", "uri"])

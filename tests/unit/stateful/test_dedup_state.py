@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark.errors import CheckpointError
-from zeh_spark.stateful.dedup_state import (
+from zeh_spark.spark.stateful.dedup_state import (
     NO_FEED,
     SeenBucket,
     encoded,
@@ -17,7 +17,7 @@ from zeh_spark.stateful.dedup_state import (
     producer_of,
     used_again,
 )
-from zeh_spark.stateful.seen import Reuse, Seen
+from zeh_spark.spark.stateful.seen import Reuse, Seen
 
 A, B = "a" * 16, "b" * 16
 feeds = st.sampled_from([A, f"{A}~1", f"{A}~2", B, f"{B}~1", "https://example.com/orders"])

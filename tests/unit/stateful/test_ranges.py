@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark.stateful.ranges import Run, Runs, contains, united, without
+from zeh_spark.spark.stateful.ranges import Run, Runs, contains, united, without
 
 numbers = st.integers(-3, 40)
 run = st.tuples(numbers, st.integers(0, 8)).map(lambda each: (each[0], each[0] + each[1]))

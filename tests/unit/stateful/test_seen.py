@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from zeh_spark.stateful.seen import SEEN, UNKNOWN, Seen, reused, runs_of
+from zeh_spark.spark.stateful.seen import SEEN, UNKNOWN, Seen, reused, runs_of
 
 batches = st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=20), max_size=12)
 

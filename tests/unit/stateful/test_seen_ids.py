@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark.errors import CheckpointError
-from zeh_spark.stateful import seen_ids
-from zeh_spark.stateful.seen_ids import CONFLICT, NEW, SEEN, UNKNOWN, IdBucket, Ids
+from zeh_spark.spark.stateful import seen_ids
+from zeh_spark.spark.stateful.seen_ids import CONFLICT, NEW, SEEN, UNKNOWN, IdBucket, Ids
 
 WINDOW = 80
 EVENTS = st.tuples(st.integers(0, 12), st.integers(0, 400), st.integers(0, 1))
@@ -107,7 +107,7 @@ def test_ids_that_end_with_zero_bytes_differ():
 def test_a_task_searches_for_cycles_rarely():
     """Python does, while it takes a batch; the worker, which others use later, stays as it was."""
     pytest.importorskip("google.protobuf", reason="protobuf is not installed")
-    from zeh_spark.stateful.ids_operator import IdProcessor
+    from zeh_spark.spark.stateful.ids_operator import IdProcessor
 
     of_tests, before = gc.get_threshold(), (700, 10, 10)
     gc.set_threshold(*before)  # those of a worker: tests have larger ones

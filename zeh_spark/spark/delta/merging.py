@@ -1,0 +1,362 @@
+"""Events into a table with one row for each key: which event of a key wins.
+
+Beside the events' own columns such a table keeps, for each key, which event it shows:
+
+    _zeh_feed                                       the feed and epoch of that event
+    _zeh_producer, _zeh_partition, _zeh_sequence    its stamps; NULL if it has none
+    _zeh_time                                       when it was committed to the feed, ms
+    _zeh_deleted                                    whether it deleted the key
+    _zeh_changed                                    when it was merged
+
+Which event wins is decided in `precedence`. A deleted key stays as a row, so that an older event
+that arrives late does not bring it back, until `purge`.
+
+Runs on the driver; builds expressions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, StructType
+
+from zeh_spark.errors import LakehouseError, OptionError
+from zeh_spark.spark.delta import app_versions
+from zeh_spark.spark.delta.commit_settings import check_merges, committing
+from zeh_spark.spark.delta.commits import CommitRecord
+from zeh_spark.spark.delta.content import content_of, evaluated
+from zeh_spark.spark.delta.delta_errors import delta_errors
+from zeh_spark.spark.delta.delta_table import LakeTable, check_free
+from zeh_spark.spark.delta.precedence import (
+    ARRIVAL,
+    FEED,
+    IDENTITY,
+    STAMPS,
+    newest,
+    wins,
+)
+from zeh_spark.spark.delta.write_options import check_spelling
+from zeh_spark.spark.frames.compat import column_of, found_column, quoted
+from zeh_spark.spark.frames.stamping import has_stamps, stamp
+from zeh_spark.wire import feed_identity
+
+DELETED = "_zeh_deleted"
+CHANGED = "_zeh_changed"
+
+
+def stamped(df: DataFrame) -> DataFrame:
+    """Return the frame with columns that identify each event, taken from its stamps.
+
+    They are `_zeh_feed STRING, _zeh_producer STRING, _zeh_partition INT, _zeh_sequence BIGINT,
+    _zeh_time BIGINT` (ms since 1970), NULL where an event has no such stamp. Columns that the
+    frame has already stay as they are. The stamps may be headers or typed columns.
+
+    Raises:
+        LakehouseError: the frame has neither stamps nor the columns.
+    """
+    missing = [name for name in IDENTITY if column_of(df, name) is None]
+    if has_stamps(df):
+        values = {name: stamp(df, IDENTITY[name][0]).cast(IDENTITY[name][1]) for name in missing}
+        return df.withColumns(values) if values else df
+    if not missing:
+        return df
+    raise LakehouseError(
+        "to merge, the frame needs the column 'headers', which holds the events' stamps, or "
+        "zeh_spark.lakehouse.stamped(df) has to be called before headers are dropped. For "
+        "events without stamps, of which the one that arrives last wins, add "
+        "headers as NULL: .withColumn('headers', F.lit(None).cast('map<string,string>'))",
+        got=df.columns,
+        anchor="the-merge-lacks-columns-or-the-frame-lacks-headers",
+    )
+
+
+def merge(
+    df: DataFrame,
+    table: str,
+    keys: Sequence[str],
+    *,
+    deleted: str | None = None,
+    app_id: str | None = None,
+    version: int | None = None,
+    checkpointLocation: str | None = None,
+    accept: str | None = None,
+    **options: object,
+) -> None:
+    """Merge a batch of events into a table, which is made if there is none: one row for each key.
+
+    It is for `foreachBatch` of a stream whose source is not a feed, a Delta table's for instance.
+    With `app_id` and `version=batchId` each batch of a query is merged once, and a batch that is
+    repeated with other rows is refused. A query with a new checkpoint merges its batches again. For
+    feeds, use `DeltaFeedWriter`, which checks more.
+
+    Args:
+        df: the batch.
+        table: a path or a name.
+        keys: the columns that a row of the table is found by.
+        deleted: a SQL condition on the frame's columns, true for events that delete their key.
+        app_id: the name of the job, as long as the table lives.
+        version: the number of the batch; needs `app_id`.
+        checkpointLocation: the query's own checkpoint. On Spark Connect `app_id` needs it.
+        accept: what an error has printed.
+        options: Delta's, like mergeSchema.
+
+    Raises:
+        LakehouseError: columns are missing, or the batch does not fit the table.
+    """
+    check_spelling(
+        options, ("keys", "deleted", "app_id", "version", "checkpointLocation", "accept")
+    )
+    if (app_id is None) != (version is None):
+        raise LakehouseError("app_id and version need each other", table=table)
+    if app_id is not None:
+        check_merges(df.sparkSession, table)
+    target = LakeTable(df.sparkSession, table)
+    made = Merge(target, keys, deleted, options)
+    made.prepare(df)
+    if app_id is None or version is None:
+        made.run(df, {})
+        return
+    query = app_versions.calling_query(df.sparkSession, table, checkpointLocation, version)
+    app = f"{app_id}:{query}" if query else app_id
+    with evaluated(df):
+        record = CommitRecord(
+            f"merge:{app_id}", app, version, query or "", version, {}, content_of(df)
+        )
+        if app_versions.is_next(target, record, accept):
+            made.run(df, record.transaction)
+            app_versions.check_written(target, record)
+
+
+def purge(spark: SparkSession, table: str, older_than: str) -> None:
+    """Remove the rows of keys that were deleted longer ago than `older_than`.
+
+    An event of such a key that arrives later counts as new, so choose an age after which no event
+    arrives late. It makes one commit; run it when you optimize the table.
+
+    Args:
+        spark: the Spark session.
+        table: a path or a name.
+        older_than: a number and a unit from second to year, like "30 days".
+
+    Raises:
+        OptionError: `older_than` is not such a text.
+        LakehouseError: no merge made the table.
+    """
+    if not re.fullmatch(r"\d+ (second|minute|hour|day|week|month|year)s?", older_than):
+        raise OptionError(
+            f"older_than={older_than!r} must be a number and a unit, like '30 days'",
+            option="older_than",
+        )
+    target = LakeTable(spark, table)
+    if _lacking(target.columns(), [DELETED]):
+        raise LakehouseError(
+            f"table {table} has no column {DELETED}: no merge made it", table=table
+        )
+    target.delete(f"{DELETED} AND {CHANGED} < current_timestamp() - INTERVAL {older_than}")
+
+
+class Merge:
+    """One MERGE for each batch.
+
+    Args:
+        deleted: A SQL condition, true for events that delete their key.
+        feeds: The ids of the feeds that the query reads, if they are known. An event without
+            `zeh-feed` is of the only feed, if that has no epochs; otherwise it is refused.
+        by_arrival: Whether the event that arrives later is the newer one, whatever its number.
+    """
+
+    def __init__(
+        self,
+        table: LakeTable,
+        keys: Sequence[str],
+        deleted: str | None,
+        options: Mapping[str, object],
+        *,
+        feeds: Sequence[str] = (),
+        by_arrival: bool = False,
+    ) -> None:
+        self._table = table
+        self._keys = [keys] if isinstance(keys, str) else list(keys)
+        self._deleted = deleted
+        self._options = {name: option_text(value) for name, value in options.items()}
+        self._feeds = feeds
+        self._by_arrival = by_arrival
+
+    def run(
+        self,
+        df: DataFrame,
+        commit: Mapping[str, str],
+        constants: Mapping[str, Column] | None = None,
+    ) -> None:
+        """Merge a batch, in one commit, into a table that `prepare` has made.
+
+        Args:
+            commit: what Delta keeps with the commit: txnAppId, txnVersion and userMetadata.
+            constants: columns to add to the rows that are changed.
+        """
+        events = self._made(df, constants or {})
+        columns = [name for name in events.columns if name != ARRIVAL]
+        # The table's columns have no qualifier: the source's columns have other names.
+        keys = [F.col(quoted(key)) == F.col(f"_zeh_first.{quoted(key)}") for key in self._keys]
+        first = {quoted(name): F.col(f"_zeh_first.{quoted(name)}") for name in columns}
+        second = {quoted(name): F.col(f"_zeh_second.{quoted(name)}") for name in columns}
+        found = newest(events, self._keys, self._table.text)
+        with committing(found, commit) as source, delta_errors(self._table.text):
+            (
+                source.mergeInto(self._table.identifier, reduce(Column.__and__, keys))
+                .whenMatched(wins("_zeh_first", self._table.text))
+                .update(first)
+                .whenMatched(
+                    F.col("_zeh_second").isNotNull() & wins("_zeh_second", self._table.text)
+                )
+                .update(second)
+                .whenNotMatched()
+                .insert(first)
+                .merge()
+            )
+
+    def prepare(self, df: DataFrame, constants: Mapping[str, Column] | None = None) -> None:
+        """Create the table, or add new columns, in commits without rows before the batch's own."""
+        self._prepare(self._made(df, constants or {}).drop(ARRIVAL))
+
+    def _made(self, df: DataFrame, constants: Mapping[str, Column]) -> DataFrame:
+        check_free(self._table.text, df, [DELETED, CHANGED, ARRIVAL, *constants])
+        events = self._events(df)
+        return events.withColumns(dict(constants)) if constants else events
+
+    def _events(self, df: DataFrame) -> DataFrame:
+        found = [column_of(df, key) for key in self._keys]
+        if None in found or not found:
+            raise LakehouseError(
+                f"table {self._table.text}: merge_keys {self._keys} have to be columns of the "
+                f"frame, which has {df.columns}; zeh_spark.parsed(df, schema) makes columns of "
+                f"the events' fields",
+                table=self._table.text,
+                expected=self._keys,
+                got=df.columns,
+                anchor="the-merge-lacks-columns-or-the-frame-lacks-headers",
+            )
+        deleted = self._deletion(df)
+        return stamped(df).withColumns(
+            {
+                **{str(name): self._not_null(str(name)) for name in found},
+                **self._identity(),
+                DELETED: deleted,
+                CHANGED: F.current_timestamp(),
+                ARRIVAL: F.monotonically_increasing_id(),
+            }
+        )
+
+    def _deletion(self, df: DataFrame) -> Column:
+        if self._deleted is None:
+            return F.lit(False)
+        condition = F.coalesce(F.expr(self._deleted), F.lit(False))
+        try:
+            df.select(condition)
+        except (AnalysisException, ParseException) as exc:
+            raise LakehouseError(
+                f"table {self._table.text}: deleted={self._deleted!r} is no condition on the "
+                f"frame's columns, {', '.join(df.columns)}: {str(exc).partition(';')[0]}",
+                table=self._table.text,
+                got=self._deleted,
+            ) from exc
+        return condition
+
+    def _not_null(self, key: str) -> Column:
+        """Return the key's column, which raises an error for NULL.
+
+        NULL equals nothing, so such a row would be added each time.
+        """
+        column = F.col(quoted(key))
+        complaint = (
+            f"table {self._table.text}: an event has NULL in the merge key {key!r}: leave such "
+            f"events out, or send them elsewhere"
+        )
+        return F.when(column.isNull(), F.raise_error(F.lit(complaint))).otherwise(column)
+
+    def _identity(self) -> dict[str, Column]:
+        """Return what events are compared by; nothing if the order of arrival decides."""
+        if self._by_arrival:
+            return {name: F.lit(None).cast(kind) for name, (_, kind) in IDENTITY.items()}
+        return {FEED: self._named()}
+
+    def _named(self) -> Column:
+        if not self._feeds:
+            return F.col(FEED)
+        complaint = (
+            f"table {self._table.text}: an event has a producer and no {feed_identity.HEADER}, "
+            f"which tells whose numbers it has: read with headers=_all, and keep that header"
+        )
+        # If the feed has an id, only the header tells to which of its epochs an event belongs.
+        named = len(self._feeds) == 1 and not feed_identity.ID.fullmatch(self._feeds[0])
+        only = F.lit(self._feeds[0]) if named else F.raise_error(F.lit(complaint))
+        lacking = F.col(FEED).isNull() & F.col(STAMPS[0]).isNotNull()
+        return F.when(lacking, only).otherwise(F.col(FEED))
+
+    def _prepare(self, events: DataFrame) -> None:
+        if self._table.exists():
+            known = self._table.frame().schema
+            self._check_keys(known, events)
+            if not self._evolves or not _new_fields(known, events.schema):
+                self._check_columns(known)
+                return
+        self._table.save(events.limit(0).write.options(**self._options))
+
+    @property
+    def _evolves(self) -> bool:
+        given = {name.lower(): value for name, value in self._options.items()}
+        return given.get("mergeschema", "false").lower() == "true"
+
+    def _check_keys(self, known: StructType, given: DataFrame) -> None:
+        """Check the keys' types: after a cast another key could be equal, or the same one not."""
+        types = {field.name.lower(): field.dataType for field in known}
+        for key in self._keys:
+            mine = given.schema[str(column_of(given, key))].dataType
+            theirs = types.get(key.lower())
+            if theirs is not None and mine != theirs:
+                raise LakehouseError(
+                    f"table {self._table.text}: the merge key {key!r} is {theirs.simpleString()} "
+                    f"there and {mine.simpleString()} in the frame: CAST({key} AS "
+                    f"{theirs.simpleString()})",
+                    table=self._table.text,
+                    expected=theirs.simpleString(),
+                    got=mine.simpleString(),
+                    anchor="the-merge-lacks-columns-or-the-frame-lacks-headers",
+                )
+
+    def _check_columns(self, known: StructType) -> None:
+        if missing := _lacking(known.names, (*IDENTITY, DELETED, CHANGED)):
+            raise LakehouseError(
+                f"table {self._table.text} lacks the columns {', '.join(missing)}, which a merge "
+                f"keeps for each key: it was not made by a merge. Take a new table, or set "
+                f"mergeSchema=true to add them; events then win over the rows that are there",
+                table=self._table.text,
+                expected=missing,
+                got=known.names,
+                anchor="the-merge-lacks-columns-or-the-frame-lacks-headers",
+            )
+
+
+def _lacking(table: Sequence[str], names: Iterable[str]) -> list[str]:
+    """Return which columns a Delta table does not have, whose names have no case."""
+    return [name for name in names if not found_column(table, name, case_sensitive=False)]
+
+
+def _new_fields(known: DataType | None, given: DataType) -> bool:
+    """Return whether a type has fields, at any depth, that the table's type lacks."""
+    if isinstance(given, ArrayType) and isinstance(known, ArrayType):
+        return _new_fields(known.elementType, given.elementType)
+    if isinstance(given, StructType) and isinstance(known, StructType):
+        types = {field.name.lower(): field.dataType for field in known}
+        return any(_new_fields(types.get(each.name.lower()), each.dataType) for each in given)
+    return known is None
+
+
+def option_text(value: object) -> str:
+    """Return an option's value as Spark's own options are given."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,150 @@
+"""Which event of a key a merged table shows: expressions for its MERGE.
+
+An event wins over the one that the table shows if its epoch or its sequence number is higher,
+provided that both are of one feed, producer and stored partition. Otherwise the later arrival wins.
+
+Within a batch the newest event of each feed, producer and stored partition is kept, by number, and
+of these the two that arrived last. The table's event is of one producer, so it can outrank only one
+of them, and the MERGE needs no more to decide.
+
+Within an epoch numbers are assigned in the order of commits. So an event with a lower number and a
+later time than another one proves that the feed was restored: its numbers are used again for other
+events. The MERGE then fails.
+
+Runs on the driver; builds expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from zeh_spark.spark.frames.compat import quoted
+from zeh_spark.wire import feed_identity
+
+STAMPS = ("_zeh_producer", "_zeh_partition", "_zeh_sequence")
+FEED = "_zeh_feed"
+TIME = "_zeh_time"
+IDENTITY = {
+    FEED: (feed_identity.HEADER, "string"),
+    "_zeh_producer": ("zeh-producer", "string"),
+    "_zeh_partition": ("zeh-partition", "int"),
+    "_zeh_sequence": ("zeh-sequence", "bigint"),
+    TIME: ("zeh-time", "bigint"),
+}
+"""The columns that `stamped` adds, each with the header that it is made of and its type."""
+
+ARRIVAL = "_zeh_arrival"
+"""The column with an event's place in its batch."""
+
+
+def newest(events: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
+    """Return the events of each key that may win, as `_zeh_first` and `_zeh_second`.
+
+    They are those that arrived last among the newest of each feed, producer and stored partition.
+    The second is NULL if there is no other. The query fails if two events prove that the feed was
+    restored.
+    """
+    columns = [quoted(name) for name in events.columns if name != ARRIVAL]
+    keys = [quoted(key) for key in keys]
+    epoch = _epoch(F.col(FEED))
+    order = F.struct(epoch.alias("epoch"), STAMPS[2], ARRIVAL)
+    event = F.struct(ARRIVAL, F.struct(*columns).alias("event"))
+    latest = F.struct(epoch.alias("epoch"), F.col(TIME).alias("time"))
+    by = {"feed": feed_of(F.col(FEED)), **{name: F.col(name) for name in STAMPS[:2]}}
+    by_producer = (
+        events.repartition(*keys)
+        .groupBy(*keys, *(column.alias(f"_zeh_by{name}") for name, column in by.items()))
+        .agg(F.max_by(event, order).alias("_zeh_newest"), F.max(latest).alias("_zeh_latest"))
+    )
+    found = F.col("_zeh_newest")["event"]
+    restored = F.coalesce(F.col("_zeh_latest")["time"] > found[TIME], F.lit(False))
+    complaint = _restored(table, found, F.col("_zeh_latest")["time"])
+    checked = F.when(restored, F.raise_error(complaint)).otherwise(F.col("_zeh_newest"))
+    listed = F.array_sort(
+        F.collect_list(checked),
+        lambda left, right: F.sign(right[ARRIVAL] - left[ARRIVAL]).cast("int"),
+    )
+    return (
+        by_producer.groupBy(*keys)
+        .agg(listed.alias("_zeh_listed"))
+        .select(
+            F.get("_zeh_listed", F.lit(0))["event"].alias("_zeh_first"),
+            F.get("_zeh_listed", F.lit(1))["event"].alias("_zeh_second"),
+        )
+    )
+
+
+def wins(event: str, table: str) -> Column:
+    """Return whether an event replaces the table's. Without stamps, the later arrival does.
+
+    The MERGE fails for an event that cannot be compared: a row of its producer has no feed, or the
+    feed was restored.
+    """
+    mine, theirs = F.col(event), F.struct(*IDENTITY)
+    given, shown = mine[FEED], theirs[FEED]
+    producer = (mine[STAMPS[0]] == theirs[STAMPS[0]]) & (mine[STAMPS[1]] == theirs[STAMPS[1]])
+    unknown = producer & (given.isNull() != shown.isNull())
+    same = producer & feed_of(given).eqNullSafe(feed_of(shown))
+    epoch, before = _epoch(given), _epoch(shown)
+    older = (epoch < before) | ((epoch == before) & (mine[STAMPS[2]] <= theirs[STAMPS[2]]))
+    restored = same & (epoch == before) & older & (mine[TIME] > theirs[TIME])
+    return (
+        F.when(F.coalesce(unknown, F.lit(False)), _fail(_unnamed(table, mine, given)))
+        .when(F.coalesce(restored, F.lit(False)), _fail(_restored(table, theirs, mine[TIME])))
+        .otherwise(~F.coalesce(same & older, F.lit(False)))
+    )
+
+
+def feed_of(column: Column) -> Column:
+    return F.regexp_replace(column, feed_identity.EPOCH, "$1")
+
+
+def _epoch(column: Column) -> Column:
+    """Return the number of an epoch; 0 for the first one, and if there is none."""
+    number = F.regexp_extract(column, feed_identity.EPOCH, 2).try_cast("int")
+    return F.coalesce(number, F.lit(0))
+
+
+def _fail(complaint: Column) -> Column:
+    return F.raise_error(complaint).cast("boolean")
+
+
+def _unnamed(table: str, event: Column, feed: Column) -> Column:
+    """Return the message about a row whose feed is not known."""
+    return F.concat(
+        F.lit(f"table {table}: an event of the feed "),
+        F.coalesce(feed, F.lit("that is not named")),
+        F.lit(", producer "),
+        event[STAMPS[0]],
+        F.lit(
+            ", meets a row of that producer, and one of the two does not name its feed, because it "
+            "came without the header zeh-feed. Keep that header, and merge into a new table"
+        ),
+    )
+
+
+def _restored(table: str, newest: Column, time: Column) -> Column:
+    """Return the message about numbers that are used again."""
+    return F.concat(
+        F.lit(f"table {table}: the feed "),
+        F.coalesce(newest[FEED], F.lit("(not named)")),
+        F.lit(" was restored to an earlier state: its producer "),
+        newest[STAMPS[0]],
+        F.lit(", partition "),
+        newest[STAMPS[1]].cast("string"),
+        F.lit(", published the number "),
+        newest[STAMPS[2]].cast("string"),
+        F.lit(" at "),
+        newest[TIME].cast("string"),
+        F.lit(" ms, and that one or a lower one again at "),
+        time.cast("string"),
+        F.lit(" ms for another event. Run zeh-spark new-history FEED --since "),
+        (newest[TIME] + 1).cast("string"),
+        F.lit(
+            " at the publisher, so that events since then count as new ones, and start the query "
+            "again"
+        ),
+    )

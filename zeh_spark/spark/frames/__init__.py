@@ -1,0 +1,5 @@
+"""Columns of a feed's DataFrame: stamps, parsed data, and what Spark's versions do differently.
+
+`stamping` reads an event's stamps and puts them into columns, `parsing` makes columns of `data`,
+and `compat` has what older versions of Spark lack. Runs on the driver.
+"""

@@ -1,0 +1,286 @@
+"""What is kept of the sessions of a bucket from batch to batch: its value, and its segments.
+
+All sessions of a bucket are one value of Spark's state, which each batch reads once and writes
+once, because access by session costs a round trip each. What a batch does not touch stays packed.
+
+    Bucket     sessions    name -> Stored: the session, and the events that it holds
+               waits       name -> Wait: those that hold something or have a time
+               closed      slices of tombstones, by when they are forgotten
+
+A session that holds more than `SPILL` events or `SPILL_BYTES` keeps them outside, in segments of
+`SEGMENT` numbers each. So a session with a million of them costs the others nothing.
+
+Runs in tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+from msgspec import Raw
+
+from zeh_spark.spark.sessions.model import Policy, Session, SessionEvent
+from zeh_spark.spark.sessions.sources import SourceClock
+from zeh_spark.spark.stateful import state_buckets
+
+VERSION = 3
+"""The first byte of a bucket's value."""
+
+SPILL = 100
+"""Most events of a session that are kept in the bucket itself."""
+
+SPILL_BYTES = 64 << 10
+"""Most bytes of a session's events that are kept in the bucket itself."""
+
+SEGMENT = 100
+"""How many numbers a segment covers."""
+
+CONTENTS = 10_000
+"""Most events of a session whose contents are kept, as hashes: those with the highest numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of `in_order`.
+
+    Attributes:
+        buckets: The number of buckets, fixed for a checkpoint.
+        keep_closed: Milliseconds for which a closed session is remembered.
+        steps: The names of steps by the kind of session; empty if steps are numbers.
+        sources: The names of the sources, if the clock is that of the slowest of several.
+        idle_source: Milliseconds without events after which a source does not hold the clock; None
+            means never.
+        delay: Milliseconds that the clock of several sources stays behind.
+    """
+
+    policy: Policy
+    buckets: int
+    keep_closed: int
+    steps: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    sources: Sequence[str] = ()
+    idle_source: int | None = None
+    delay: int = 0
+
+
+class Stored(msgspec.Struct, array_like=True):
+    """A session with its events, unless they are `spilled` to segments."""
+
+    session: Session
+    events: dict[int, str] = {}
+    spilled: bool = False
+
+
+class Wait(msgspec.Struct, array_like=True):
+    """What a bucket has to know of a session without unpacking it.
+
+    Attributes:
+        since: Since when the oldest waits, in milliseconds since 1970.
+        due: When the session has to be judged, in milliseconds since 1970.
+    """
+
+    held: int
+    since: int | None
+    due: int | None
+    stale: bool
+
+
+class Slice(msgspec.Struct, array_like=True):
+    """Closed sessions that are forgotten at the time `expires`, in milliseconds since 1970."""
+
+    expires: int
+    sessions: dict[str, Raw]
+
+
+class SessionBucket(msgspec.Struct, array_like=True):
+    """The value of a bucket.
+
+    Attributes:
+        buckets: The number of buckets, which never changes in a checkpoint.
+        first: A session's first number, which never changes in a checkpoint.
+        timer: When Spark's timer fires, in milliseconds since 1970.
+        waits: Sessions that hold events or have to be judged.
+        judging: The part of the policy by which `waits` were computed.
+        steps: The names of steps by kind, as far as they were ever given. They never change,
+            because events that wait have their numbers.
+        clock: The clock of several sources; None if time is Spark's watermark. Which of the two it
+            is never changes in a checkpoint, whose watermark is the batch's time in the first case.
+    """
+
+    buckets: int
+    first: Literal[0, 1, "seen"]
+    timer: int | None = None
+    sessions: dict[str, Raw] = {}
+    waits: dict[str, Wait] = {}
+    closed: list[Slice] = []
+    judging: list[int | str | None] = []
+    steps: dict[str, list[str]] = {}
+    clock: SourceClock | None = None
+
+
+Segments = MutableMapping[tuple[str, int], bytes]
+"""The events that do not fit into a bucket, by session and segment."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_bucket = msgspec.msgpack.Decoder(SessionBucket).decode
+stored_of = msgspec.msgpack.Decoder(Stored).decode
+session_of = msgspec.msgpack.Decoder(Session).decode
+_segment = msgspec.msgpack.Decoder(dict[int, str]).decode
+
+
+def raw_of(value: Session | Stored) -> Raw:
+    return Raw(_encode(value))
+
+
+def encoded(bucket: SessionBucket) -> bytes:
+    return bytes([VERSION]) + _encode(bucket)
+
+
+def decoded(blob: bytes) -> SessionBucket:
+    """Return the bucket in a value of Spark's state, which is not checked."""
+    return _bucket(memoryview(blob)[1:])
+
+
+def sessions_of(blob: bytes) -> Iterator[tuple[str, Session]]:
+    """Yield all sessions that a bucket knows by name, the closed ones last."""
+    bucket = decoded(blob)
+    for name, raw in bucket.sessions.items():
+        yield name, stored_of(raw).session
+    for part in bucket.closed:
+        for name, raw in part.sessions.items():
+            yield name, session_of(raw)
+
+
+def empty(settings: Settings) -> bytes:
+    """Return the value of a bucket without sessions."""
+    steps = {kind: list(names) for kind, names in settings.steps.items()}
+    clock = SourceClock() if settings.sources else None
+    return encoded(SessionBucket(settings.buckets, settings.policy.first, steps=steps, clock=clock))
+
+
+def opened(blob: bytes | None, settings: Settings) -> SessionBucket:
+    """Return a bucket. Raises CheckpointError for other settings or another version."""
+    bucket = _bucket(state_buckets.opened(blob, VERSION, settings.buckets))
+    state_buckets.same("buckets", settings.buckets, bucket.buckets)
+    state_buckets.same("first", settings.policy.first, bucket.first)
+    _keep_steps(bucket, settings.steps)
+    _declare(bucket, settings.sources)
+    return bucket
+
+
+def _declare(bucket: SessionBucket, sources: Sequence[str]) -> None:
+    """Give a bucket its sources. Raises CheckpointError if it had none, or has none now."""
+    clock = bucket.clock
+    if bool(sources) != (clock is not None):
+        state_buckets.same(
+            "sources", tuple(sources) or None, tuple(clock.sources) if clock else None
+        )
+    if clock is not None:
+        clock.declare(sources)
+
+
+def _keep_steps(bucket: SessionBucket, steps: Mapping[str, Sequence[str]]) -> None:
+    """Add the steps of new kinds. Raises CheckpointError for other steps of a known kind.
+
+    A single list is of the kind "". Steps by number are no kind: sessions that wait for them would
+    wait for others from then on.
+    """
+    if bool(steps) != bool(bucket.steps) or ("" in steps) != ("" in bucket.steps):
+        state_buckets.same("steps", dict(steps) or None, bucket.steps or None)
+    for kind, names in steps.items():
+        known = bucket.steps.setdefault(kind, list(names))
+        name = f"steps[{kind!r}]" if kind else "steps"
+        state_buckets.same(name, list(names), known)
+
+
+class Kept:
+    """The events of a session: those that it holds, and those of the batch.
+
+    Args:
+        arrived: The events of the batch, by number.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stored: Stored,
+        segments: Segments,
+        arrived: dict[int, list[SessionEvent]],
+        *,
+        compare: bool = False,
+    ) -> None:
+        self._name = name
+        self._compare = compare
+        self._stored = stored
+        self._arrived = arrived
+        self._segments = segments
+        self._open: dict[int, dict[int, str]] = {}
+
+    def hold(self, number: int) -> None:
+        self._home(number)[number] = self._next(number)
+
+    def drop(self, number: int, *, first: bool) -> tuple[str, str]:
+        """Drop the first or the second event of the batch that has this number.
+
+        It returns the event, and a text if the one that is kept or was delivered has other content,
+        or content that is not known any more.
+        """
+        arrived = self._arrived[number]
+        event = arrived.pop(0 if first else 1)
+        known = self._stored.session.contents.get(number)
+        if known is None and arrived and not first:
+            known = arrived[0].content
+        if not self._compare or known == event.content:
+            return event.event, ""
+        other = "; its content is not known any more" if known is None else ", with other content"
+        return event.event, f"an event with number {number} came before{other}"
+
+    def pop(self, number: int) -> str:
+        """Return an event that leaves the session: one of the batch, or else a held one."""
+        if self._arrived.get(number):
+            return self._next(number)
+        home = self._home(number)
+        event = home.pop(number)
+        if not home and self._stored.spilled:
+            del self._open[number // SEGMENT]
+            del self._segments[self._name, number // SEGMENT]
+        return event
+
+    def _next(self, number: int) -> str:
+        """Take the first event of the batch that has this number."""
+        event = self._arrived[number].pop(0)
+        if self._compare:
+            self._stored.session.contents[number] = event.content
+        return event.event
+
+    def save(self) -> None:
+        """Keep the held events, in segments if there are many."""
+        stored = self._stored
+        _trim(stored.session, CONTENTS if self._compare else 0)
+        if len(stored.events) > SPILL or (stored.events and stored.session.held_size > SPILL_BYTES):
+            stored.spilled = True
+            for number, event in stored.events.items():
+                self._home(number)[number] = event
+            stored.events = {}
+        for segment, events in self._open.items():
+            self._segments[self._name, segment] = _encode(events)
+        stored.spilled = stored.spilled and bool(stored.session.held)
+
+    def _home(self, number: int) -> dict[int, str]:
+        if not self._stored.spilled:
+            return self._stored.events
+        segment = number // SEGMENT
+        if segment not in self._open:
+            blob = self._segments.get((self._name, segment))
+            self._open[segment] = _segment(blob) if blob else {}
+        return self._open[segment]
+
+
+def _trim(session: Session, most: int) -> None:
+    """Forget contents of the events with the lowest numbers. Some more may stay, to save time."""
+    contents = session.contents
+    if len(contents) > most + most // 10:
+        kept = sorted(contents)[len(contents) - most :]
+        session.contents = {number: contents[number] for number in kept}

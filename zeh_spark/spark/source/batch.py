@@ -1,0 +1,270 @@
+"""The batch source: what the feed holds when the query begins, fetched by tasks.
+
+From our publisher, tasks fetch ranges of a plan (`direct_planner`), so a task that Spark runs again
+sees the same events. From any other publisher there is one task for each feed partition, which
+reads it to its end and streams rows. If Spark runs such a task again, it may see events that were
+not there before, unless `endingCursors` says where to stop.
+
+Rule for editors: a task yields whole intervals or chunks only, so a request that breaks off can
+continue without duplicates. `BatchReader` and its partitions are pickled, with the token that tasks
+need.
+
+Runs on the driver (`partitions`) and in tasks (`read`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from msgspec import UNSET
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from zeh_spark.client.http import direct_client
+from zeh_spark.client.http.discovery import Discovered, discover
+from zeh_spark.client.http.feed_client import FeedClient, PageRequest
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.given import parse
+from zeh_spark.client.polling.end_detection import Ending
+from zeh_spark.client.polling.end_probes import EndProbes, first_checkpoint
+from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
+from zeh_spark.errors import OptionError, PublisherError, at_spark_border
+from zeh_spark.spark.decoding.lines import Decoder
+from zeh_spark.spark.source import direct_tasks, offsets
+from zeh_spark.spark.source.direct_planner import PlannedBatch, about_a_cursor, reads_directly
+from zeh_spark.spark.source.direct_tasks import DirectPartition, partitions_of
+from zeh_spark.spark.source.options import SourceOptions
+from zeh_spark.wire import wire
+from zeh_spark.wire.direct_reads import PlanRequest, checked_ranges
+from zeh_spark.wire.feed_identity import FeedIdentity
+
+_BLOCK = 1 << 20
+_MOST_WITHOUT_EVENTS = 1000
+"""Answers in a row that may only move the cursor.
+
+More is an error: there may be events after them, and a batch read has no next run to get them.
+"""
+
+
+@dataclass(frozen=True)
+class FeedPartition(InputPartition):
+    """A feed partition from a cursor to its end, as `end_detection` finds the end.
+
+    Args:
+        request: the first page; its cursor is where the partition starts.
+        target: the cursor at which the partition ends, as far as it is known.
+        exact: whether the target has to come, because the user gave it.
+        feed: the identity whose ids the events get as the header `zeh-feed`; None adds none.
+    """
+
+    request: PageRequest
+    target: str | None
+    exact: bool
+    feed: FeedIdentity | None = None
+
+
+class BatchReader(DataSourceReader):
+    """Reads what the feed holds when the query begins, in bounded memory, each event once."""
+
+    def __init__(self, options: SourceOptions, decoder: Decoder | OptionError) -> None:
+        self._options = options
+        self._decoder = decoder
+
+    @at_spark_border
+    def partitions(self) -> Sequence[InputPartition]:
+        if isinstance(self._decoder, OptionError):
+            raise self._decoder
+        options = self._options
+        client = self._client()
+        found = discover(client.transport, options.partition_count)
+        count = found.partition_count
+        options.check_partitions(count)
+        if reads_directly(options, lambda: found.direct):
+            return self._planned(client, found, self._begun(client, count))
+        feed = options.stamping(found.named(options.feed))
+        begun = self._begun(client, count)
+        with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
+            plans = pool.map(lambda each: self._plan(client, begun, each, count), range(count))
+            return [replace(plan, feed=feed) for plan in plans]
+
+    def _begun(self, client: FeedClient, count: int) -> SourceOptions:
+        """Return the options with the cursors that `startingTimestamp` means, if it is set."""
+        options = self._options
+        if options.starting_timestamp is None:
+            return options
+        cursors = direct_client.cursors_at(client.transport, count, options.starting_timestamp)
+        return replace(options, starting_cursors=dict(enumerate(cursors)))
+
+    def _planned(
+        self, client: FeedClient, found: Discovered, options: SourceOptions
+    ) -> Sequence[InputPartition]:
+        """Return the tasks of a read in which they fetch what the publisher has planned."""
+        count = found.partition_count
+        starts, ends = options.starting_cursors, options.ending_cursors
+        everywhere = wire.LAST if starts == "last" else wire.FIRST
+        cursors = starts.values() if isinstance(starts, dict) else [everywhere] * count
+        batch = planned_to_the_end(
+            client.transport,
+            options,
+            list(cursors),
+            list(ends.values()) if isinstance(ends, dict) else None,
+        )
+        # After the plan, so that the epochs of all its events are known.
+        has_identity = found.identity is not None
+        now = discover(client.transport, count, has_identity=has_identity).named(options.feed)
+        offsets.check_identity(found.named(options.feed).id, now, options.url)
+        feed = options.stamping(now)
+        return partitions_of(batch, client.transport, options, feed) if batch else []
+
+    def _client(self) -> FeedClient:
+        return FeedClient(self._options)
+
+    def _plan(
+        self, client: FeedClient, options: SourceOptions, partition: int, partition_count: int
+    ) -> FeedPartition:
+        request = PageRequest(
+            partition, wire.LAST, partition_count, options.page_size_hint, options.requested_headers
+        )
+        start = wire.FIRST
+        if isinstance(options.starting_cursors, dict):
+            start = options.starting_cursors[partition]
+        if start == wire.LAST or options.starting_cursors == "last":
+            start = first_checkpoint(client, request)
+        first = replace(request, cursor=start)
+        if isinstance(options.ending_cursors, dict):
+            return FeedPartition(first, options.ending_cursors[partition], exact=True)
+        if options.ending_cursors == "quiet":
+            return FeedPartition(first, None, exact=False)
+        return FeedPartition(first, EndProbes(client, request).target(), exact=False)
+
+    @at_spark_border
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(self._decoder, Decoder)
+        if partition is None or type(partition) is InputPartition:
+            return  # Spark's own, because there is nothing to read: None until Spark 4.1
+        if isinstance(partition, DirectPartition):
+            yield from direct_tasks.read(partition, self._decoder)
+            return
+        assert isinstance(partition, FeedPartition)
+        client = self._client()
+        client.transport.has_answered()  # on the driver
+        for lines in gathered(follow(client, partition)):
+            yield from self._decoder.batches(lines, partition.request.partition, partition.feed)
+        if partition.feed and partition.feed.told:
+            self._check_epochs(client, partition.request, partition.feed)
+
+    def _check_epochs(self, client: FeedClient, request: PageRequest, feed: FeedIdentity) -> None:
+        """Raise PublisherError if the feed began an epoch while it was read.
+
+        Events at the end may then have got the id of the epoch before it.
+        """
+        count = request.partition_count
+        now = discover(client.transport, count, has_identity=True).named(self._options.feed)
+        if now != feed:
+            raise PublisherError(
+                f"partition {request.partition}: while this query read it, a new epoch began, or "
+                f"another feed is served: the publisher of {self._options.url} gave the feed's "
+                f"identity as {feed.document()} when the query began, and now tells "
+                f"{now.document()}. Run the query again",
+                partition=request.partition,
+            )
+
+
+def last_cursors(url: str, **options: str) -> str:
+    """Return the cursors of a feed's current end, one for every partition, as JSON.
+
+    Give the same text to `spark.read` as `endingCursors` and to `spark.readStream` as
+    `startingCursors`. Then the stream continues exactly where the read ends.
+
+    Args:
+        url: the feed's address.
+        **options: options of the format, like `token`. Give those that the queries have.
+
+    Returns:
+        A text like `{"0": "17.0a1b2c3d", "1": "_first"}`.
+
+    Raises:
+        OptionError: an option is not valid.
+        PublisherError: the publisher refuses, or breaks the protocol.
+        UnavailableError: the publisher did not answer within `retryTimeout`.
+    """
+    parsed = parse(SourceOptions, {"url": url, **options})
+    client = FeedClient(parsed)
+    count = discover(client.transport, parsed.partition_count).partition_count
+    cursors = {}
+    for partition in range(count):
+        request = PageRequest(
+            partition, wire.LAST, count, parsed.page_size_hint, parsed.requested_headers
+        )
+        beginning = _beginning(client, replace(request, cursor=wire.FIRST, page_size_hint=1))
+        last = first_checkpoint(client, request) if beginning != wire.FIRST else wire.FIRST
+        # A partition without events has no checkpoint that a read could reach again.
+        cursors[str(partition)] = wire.FIRST if last == beginning else last
+    return json.dumps(cursors)
+
+
+def _beginning(client: FeedClient, request: PageRequest) -> str | None:
+    """Return the cursor before a partition's first event; None once there is one."""
+    with client.page(request, any_end=True) as page:
+        has_events = any(each.events for each in page) or page.end.events > 0
+    return None if has_events else page.cursor
+
+
+def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interval]:
+    """Yield the intervals from the partition's start to its end.
+
+    Raises PublisherError if the feed ends before the cursor that was asked for as its end, or its
+    end cannot be proven; UnavailableError if the feed gives less than it had when the query began.
+    """
+    ending = Ending(partition.target, most_without_events=_MOST_WITHOUT_EVENTS)
+    try:
+        yield from FiniteRead(client, partition.request, ending, exact=partition.exact)
+    except EndUnknownError as exc:
+        raise exc.as_error() from exc.__cause__
+
+
+def gathered(intervals: Iterable[wire.Interval]) -> Iterator[bytes]:
+    """Yield the lines of intervals, with small intervals joined to blocks of at least 1 MiB."""
+    blocks: list[bytes] = []
+    size = 0
+    for interval in intervals:
+        blocks.append(interval.lines)
+        size += len(interval.lines)
+        if size >= _BLOCK:
+            yield b"".join(blocks)
+            blocks, size = [], 0
+    yield b"".join(blocks)
+
+
+def planned_to_the_end(
+    transport: Transport,
+    options: SourceOptions,
+    cursors: Sequence[str],
+    ends: Sequence[str] | None = None,
+) -> PlannedBatch:
+    """Plan all that the feed holds after some cursors.
+
+    Special cursors are allowed. `ends` is None for all that there is at the first plan. Raises
+    PublisherError if a cursor is refused: CursorGoneError if events after it were removed.
+    """
+    batch = PlannedBatch(list(cursors), [[] for _ in cursors])
+    upto: str | None = None
+    while True:
+        request = PlanRequest(
+            len(cursors),
+            wire.by_partition(batch.ends),
+            ends=UNSET if ends is None else wire.by_partition(ends),
+            upto=upto or UNSET,
+        )
+        try:
+            plan = direct_client.plan(transport, request)
+        except PublisherError as exc:
+            raise about_a_cursor(exc) from exc
+        batch.add(plan, checked_ranges(plan, request))
+        if not plan.more:
+            return batch
+        if ends is None:
+            upto = upto or plan.head

@@ -1,0 +1,104 @@
+"""Report a query's position to the publisher, so that a feed's retention can wait for it.
+
+The publisher keeps it under a name (spec "cursorset"), which it binds to the checkpoint: by its
+identity two queries with one name are distinguished, and the second one is refused.
+
+Rule for editors: report what Spark has committed, never more. The query does not depend on it: if a
+position cannot be kept, that is a warning, and the next one replaces it. Runs on the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from urllib.parse import quote, urlencode
+
+from zeh_spark.client.http.responses import TransientError, without_request_id
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.errors import ZeroEventHubError
+from zeh_spark.spark.source.options import SourceOptions
+from zeh_spark.wire import wire
+
+_AT_A_TIME = 100
+"""The number of cursors in a request, so that its URL stays short."""
+
+_LOG_SECONDS = 60.0
+"""Seconds after which the same warning is logged again."""
+
+log = logging.getLogger(__name__)
+
+
+class CursorSet:
+    """Reports the newest position, in a thread that begins with the first one."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._name = options.cursor_set
+        self._transport = Transport(replace(options, retry_timeout=0.0))
+        self._news = threading.Condition()
+        self._newest: tuple[Sequence[str], str | None] | None = None
+        self._busy = False
+        self._thread: threading.Thread | None = None
+
+    def keep(self, cursors: Sequence[str], reader: str | None) -> None:
+        """Report a position without waiting for the answer."""
+        with self._news:
+            self._newest = cursors, reader
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="zeh-cursors", daemon=True)
+                self._thread.start()
+            self._news.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the newest position was sent, for at most so many seconds."""
+        with self._news:
+            self._news.wait_for(lambda: self._newest is None and not self._busy, seconds)
+
+    def _run(self) -> None:
+        kept: dict[int, str] = {}
+        named: str | None = None
+        told: tuple[str, float] | None = None
+        while True:
+            with self._news:
+                self._busy = False
+                self._news.notify_all()
+                self._news.wait_for(lambda: self._newest is not None)
+                (cursors, reader), self._newest = self._newest or ((), None), None
+                self._busy = True
+            if reader != named:
+                kept, named = {}, reader
+            moved = {
+                partition: cursor
+                for partition, cursor in enumerate(cursors)
+                if kept.get(partition) != cursor and _is_told(cursor, named)
+            }
+            try:
+                self._send(moved, len(cursors), reader)
+                kept.update(moved)
+                told = None
+            except (TransientError, ZeroEventHubError) as exc:
+                why = without_request_id(str(exc))
+                if told is None or told[0] != why or time.monotonic() - told[1] > _LOG_SECONDS:
+                    log.warning("the query's position cannot be kept for cursorset: %s", exc)
+                    told = why, time.monotonic()
+
+    def _send(self, cursors: Mapping[int, str], n: int, reader: str | None) -> None:
+        headers = {wire.CONSUMER_HEADER: f"spark:{reader}"} if reader else None
+        rest = iter(cursors.items())
+        while some := dict(islice(rest, _AT_A_TIME)):
+            given = {f"cursor{partition}": cursor for partition, cursor in some.items()}
+            given |= {"n": str(n), "pagesizehint": "0", "cursorset": str(self._name)}
+            query = urlencode(given, quote_via=quote, safe="")
+            self._transport.request("GET", "", query, headers=headers).close()
+
+
+def _is_told(cursor: str, reader: str | None) -> bool:
+    """Return whether a position is reported.
+
+    A query with an identity reports also that it has read nothing of a partition: the name may have
+    positions of a reader without an identity, on which retention would rely.
+    """
+    return cursor != wire.LAST and (cursor != wire.FIRST or reader is not None)

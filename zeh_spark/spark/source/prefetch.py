@@ -1,0 +1,400 @@
+"""Read ahead: threads of the driver follow all partitions and hold what is not in a batch yet.
+
+Rule for editors: `Fetcher` owns every lock and thread of the source. It decides about memory and
+turns under the lock `_changed` only. A partition is busy in at most one thread, so its intervals
+stay in order.
+
+Memory: at most `maxBytesPerTrigger` bytes are held ready. A thread that would hold more waits
+inside its page, as long as a batch can be made without it. If none can be made, only the partition
+that holds most continues.
+
+Runs on the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from zeh_spark.client.http.feed_client import (
+    FeedClient,
+    Page,
+    PageEnd,
+    PageRequest,
+    Statistics,
+)
+from zeh_spark.client.polling.end_detection import Ending
+from zeh_spark.client.polling.end_probes import EndProbes
+from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
+from zeh_spark.errors import CursorGoneError
+from zeh_spark.spark.source import planning
+from zeh_spark.spark.source.options import SourceOptions
+from zeh_spark.spark.source.planning import Loss
+from zeh_spark.wire import wire
+
+log = logging.getLogger(__name__)
+
+_MOST_SKIPPED = 100
+"""Answers in a row that only move the cursor before a partition counts as answered.
+
+Some publishers move their cursor for ever.
+"""
+
+
+@dataclass(slots=True)
+class Track:
+    """How far one partition has been read.
+
+    Args:
+        due: when to ask for the next page, in seconds of the monotonic clock.
+        answered: whether the publisher gave events, or said that there are none. An answer that
+            only moves the cursor counts after `_MOST_SKIPPED` of them, because events may follow.
+        skipped: how many answers in a row only moved the cursor.
+        held: the bytes of the page being read that wait for their checkpoint.
+    """
+
+    partition: int
+    cursor: str
+    ready: deque[wire.Interval] = field(default_factory=deque)
+    due: float = 0.0
+    busy: bool = False
+    answered: bool = False
+    skipped: int = 0
+    held: int = 0
+    ended: bool = False
+    ending: Ending | None = None
+    reading: FiniteRead | None = None
+
+
+class Fetcher:
+    """Reads all partitions ahead, in threads.
+
+    Args:
+        finite: whether to read each partition to its end only, as `end_detection` finds it.
+    """
+
+    def __init__(
+        self, client: FeedClient, options: SourceOptions, cursors: Sequence[str], *, finite: bool
+    ) -> None:
+        self.statistics = Statistics()
+        self._client = client
+        self._options = options
+        self._finite = finite
+        self._tracks = [Track(partition, cursor) for partition, cursor in enumerate(cursors)]
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+        self._closed = False
+        self._ready_bytes = 0
+        self._ready_events = 0
+        self._turn = 0
+        self._long_polling = not finite and len(cursors) <= options.max_concurrent_requests
+
+    def start(self) -> None:
+        """Start the threads: one for each partition, at most `maxConcurrentRequests`."""
+        for number in range(min(len(self._tracks), self._options.max_concurrent_requests)):
+            threading.Thread(target=self._work, name=f"zeh-fetch-{number}", daemon=True).start()
+
+    def close(self) -> None:
+        """End the threads soon. Does not wait for them."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether events are in no batch: until the end of a finite read, or while some wait."""
+        with self._changed:
+            return self._ready_events > 0 or (self._finite and not self._all(ended=True))
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether a finite read has ended at a place that may not be the end of its partition.
+
+        Its cursor moved too often without an event (see `end_detection`).
+        """
+        with self._changed:
+            endings = [each.ending for each in self._tracks if each.ending]
+            return any(each.undecided and not each.met for each in endings)
+
+    def wait(self, *, first: bool, whole: bool = False, least: int | None = None) -> None:
+        """Wait until it is worthwhile to make a batch. Raises what a fetching thread raised.
+
+        A finite read waits for half a batch, for less after a second, or for the end; with `whole`
+        it waits for as much as the limits allow, or for the end. Any other
+        read waits for one answer of each partition if this is the `first` batch, for at most 10 s
+        once there are events; after that 50 ms for any event, or for `least` of them.
+        """
+        with self._changed:
+            if self._finite and whole:
+                self._wait_for(
+                    lambda: self._full or self._stopped or self._all(ended=True), None, None
+                )
+            elif self._finite:
+                self._wait_for(lambda: self._plenty or self._all(ended=True), None, 1.0)
+            elif first:
+                self._wait_for(
+                    lambda: self._full or self._stopped or self._all(answered=True), None, 10.0
+                )
+            else:
+                enough = least or 1
+                self._wait_for(
+                    lambda: self._ready_events >= enough or self._full or self._stopped,
+                    0.05,
+                    0.05 if least else 0.0,
+                )
+
+    def wait_until_full(self, wanted: threading.Event) -> bool:
+        """Wait for a batch as large as the limits allow, or for all that a finite read has.
+
+        Raises what a fetching thread raised. Once `wanted` is set, there is no time to wait any
+        more. Call `wake` after that. It returns whether it came before a batch was wanted, and
+        before the fetcher was closed.
+        """
+        with self._changed:
+            while not (self._error or self._closed or wanted.is_set()):
+                if self._full or self._stopped or (self._finite and self._all(ended=True)):
+                    return True
+                self._changed.wait()
+            if self._error:
+                raise self._error
+            return False
+
+    def wake(self) -> None:
+        """Have `wait_until_full` look at what it waits for."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _wait_for(
+        self,
+        enough: Callable[[], bool],
+        without_events: float | None,
+        with_events: float | None,
+    ) -> None:
+        """Wait until `enough`, or for so many seconds without or with events; None: no limit."""
+        began = time.monotonic()
+        while not self._error and not enough():
+            limit = with_events if self._ready_events else without_events
+            left = None if limit is None else limit - (time.monotonic() - began)
+            if left is not None and left <= 0:
+                break
+            self._changed.wait(left)
+        if self._error:
+            raise self._error
+
+    def take(self) -> dict[int, list[wire.Interval]]:
+        """Return the intervals of the next batch by partition.
+
+        It is empty if no events are ready, and no loss is. Intervals without events, which only
+        move a cursor, also come with it if it is their turn.
+        """
+        with self._changed:
+            ready: dict[int, Sequence[wire.Interval]] = {
+                track.partition: track.ready for track in self._tracks if track.ready
+            }
+            losses: dict[int, int] = {}
+            if not self._options.fail_on_data_loss:
+                for partition, intervals in ready.items():
+                    ready[partition] = planning.without_loss_after_events(intervals)
+                    if any(isinstance(each, Loss) for each in ready[partition]):
+                        losses[partition] = len(ready[partition])
+            counts = planning.take(
+                ready,
+                self._options.max_events_per_trigger,
+                self._options.driver_bytes,
+                self._turn,
+            )
+            counts = counts or losses
+            self._turn = next(iter(counts), self._turn - 1) + 1
+            return self._pop(counts)
+
+    def take_advances(self) -> dict[int, list[wire.Interval]]:
+        """Return the cursors that moved without events, at the end of a finite read."""
+        with self._changed:
+            if not self._finite or not self._all(ended=True) or self._ready_events:
+                return {}
+            return self._pop({each.partition: len(each.ready) for each in self._tracks})
+
+    def _pop(self, counts: dict[int, int]) -> dict[int, list[wire.Interval]]:
+        taken = {}
+        for partition, count in counts.items():
+            ready = self._tracks[partition].ready
+            taken[partition] = [ready.popleft() for _ in range(count)]
+            self._ready_events -= sum(each.events for each in taken[partition])
+            self._ready_bytes -= sum(len(each.lines) for each in taken[partition])
+        self._changed.notify_all()
+        return {partition: intervals for partition, intervals in taken.items() if intervals}
+
+    def held(self) -> tuple[int, int]:
+        """Return the numbers of events and bytes that are ready for the next batches."""
+        with self._changed:
+            return self._ready_events, self._ready_bytes
+
+    def is_full(self) -> bool:
+        """Return whether a batch is ready that is as large as the limits allow."""
+        with self._changed:
+            return self._full or self._stopped
+
+    @property
+    def _full(self) -> bool:
+        options = self._options
+        return self._ready_events > 0 and (
+            self._ready_bytes >= options.driver_bytes
+            or self._ready_events >= (options.max_events_per_trigger or self._ready_events + 1)
+        )
+
+    @property
+    def _stopped(self) -> bool:
+        """Whether no thread reads more until a batch is made."""
+        held = sum(track.held for track in self._tracks)
+        return self._ready_events > 0 and not self._has_room(held)
+
+    @property
+    def _plenty(self) -> bool:
+        """Whether half a batch is ready. The rest is fetched while Spark works.
+
+        Measured: to wait for a whole batch took 1.5 times as long.
+        """
+        half = self._options.driver_bytes // 2
+        return self._full or self._ready_bytes >= half
+
+    def _all(self, *, ended: bool = False, answered: bool = False) -> bool:
+        return all(
+            track.ended or (answered and track.answered) or not (ended or answered)
+            for track in self._tracks
+        )
+
+    # Run by the threads.
+
+    def _work(self) -> None:
+        try:
+            while (track := self._next()) is not None:
+                self._fetch(track)
+        except BaseException as exc:  # noqa: BLE001 - raised again by wait(), in Spark's thread
+            with self._changed:
+                self._error = exc
+                self._changed.notify_all()
+
+    def _next(self) -> Track | None:
+        """Wait for a partition that is due, and return the longest due one; None at the end."""
+        with self._changed:
+            while not self._closed and not self._error and not self._all(ended=True):
+                now = time.monotonic()
+                free = [each for each in self._tracks if not each.busy and not each.ended]
+                first = min(free, key=lambda each: each.due, default=None)
+                if first and first.due <= now and not self._full:
+                    first.busy = True
+                    return first
+                self._changed.wait(first.due - now if first and first.due > now else None)
+            self._changed.notify_all()
+            return None
+
+    def _fetch(self, track: Track) -> None:
+        wait = int(self._options.wait) if self._long_polling and track.answered else 0
+        began = time.monotonic()
+        try:
+            end = self._read(track, wait)
+        except CursorGoneError as exc:
+            oldest = exc.oldest or wire.FIRST
+            if self._options.fail_on_data_loss or track.cursor == oldest:
+                raise
+            with self._changed:
+                self._add(track, Loss(b"", 0, oldest))
+                track.reading = None
+            self._finish(track, 0.0)
+            return
+        except EndUnknownError as exc:
+            log.warning("%s; this run ends here, the next one continues", exc)
+            end = None
+        if end is None:
+            self._finish(track, 0.0, ended=not self._closed)
+            return
+        skips = end.moved and not end.events
+        track.skipped = track.skipped + 1 if skips else 0
+        track.answered |= not skips or track.skipped >= _MOST_SKIPPED
+        waited = wait > 0 and time.monotonic() - began >= wait
+        at_once = self._finite or end.events or waited or (skips and not track.answered)
+        self._finish(track, 0.0 if at_once else self._options.poll_interval)
+
+    def _read(self, track: Track, wait: int) -> PageEnd | None:
+        """Read a page; None if the partition has ended, or the fetcher was closed."""
+        request = PageRequest(
+            track.partition,
+            track.cursor,
+            len(self._tracks),
+            min(self._options.page_size_hint, self._options.max_events_per_trigger or 1 << 62),
+            self._options.requested_headers,
+            wait,
+        )
+        hold = partial(self._hold, track)
+        reading: Page | FiniteRead
+        if self._finite:
+            reading = track.reading = track.reading or self._finite_read(track, request, hold)
+            intervals = reading.next_page()
+        else:
+            reading = self._client.page(request, hold, statistics=self.statistics)
+            intervals = iter(reading)
+        for interval in intervals:
+            with self._changed:
+                while self._full and not self._closed and not self._error:
+                    self._changed.wait()
+                self._add(track, interval)
+            if self._closed:
+                intervals.close()
+                return None
+        return reading.end
+
+    def _finite_read(
+        self, track: Track, request: PageRequest, hold: Callable[[int], object]
+    ) -> FiniteRead:
+        ending = track.ending = track.ending or Ending(
+            EndProbes(self._client, request).target(), settles=True
+        )
+        return FiniteRead(self._client, request, ending, hold=hold, statistics=self.statistics)
+
+    def _add(self, track: Track, interval: wire.Interval) -> None:
+        """Add an interval. Of neighbouring ones without events only the newest is kept.
+
+        A loss is kept until the next one, because a batch begins there.
+        """
+        if track.ready and not track.ready[-1].events and not interval.events:
+            if isinstance(interval, Loss) or not isinstance(track.ready[-1], Loss):
+                track.ready.pop()
+        track.ready.append(interval)
+        track.cursor = interval.cursor
+        self._ready_events += interval.events
+        self._ready_bytes += len(interval.lines)
+        self._changed.notify_all()
+
+    def _hold(self, track: Track, size: int) -> None:
+        """Note that `size` bytes of a page wait for their checkpoint, and wait for room.
+
+        Called before each read of a body.
+        """
+        with self._changed:
+            track.held = size
+            if self._stopped:
+                self._changed.notify_all()  # there will be no more until a batch is made
+            while not self._closed and not self._error and not self._may_read(track):
+                self._changed.wait()
+
+    def _may_read(self, track: Track) -> bool:
+        if not self._full and self._has_room(sum(each.held for each in self._tracks)):
+            return True
+        if self._ready_events:
+            return False
+        return track is max(self._tracks, key=lambda each: each.held)
+
+    def _has_room(self, held: int) -> bool:
+        return self._ready_bytes + held < self._options.driver_bytes
+
+    def _finish(self, track: Track, pause: float, *, ended: bool = False) -> None:
+        with self._changed:
+            track.busy, track.held = False, 0
+            track.ended = ended
+            track.due = time.monotonic() + pause
+            self._changed.notify_all()

@@ -1,0 +1,172 @@
+"""What deduplication keeps in a bucket of Spark's state, and to which feed its numbers belong.
+
+    Bucket     numbers    key -> Seen: numbers that were seen without the id of their feed
+               owner      the feed that those belong to, once it is known
+               feeds      feed -> key -> Seen: numbers that were seen with it
+
+Numbers belong to (feed, epoch, key), see `protocol.feed_identity`. An event may not tell its feed:
+such numbers are of the query's only feed, so the first feed that comes owns them. If a second one
+comes, the numbers of both may be mixed in one range, and some of its events may have been dropped
+as duplicates of the other's. That is refused.
+
+The module has no side effects. It runs in tasks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+import msgspec
+from msgspec import Raw
+
+from zeh_spark.errors import CheckpointError, PublisherError
+from zeh_spark.spark.stateful import state_buckets
+from zeh_spark.spark.stateful.seen import Reuse, Seen
+from zeh_spark.wire.feed_identity import EPOCH, feed_of
+
+VERSION = 3
+"""The first byte of a bucket's value."""
+
+NO_FEED = ""
+"""Stands for the feed of an event that does not tell it."""
+
+
+class SeenBucket(msgspec.Struct, array_like=True):
+    """What deduplication keeps of the keys of one bucket.
+
+    Attributes:
+        buckets: The number of buckets, which never changes in a checkpoint.
+        numbers: Numbers by key, seen without the id of their feed.
+        owner: The feed that owns `numbers`.
+        feeds: Numbers by feed and key.
+    """
+
+    buckets: int
+    numbers: dict[str, Raw] = {}
+    owner: str = NO_FEED
+    feeds: dict[str, dict[str, Raw]] = {}
+
+    @property
+    def keys(self) -> int:
+        return len(self.numbers) + sum(map(len, self.feeds.values()))
+
+    def claim(self, slots: Collection[tuple[str, str]], sources: int) -> None:
+        """Decide which feed owns the numbers that were seen without one.
+
+        `slots` are (feed, key) of all events of a batch; the feed is `NO_FEED` if it is not told.
+        `sources` is how many feeds the query reads, as far as its plan tells. Raises
+        CheckpointError if the numbers may be of several feeds.
+        """
+        untold = [key for feed, key in slots if feed == NO_FEED]
+        if not self.numbers and not untold:
+            return
+        named = {feed for feed, _ in slots} | self.feeds.keys() | {self.owner}
+        self.owner = owner_of(self.owner, named - {NO_FEED}, sources)
+        own = self.feeds.get(self.owner, {})
+        self.numbers.update({key: own.pop(key) for key in untold if key in own})
+
+    def slot(self, feed: str, key: str, untold: Collection[str]) -> tuple[str, str]:
+        """Return where the numbers of an event are kept; the owner's old keys stay where they are.
+
+        `untold` are the keys of the batch's events without a feed.
+        """
+        old = feed == self.owner and (key in self.numbers or key in untold)
+        return (NO_FEED if old else feed), key
+
+    def get(self, feed: str, key: str) -> Seen:
+        """Return the numbers of a slot; none if it is new."""
+        raw = self._of(feed).get(key)
+        return _seen(raw) if raw is not None else Seen()
+
+    def put(self, feed: str, key: str, seen: Seen) -> None:
+        self._of(feed)[key] = Raw(_encode(seen))
+
+    def _of(self, feed: str) -> dict[str, Raw]:
+        return self.numbers if feed == NO_FEED else self.feeds.setdefault(feed, {})
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(SeenBucket).decode
+_seen = msgspec.msgpack.Decoder(Seen).decode
+
+
+def encoded(bucket: SeenBucket) -> bytes:
+    return bytes([VERSION]) + _encode(bucket)
+
+
+def opened(blob: bytes | None, buckets: int) -> SeenBucket:
+    """Read a bucket. Raises CheckpointError for another version or count."""
+    bucket = _decode(state_buckets.opened(blob, VERSION, buckets))
+    state_buckets.same("buckets", buckets, bucket.buckets)
+    return bucket
+
+
+# Which feed owns the numbers that were seen without one
+
+
+def owner_of(owner: str, named: Collection[str], sources: int) -> str:
+    """Return which feed owns the numbers that were seen without one; `NO_FEED` if none has come.
+
+    `owner` is the one that was decided before, and `named` are the feeds of the batch and of the
+    bucket. Raises CheckpointError if more than one feed may own the numbers.
+    """
+    first = owner or min(named, key=_place, default=NO_FEED)
+    # A later epoch of the query's only feed has numbers of its own.
+    undecided = owner == NO_FEED and (sources > 1 or _place(first)[0] > 0)
+    if undecided or any(not _follows(feed, first) for feed in named):
+        raise _mixed(named, owner)
+    return first
+
+
+def _place(epoch: str) -> tuple[int, str]:
+    match = re.match(EPOCH, epoch)
+    return (int(match[2]) if match else 0), epoch
+
+
+def _follows(feed: str, owner: str) -> bool:
+    """Return whether a feed is the owner, or a later epoch of it.
+
+    The numbers of a later epoch cannot be among the old ones: a key's events are read in the feed's
+    order.
+    """
+    return feed_of(feed) == feed_of(owner) and _place(feed) >= _place(owner)
+
+
+def _mixed(named: Collection[str], owner: str) -> CheckpointError:
+    came = ", ".join(sorted(named)) or "none with an id"
+    return CheckpointError(
+        f"drop_seen: the checkpoint has numbers that were seen without the id of their feed, in "
+        f"events without the header zeh-feed. This query may read several feeds, or several epochs "
+        f"of one; here came {came}. Numbers of several feeds may be mixed there, so that events of "
+        f"one were dropped for those of another. Start a new checkpoint, with events that have the "
+        f"header zeh-feed",
+        expected=owner or None,
+        got=sorted(named),
+        anchor="the-checkpoint-has-numbers-that-were-seen-without-the-id-of-their-feed",
+    )
+
+
+# Numbers that are used again
+
+
+def used_again(feed: str, key: str, reuse: Reuse) -> PublisherError:
+    """Return the error for a publisher that gave a number to two events."""
+    producer, partition = producer_of(key)
+    return PublisherError(
+        f"drop_seen: feed {feed or 'not told'}, producer {producer!r}, stored partition "
+        f"{partition!r}: number {reuse.number} has the time {reuse.time}, which is later than "
+        f"{reuse.other_time}, the time of number {reuse.other}. Numbers and times (ms since 1970) "
+        f"of one history ascend together, so the publisher was restored from a backup, and uses "
+        f"numbers again for other events, which would be dropped. Nothing of this batch was "
+        f"passed on. Run `zeh-spark new-history FEED --since {reuse.other_time + 1}` at the "
+        f"publisher, so that events since then count as new numbers, and start the query again",
+        partition=int(partition) if partition.isdecimal() else None,
+        anchor="a-number-is-used-again",
+    )
+
+
+def producer_of(key: str) -> tuple[str, str]:
+    """Return the producer and the stored partition of a key, which `dedup` joins in SQL."""
+    length, _, rest = key.partition(" ")
+    return rest[: int(length)], rest[int(length) :]

@@ -1,0 +1,192 @@
+"""Whole rows as one text, and back, by Spark's own JSON: how events wait in state.
+
+Values without an exact form in JSON become a number or text that has one: dates as days, times as
+microseconds, times without a zone as text, maps with keys other than text as lists of entries. A
+type that cannot be restored exactly is refused by its name.
+
+Runs on the driver; builds expressions.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    IntegralType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from zeh_spark.errors import OptionError
+from zeh_spark.spark.frames.compat import quoted
+
+_NAME = 50_000
+"""Most characters of a member's name that Spark's JSON parser accepts."""
+
+_INT = IntegerType()
+_AS_IT_IS = (BinaryType, BooleanType, DecimalType, DoubleType, FloatType, IntegralType, StringType)
+
+
+def packed(df: DataFrame, name: str) -> DataFrame:
+    """Return the frame with a STRING column `name` that holds all its columns.
+
+    Raises OptionError if a column's type cannot be kept.
+    """
+    columns = [
+        _encoded(F.col(quoted(field.name)), field.dataType, field.name).alias(f"c{number}")
+        for number, field in enumerate(df.schema)
+    ]
+    given = df.withColumn(name, F.to_json(F.struct(*columns)))
+    keyed = [field.name for field in df.schema if _is_object(field.dataType)]
+    long = [F.exists(F.map_keys(quoted(n)), lambda key: F.length(key) > _NAME) for n in keyed]
+    if not long:
+        return given
+    complaint = F.lit(
+        f"events whose maps have keys of over {_NAME} characters cannot wait in state"
+    )
+    # This is a projection of its own. In the one before, Spark would write the JSON twice.
+    return given.withColumn(
+        name,
+        F.when(
+            (F.length(name) > _NAME) & reduce(or_, long), F.raise_error(complaint).cast("string")
+        ).otherwise(F.col(name)),
+    )
+
+
+def unpacked(text: Column, schema: StructType) -> list[Column]:
+    """Return the columns again; NULL where the text is NULL.
+
+    They share one from_json, which Spark evaluates once.
+    """
+    packed_schema = StructType(
+        [StructField(f"c{n}", _packed_type(field.dataType)) for n, field in enumerate(schema)]
+    )
+    value = F.from_json(text, packed_schema, {"mode": "FAILFAST", "maxStringLen": str(2**31 - 1)})
+    return [
+        _decoded(value[f"c{number}"], field.dataType)
+        .cast(nullable(field.dataType))
+        .alias(field.name)
+        for number, field in enumerate(schema)
+    ]
+
+
+def nullable(kind: DataType) -> DataType:
+    """Return a type with NULL allowed at every depth, as from_json gives it."""
+    if isinstance(kind, ArrayType):
+        return ArrayType(nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(nullable(kind.keyType), nullable(kind.valueType))
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, nullable(f.dataType)) for f in kind])
+    return kind
+
+
+def _encoded(column: Column, kind: DataType, place: str) -> Column:
+    if isinstance(kind, StringType):
+        return F.validate_utf8(column)  # JSON would replace invalid bytes by other characters
+    if isinstance(kind, DateType):
+        return F.unix_date(column)
+    if isinstance(kind, TimestampType):
+        return F.unix_micros(column)
+    if isinstance(kind, TimestampNTZType):
+        return column.cast("string")
+    if isinstance(kind, ArrayType):
+        if _packed_type(kind.elementType, place) == kind.elementType:
+            return column
+        return F.transform(column, lambda each: _encoded(each, kind.elementType, place))
+    if isinstance(kind, MapType):
+        if _packed_type(kind, place) == kind:
+            return column
+        return _encoded(F.map_entries(column), _entries(kind), place)
+    if isinstance(kind, StructType):
+        column = column.cast(_numbered(kind))  # names may differ in case only
+        fields = [
+            _encoded(column[f"c{n}"], field.dataType, f"{place}.{field.name}").alias(f"c{n}")
+            for n, field in enumerate(kind)
+        ]
+        return F.when(column.isNotNull(), F.struct(*fields))
+    _packed_type(kind, place)
+    return column
+
+
+def _decoded(column: Column, kind: DataType) -> Column:
+    if isinstance(kind, DateType):
+        return F.date_from_unix_date(column)
+    if isinstance(kind, TimestampType):
+        return F.timestamp_micros(column)
+    if isinstance(kind, TimestampNTZType):
+        return column.cast("timestamp_ntz")
+    if isinstance(kind, ArrayType):
+        if _packed_type(kind.elementType) == kind.elementType:
+            return column
+        return F.transform(column, lambda each: _decoded(each, kind.elementType))
+    if isinstance(kind, MapType):
+        if _packed_type(kind) == kind:
+            return column
+        return F.map_from_entries(_decoded(column, _entries(kind)))
+    if isinstance(kind, StructType):
+        fields = [
+            _decoded(column[f"c{n}"], field.dataType).alias(field.name)
+            for n, field in enumerate(kind)
+        ]
+        return F.when(column.isNotNull(), F.struct(*fields))
+    return column
+
+
+def _entries(kind: MapType) -> ArrayType:
+    fields = [StructField("key", kind.keyType, False), StructField("value", kind.valueType)]
+    return ArrayType(StructType(fields), False)
+
+
+def _is_object(kind: DataType) -> bool:
+    return isinstance(kind, MapType) and isinstance(kind.keyType, StringType)
+
+
+def _numbered(kind: StructType) -> StructType:
+    return StructType([StructField(f"c{n}", each.dataType) for n, each in enumerate(kind)])
+
+
+def _packed_type(kind: DataType, place: str = "") -> DataType:
+    if isinstance(kind, DateType | TimestampType):
+        return LongType() if isinstance(kind, TimestampType) else _INT
+    if isinstance(kind, TimestampNTZType):
+        return StringType()
+    if isinstance(kind, ArrayType):
+        return ArrayType(_packed_type(kind.elementType, place), kind.containsNull)
+    if isinstance(kind, MapType):
+        value = _packed_type(kind.valueType, place)
+        if isinstance(kind.keyType, StringType) and value == kind.valueType:
+            return kind
+        return _packed_type(_entries(kind), place)
+    if isinstance(kind, StructType):
+        return StructType(
+            [
+                StructField(f"c{n}", _packed_type(field.dataType, f"{place}.{field.name}"))
+                for n, field in enumerate(kind)
+            ]
+        )
+    if isinstance(kind, _AS_IT_IS):
+        return kind
+    raise OptionError(
+        f"column {place}: events with {kind.simpleString()} cannot wait in state. Leave the column "
+        f"out, or CAST it to a type that can (STRING, for instance)",
+        option=place,
+        anchor="events-cannot-wait-in-state",
+    )
