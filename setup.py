@@ -159,8 +159,8 @@ setup(
         "zeh_spark": [
             "py.typed",
             "spark/ivysettings.xml",
-            "publisher/openapi.yaml",
-            "console/templates/*",
+            "service/app/openapi.yaml",
+            "service/console/templates/*",
         ]
     },
     install_requires=REQUIRES,

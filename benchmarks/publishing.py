@@ -22,7 +22,7 @@ from benchmarks.queries import Run
 from benchmarks.rows import MIB, Row, rate, ratio
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.store.batches import Call, Declared, TaskAttempt, Upload
+from zeh_spark.service.store.batches import Call, Declared, TaskAttempt, Upload
 from zeh_spark.wire.upload_format import Chunker, Content, rest_of
 
 UNCHECKED = Path(__file__).with_name("unchecked")

@@ -29,9 +29,9 @@ import psutil
 from benchmarks import fanout
 from benchmarks.fanout import Load, load
 from benchmarks.feeds import build, fill, filling, serving
-from zeh_spark.network.draining import StopTimes
 from zeh_spark.publisher import open_store
-from zeh_spark.store.access import ADMIN, Grant, Right, new_token
+from zeh_spark.service.network.draining import StopTimes
+from zeh_spark.service.store.access import ADMIN, Grant, Right, new_token
 
 EVENTS, ROUNDS, READERS = 100_000, 5, 4
 SLOW = 5_000
@@ -54,9 +54,9 @@ Row = tuple[str, str, str]
 # A publisher that checks and counts nothing, and one that does; otherwise the same.
 _PROGRAM = """
 import sys
-from zeh_spark.access.gate import Gate
+from zeh_spark.service.access.gate import Gate
 from zeh_spark.publisher import create_app, open_store
-from zeh_spark.publisher.server import Server, collect_rarely, keep_freed_memory, listen
+from zeh_spark.service.app.server import Server, collect_rarely, keep_freed_memory, listen
 keep_freed_memory()
 collect_rarely()
 store = open_store(sys.argv[1])

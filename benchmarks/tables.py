@@ -23,10 +23,10 @@ from benchmarks import stores
 from benchmarks.feeds import PARTITIONS, served
 from benchmarks.rows import Row, ratio
 from tests import postgresql
-from zeh_spark.outbox.postgresql_ddl import INSERTS
 from zeh_spark.publisher import SqlTableFeed
-from zeh_spark.publisher.config import FeedConfig, engine_of, table_feed
-from zeh_spark.publisher.rendering import body
+from zeh_spark.service.app.config import FeedConfig, engine_of, table_feed
+from zeh_spark.service.app.rendering import body
+from zeh_spark.service.outbox.postgresql_ddl import INSERTS
 from zeh_spark.wire import wire
 from zeh_spark.wire.served_lines import renderer
 

@@ -16,7 +16,7 @@ from tests.store_contract.writers import call, commit, large, upload
 from zeh_spark.audit.auditing import Audit
 from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.publisher import Store
-from zeh_spark.store.batches import StoredReceipt, chained
+from zeh_spark.service.store.batches import StoredReceipt, chained
 from zeh_spark.wire.upload_format import Chunker, StagedChunk, frame_of, lines_of
 
 

@@ -23,11 +23,11 @@ from tests.fix_publish import Caller, Who, rows
 from tests.fix_publisher import token_of
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
-from zeh_spark.access.gate import Gate, own_hosts
 from zeh_spark.publisher import create_app
-from zeh_spark.store.access import ADMIN, Grant
-from zeh_spark.store.interface import Retention
-from zeh_spark.telemetry.settings import Telemetry
+from zeh_spark.service.access.gate import Gate, own_hosts
+from zeh_spark.service.store.access import ADMIN, Grant
+from zeh_spark.service.store.interface import Retention
+from zeh_spark.service.telemetry.settings import Telemetry
 from zeh_spark.testing import running_publisher
 from zeh_spark.wire import dead_letters
 

@@ -16,8 +16,8 @@ import xxhash
 
 from tests.fix_raw_server import Answer, ok, refused
 from tests.scratch_store import ScratchStore
-from zeh_spark.retention.rules import prune
-from zeh_spark.store.interface import Retention
+from zeh_spark.service.retention.rules import prune
+from zeh_spark.service.store.interface import Retention
 from zeh_spark.wire import direct_reads as wire
 from zeh_spark.wire import problems
 from zeh_spark.wire.direct_reads import PlannedRange

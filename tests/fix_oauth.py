@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.fix_raw_server import Answer, RawServer, Request, ok
 from tests.scratch_store import ScratchStore
-from zeh_spark.access.gate import Gate
-from zeh_spark.access.jwt_tokens import JwtTokens
 from zeh_spark.publisher import create_app
+from zeh_spark.service.access.gate import Gate
+from zeh_spark.service.access.jwt_tokens import JwtTokens
 from zeh_spark.testing import running_publisher
 
 ISSUER, AUDIENCE = "https://login.example/", "feeds"

@@ -19,8 +19,8 @@ from sqlalchemy.engine import Engine
 from tests import postgresql
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import SqlTableFeed
-from zeh_spark.publisher.config import FeedConfig, engine_of, table_feed
-from zeh_spark.store.feed import EVERY
+from zeh_spark.service.app.config import FeedConfig, engine_of, table_feed
+from zeh_spark.service.store.feed import EVERY
 
 
 class Database(ABC):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from zeh_spark.sql_store import upgrades
-from zeh_spark.sql_store.schema import VERSION
+from zeh_spark.service.sql import upgrades
+from zeh_spark.service.sql.schema import VERSION
 
 BEFORE = VERSION - 1
 """The version of a store whose upgrade is the invented step."""

@@ -32,7 +32,7 @@ from tests.postgresql import Server
 from zeh_spark.client.http.following import follow
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.store.interface import Retention, now_ms
+from zeh_spark.service.store.interface import Retention, now_ms
 from zeh_spark.testing import running_publisher
 
 if TYPE_CHECKING:

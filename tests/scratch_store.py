@@ -11,14 +11,14 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from zeh_spark.sql_store.commits import _append
-from zeh_spark.sql_store.producers import Lock, find_feed
-from zeh_spark.sql_store.store import SqlStore
-from zeh_spark.sql_store.uploads import insert_blobs
-from zeh_spark.sqlite_store.store import open_sqlite
-from zeh_spark.store.batches import RECEIPTS, Call, CommitFacts, Declared, ProducerState
-from zeh_spark.store.commit_plan import Moved, published
-from zeh_spark.store.interface import Clock, now_ms
+from zeh_spark.service.sql.commits import _append
+from zeh_spark.service.sql.producers import Lock, find_feed
+from zeh_spark.service.sql.store import SqlStore
+from zeh_spark.service.sql.uploads import insert_blobs
+from zeh_spark.service.sqlite.store import open_sqlite
+from zeh_spark.service.store.batches import RECEIPTS, Call, CommitFacts, Declared, ProducerState
+from zeh_spark.service.store.commit_plan import Moved, published
+from zeh_spark.service.store.interface import Clock, now_ms
 from zeh_spark.wire.upload_format import Content, StagedChunk
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None

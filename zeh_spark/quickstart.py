@@ -18,8 +18,8 @@ from pathlib import Path
 from zeh_spark.loading import load
 from zeh_spark.loading.load import Source
 from zeh_spark.loading.one_batch import named_batch
-from zeh_spark.publisher import open_store
-from zeh_spark.store.interface import UnknownFeedError
+from zeh_spark.service.app.stores import open_store
+from zeh_spark.service.store.interface import UnknownFeedError
 
 FLIGHTS = 1000
 _PRODUCER, _BATCH = "quickstart", "sample"

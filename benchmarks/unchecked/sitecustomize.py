@@ -16,8 +16,8 @@ _NO_DIGEST = types.SimpleNamespace(
 
 def _switch_off():
     from zeh_spark.client.http import publish_client
-    from zeh_spark.publisher import publish_requests, upload_validation
-    from zeh_spark.store import batches, commit_decision
+    from zeh_spark.service.app import publish_requests, upload_validation
+    from zeh_spark.service.store import batches, commit_decision
     from zeh_spark.wire import upload_format
 
     def unsummed(rests):

@@ -17,10 +17,10 @@ import pytest
 
 from tests.fix_cli import COMMAND, Run, call, published
 from tests.fix_raw_server import RawServer, ok, refused
-from zeh_spark.access.gate import Gate
 from zeh_spark.cli import output
 from zeh_spark.cli.main import COMMANDS
 from zeh_spark.publisher import create_app, open_store
+from zeh_spark.service.access.gate import Gate
 from zeh_spark.testing import running_publisher
 from zeh_spark.wire import dead_letters
 

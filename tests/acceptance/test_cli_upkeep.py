@@ -12,10 +12,10 @@ import pytest
 from tests.fix_cli import Run, published
 from tests.fix_upgrades import BEFORE
 from zeh_spark.publisher import open_store
-from zeh_spark.publisher.server import only_publisher
-from zeh_spark.sql_store.schema import VERSION
-from zeh_spark.store.clock import DAY_MS
-from zeh_spark.store.interface import now_ms
+from zeh_spark.service.app.server import only_publisher
+from zeh_spark.service.sql.schema import VERSION
+from zeh_spark.service.store.clock import DAY_MS
+from zeh_spark.service.store.interface import now_ms
 
 
 def test_old_events_go_as_they_were_told_to(run: Run, store_url: str) -> None:

@@ -17,8 +17,8 @@ import requests
 from tests.fix_backup import Place
 from tests.fix_cli import Run, call, published
 from zeh_spark.publisher import open_store
-from zeh_spark.store.epochs import over_at
-from zeh_spark.store.interface import now_ms
+from zeh_spark.service.store.epochs import over_at
+from zeh_spark.service.store.interface import now_ms
 from zeh_spark.testing import publish
 from zeh_spark.wire.feed_identity import FeedIdentity, feed_of, parse
 

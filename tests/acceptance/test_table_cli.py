@@ -17,8 +17,8 @@ from tests import postgresql
 from tests.fix_cli import Run, call
 from tests.fix_publisher import served_tables
 from tests.fix_shop import Shop
-from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.publisher import open_store
+from zeh_spark.service.outbox.feed import SqlTableFeed
 
 HERE = Path(__file__).parents[2]
 

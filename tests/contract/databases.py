@@ -15,10 +15,10 @@ from tests.contract.sites import PostgresqlSite
 from tests.postgresql import Server
 from tests.store_contract.site import StoppedClock
 from tests.store_contract.writers import FEED, declared
-from zeh_spark.sql_store import commits as sql_commits
-from zeh_spark.sql_store import uploads as sql_uploads
-from zeh_spark.sql_store.store import SqlStore
-from zeh_spark.store.batches import Call, Upload
+from zeh_spark.service.sql import commits as sql_commits
+from zeh_spark.service.sql import uploads as sql_uploads
+from zeh_spark.service.sql.store import SqlStore
+from zeh_spark.service.store.batches import Call, Upload
 
 
 class EmptyDatabase(PostgresqlSite):

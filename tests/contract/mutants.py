@@ -10,8 +10,8 @@ from typing import Any
 from tests.store_contract.drivers import TaskLayout
 from tests.store_contract.world import World
 from zeh_spark.publisher import Problem
-from zeh_spark.store import commit_decision
-from zeh_spark.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt
+from zeh_spark.service.store import commit_decision
+from zeh_spark.service.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt
 from zeh_spark.wire.upload_format import Content
 
 REAL = commit_decision.decide

@@ -18,9 +18,9 @@ from typing import Any
 from tests import postgresql
 from tests.scratch_store import empty_store
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.sql_store.store import SqlStore
-from zeh_spark.store.batches import RECEIPTS
-from zeh_spark.store.interface import Clock, now_ms
+from zeh_spark.service.sql.store import SqlStore
+from zeh_spark.service.store.batches import RECEIPTS
+from zeh_spark.service.store.interface import Clock, now_ms
 
 
 class OurSite:

@@ -18,9 +18,9 @@ from tests.contract.sites import PostgresqlSite, SqliteSite
 from tests.store_contract import acts as contract
 from tests.store_contract.writers import FEED, call, commit, in_a_process
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.sql_store.schema import metadata
-from zeh_spark.sql_store.store import SqlStore
-from zeh_spark.store.acts import Action, Actor, Via
+from zeh_spark.service.sql.schema import metadata
+from zeh_spark.service.sql.store import SqlStore
+from zeh_spark.service.store.acts import Action, Actor, Via
 
 CHANGES: dict[str, Callable[[Store], object]] = {
     **{action.value: change for action, (change, _) in contract.CHANGES.items()},

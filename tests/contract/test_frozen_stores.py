@@ -7,8 +7,8 @@ from contextlib import closing
 
 from tests.frozen import EVENTS, add, events, trusted, unpacked
 from zeh_spark.publisher import Store, migrate_store, open_store
-from zeh_spark.store.cursor_sets import CursorSet
-from zeh_spark.store.interface import Retention
+from zeh_spark.service.store.cursor_sets import CursorSet
+from zeh_spark.service.store.interface import Retention
 from zeh_spark.testing import running_publisher
 
 

@@ -34,14 +34,14 @@ from tests.store_contract.writers import (
 )
 from zeh_spark.loading.one_batch import next_batch
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.sql_store import commits as sql_commits
-from zeh_spark.sql_store import producers as sql_producers
-from zeh_spark.sql_store import uploads as sql_uploads
-from zeh_spark.sql_store.schema import chunks, uploads
-from zeh_spark.store import commit_decision, reading
-from zeh_spark.store.batches import Call, StoredReceipt
-from zeh_spark.store.commit_plan import published
-from zeh_spark.store.feed import ChunkFeed
+from zeh_spark.service.sql import commits as sql_commits
+from zeh_spark.service.sql import producers as sql_producers
+from zeh_spark.service.sql import uploads as sql_uploads
+from zeh_spark.service.sql.schema import chunks, uploads
+from zeh_spark.service.store import commit_decision, reading
+from zeh_spark.service.store.batches import Call, StoredReceipt
+from zeh_spark.service.store.commit_plan import published
+from zeh_spark.service.store.feed import ChunkFeed
 
 Scenario = Callable[[World], None]
 

@@ -23,9 +23,9 @@ from tests.store_contract.writers import (
     upload,
 )
 from zeh_spark.publisher import Problem
-from zeh_spark.sql_store import uploads as sql_uploads
-from zeh_spark.store import commit_decision
-from zeh_spark.store.batches import Call, CommitFacts, Declared
+from zeh_spark.service.sql import uploads as sql_uploads
+from zeh_spark.service.store import commit_decision
+from zeh_spark.service.store.batches import Call, CommitFacts, Declared
 from zeh_spark.wire.partitioning import partition_of
 from zeh_spark.wire.upload_format import Content
 

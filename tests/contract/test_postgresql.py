@@ -15,10 +15,10 @@ from tests.contract.sites import PostgresqlSite
 from tests.fix_log_texts import check_documented
 from tests.store_contract.writers import FEED, call, chunk, commit, data, publish, until, upload
 from zeh_spark.errors import StoreError
-from zeh_spark.postgresql_store import store as dialect
 from zeh_spark.publisher import open_store
-from zeh_spark.sql_store.store import SqlStore
-from zeh_spark.store.interface import StoreBusyError, UnknownFeedError
+from zeh_spark.service.postgresql import store as dialect
+from zeh_spark.service.sql.store import SqlStore
+from zeh_spark.service.store.interface import StoreBusyError, UnknownFeedError
 
 __all__ = ["site", "store"]
 

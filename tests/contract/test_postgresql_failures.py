@@ -26,10 +26,10 @@ from tests.store_contract.writers import (
     until,
     upload,
 )
-from zeh_spark.postgresql_store import writer as postgresql_writer
 from zeh_spark.publisher import Problem, Store, open_store
-from zeh_spark.sql_store import commits as sql_commits
-from zeh_spark.store.interface import StoreBusyError, StoreOutcomeUnknownError
+from zeh_spark.service.postgresql import writer as postgresql_writer
+from zeh_spark.service.sql import commits as sql_commits
+from zeh_spark.service.store.interface import StoreBusyError, StoreOutcomeUnknownError
 
 __all__ = ["site", "store"]
 

@@ -15,11 +15,11 @@ from sqlalchemy import Connection, text
 from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
 from tests.store_contract.writers import FEED, chunk, data, publish, until
-from zeh_spark.postgresql_store import reads as postgresql_reads
-from zeh_spark.postgresql_store import writer as postgresql_writer
-from zeh_spark.postgresql_store.store import READERS
-from zeh_spark.store.interface import StoreBusyError
-from zeh_spark.store.outcome import attempted
+from zeh_spark.service.postgresql import reads as postgresql_reads
+from zeh_spark.service.postgresql import writer as postgresql_writer
+from zeh_spark.service.postgresql.store import READERS
+from zeh_spark.service.store.interface import StoreBusyError
+from zeh_spark.service.store.outcome import attempted
 
 __all__ = ["site", "store"]
 

@@ -23,8 +23,8 @@ from tests.store_contract.writers import (
     upload,
 )
 from zeh_spark.publisher import Problem
-from zeh_spark.sql_store import uploads as sql_uploads
-from zeh_spark.sql_store.store import SqlStore
+from zeh_spark.service.sql import uploads as sql_uploads
+from zeh_spark.service.sql.store import SqlStore
 
 __all__ = ["site", "store"]
 

@@ -16,9 +16,9 @@ from tests.fix_upgrades import BEFORE
 from tests.store_contract.writers import FEED, call, chunk, data, publish, until, upload
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import migrate_store, open_store
-from zeh_spark.sql_store.schema import VERSION
-from zeh_spark.sql_store.store import SqlStore
-from zeh_spark.store.interface import StoreBusyError
+from zeh_spark.service.sql.schema import VERSION
+from zeh_spark.service.sql.store import SqlStore
+from zeh_spark.service.store.interface import StoreBusyError
 
 __all__ = ["site", "store"]
 

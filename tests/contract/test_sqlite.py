@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, event
 
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.sql_store import store as sql_store
+from zeh_spark.service.sql import store as sql_store
 
 
 @pytest.fixture

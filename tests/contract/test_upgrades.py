@@ -13,11 +13,11 @@ from tests.fix_upgrades import BEFORE
 from tests.store_contract.writers import FEED, call, chunk, data, publish, upload
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import migrate_store, open_store
-from zeh_spark.sql_store import upgrades
-from zeh_spark.sql_store.schema import VERSION
-from zeh_spark.store.access import ADMIN, new_token
-from zeh_spark.store.acts import Actor, Via
-from zeh_spark.store.interface import Retention, StoreBusyError
+from zeh_spark.service.sql import upgrades
+from zeh_spark.service.sql.schema import VERSION
+from zeh_spark.service.store.access import ADMIN, new_token
+from zeh_spark.service.store.acts import Actor, Via
+from zeh_spark.service.store.interface import Retention, StoreBusyError
 
 ALICE = Actor("alice@host", Via.CLI)
 FAILED = {

@@ -14,7 +14,7 @@ from tests.unit.test_package import ON_DATABRICKS
 from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.cli.main import COMMANDS
 from zeh_spark.conformance.rules import RULES
-from zeh_spark.publisher.config import FeedConfig
+from zeh_spark.service.app.config import FeedConfig
 from zeh_spark.spark.sessions.model import REASONS, RECORDS
 from zeh_spark.spark.sessions.ordering import in_order
 from zeh_spark.wire.option_values import HEADER_PREFIX, SECRET_HEADER_PREFIX

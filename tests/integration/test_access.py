@@ -17,11 +17,11 @@ from tests.cases import each_case
 from tests.fix_publisher import token_of
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
-from zeh_spark.access.gate import Gate, own_hosts
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import create_app
-from zeh_spark.store.access import ADMIN, Grant, Right, new_token, parse_grant
-from zeh_spark.store.interface import StoreBusyError
+from zeh_spark.service.access.gate import Gate, own_hosts
+from zeh_spark.service.store.access import ADMIN, Grant, Right, new_token, parse_grant
+from zeh_spark.service.store.interface import StoreBusyError
 from zeh_spark.testing import running_publisher
 
 FEED = "orders"

@@ -20,10 +20,10 @@ from tests.fix_metrics import Scrape
 from tests.fix_publisher import connected, is_silent, new_feed, served, serving_app, token_of
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
-from zeh_spark.network.connections import TURN, Listener
 from zeh_spark.publisher import create_app, open_store
-from zeh_spark.publisher.server import listen
-from zeh_spark.store.access import ADMIN, Grant, Right
+from zeh_spark.service.app.server import listen
+from zeh_spark.service.network.connections import TURN, Listener
+from zeh_spark.service.store.access import ADMIN, Grant, Right
 from zeh_spark.testing import running_publisher
 
 REFUSED = b"HTTP/1.1 503 Service Unavailable"

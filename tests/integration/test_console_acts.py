@@ -11,10 +11,10 @@ from requests import Response
 
 from tests.cases import each_case
 from tests.fix_console import Site, Visitor, site
-from zeh_spark.console import retention_form
 from zeh_spark.errors import StoreError
-from zeh_spark.store.access import ADMIN, Grant, Right
-from zeh_spark.store.interface import NAMES_MS, Retention
+from zeh_spark.service.console import retention_form
+from zeh_spark.service.store.access import ADMIN, Grant, Right
+from zeh_spark.service.store.interface import NAMES_MS, Retention
 from zeh_spark.testing import publish
 
 DAY = 86_400_000

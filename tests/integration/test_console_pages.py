@@ -13,11 +13,11 @@ from tests.fix_console import Site, site
 from tests.fix_publish import Who, rows
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
-from zeh_spark.console import feed_view
 from zeh_spark.publisher import create_app
-from zeh_spark.store.access import ADMIN, Grant, Right
-from zeh_spark.store.feed import ChunkFeed
-from zeh_spark.store.interface import Retention
+from zeh_spark.service.console import feed_view
+from zeh_spark.service.store.access import ADMIN, Grant, Right
+from zeh_spark.service.store.feed import ChunkFeed
+from zeh_spark.service.store.interface import Retention
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire import dead_letters
 
@@ -63,7 +63,7 @@ def test_an_event_that_is_not_utf8_is_shown_all_the_same(console, monkeypatch):
     """A store that was damaged, or that another program wrote, does not break the page."""
     publish(console.store, "orders", ["fine"], partition=0)
     line = b'{"partition":0,"headers":{"a":"\xff"},"data":"\xff\xfe"}\n'
-    monkeypatch.setattr("zeh_spark.console.events.lines_of", lambda frame: line)
+    monkeypatch.setattr("zeh_spark.service.console.events.lines_of", lambda frame: line)
 
     page = console.get("/feeds/orders/partitions/0", console.token(*ADMIN))
 

@@ -11,10 +11,10 @@ from tests.fix_direct import PrunedStore
 from tests.fix_log_texts import check_documented
 from tests.fix_stream import Log, position, wait_for
 from zeh_spark.errors import CursorGoneError, ReplayError
-from zeh_spark.retention.rules import prune
+from zeh_spark.service.retention.rules import prune
+from zeh_spark.service.store import direct_plans
+from zeh_spark.service.store.interface import Retention
 from zeh_spark.spark.source import direct_planner
-from zeh_spark.store import direct_plans
-from zeh_spark.store.interface import Retention
 from zeh_spark.testing import publish, running_publisher
 
 WAYS = ["driver", "executors"]

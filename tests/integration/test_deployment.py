@@ -21,7 +21,7 @@ from tests.ports import free_port
 from tests.store_contract.writers import until
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import Actor, Via, open_store
-from zeh_spark.store.interface import Retention
+from zeh_spark.service.store.interface import Retention
 from zeh_spark.testing import publish
 
 CONF = Path(__file__).parents[2] / "conf"

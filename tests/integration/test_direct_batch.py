@@ -9,9 +9,9 @@ import pytest
 from tests.fix_batch import batch_reader, rows_of
 from zeh_spark import last_cursors
 from zeh_spark.errors import CursorGoneError, PublisherError
-from zeh_spark.retention.rules import prune
+from zeh_spark.service.retention.rules import prune
+from zeh_spark.service.store.interface import Retention
 from zeh_spark.spark.source.direct_tasks import DirectPartition
-from zeh_spark.store.interface import Retention
 
 
 def read(publisher, **given):

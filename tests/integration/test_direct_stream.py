@@ -10,10 +10,10 @@ import zeh_spark
 from tests.fix_log_texts import check_documented
 from tests.fix_stream import Log, Run, position
 from zeh_spark.errors import CursorGoneError, OptionError, ReplayError
-from zeh_spark.publisher.feed_calls import FeedCalls
-from zeh_spark.retention.rules import prune
+from zeh_spark.service.app.feed_calls import FeedCalls
+from zeh_spark.service.retention.rules import prune
+from zeh_spark.service.store.interface import Retention
 from zeh_spark.spark.source import stream_driver
-from zeh_spark.store.interface import Retention
 
 BOTH = pytest.mark.parametrize("way", ["executors", "driver"])
 

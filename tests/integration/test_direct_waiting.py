@@ -17,8 +17,8 @@ from tests.patience import PATIENCE
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import direct_api
-from zeh_spark.store.interface import FeedState
+from zeh_spark.service.app import direct_api
+from zeh_spark.service.store.interface import FeedState
 from zeh_spark.testing import publish, running_publisher
 
 HOURS = 7200

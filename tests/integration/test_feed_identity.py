@@ -12,7 +12,7 @@ from tests.fix_publisher import Publisher
 from tests.integration.test_openapi import check
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Block, Feed
-from zeh_spark.store.interface import StoreBusyError
+from zeh_spark.service.store.interface import StoreBusyError
 from zeh_spark.testing import running_publisher
 from zeh_spark.wire import feed_identity
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity

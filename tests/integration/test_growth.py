@@ -16,17 +16,17 @@ import requests
 
 from tests.fix_cli import call
 from tests.fix_publish import Caller, Who, commit_of, rows
-from zeh_spark.access.disk import Disk
-from zeh_spark.access.gate import Gate
-from zeh_spark.console import retention_form
 from zeh_spark.errors import StoreError, UnavailableError
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import Problem, create_app
-from zeh_spark.publisher.config import FeedConfig, engine_of
-from zeh_spark.retention.rules import prune
-from zeh_spark.store.access import ADMIN, Grant, Right, new_token
-from zeh_spark.store.interface import Retention
-from zeh_spark.telemetry.settings import Telemetry
+from zeh_spark.service.access.disk import Disk
+from zeh_spark.service.access.gate import Gate
+from zeh_spark.service.app.config import FeedConfig, engine_of
+from zeh_spark.service.console import retention_form
+from zeh_spark.service.retention.rules import prune
+from zeh_spark.service.store.access import ADMIN, Grant, Right, new_token
+from zeh_spark.service.store.interface import Retention
+from zeh_spark.service.telemetry.settings import Telemetry
 from zeh_spark.testing import publish, running_publisher
 
 EVERYTHING = 1 << 62

@@ -15,11 +15,11 @@ from tests.fix_metrics import Scrape
 from tests.fix_publisher import served, token_of
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
-from zeh_spark.access.gate import Gate
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import create_app
-from zeh_spark.store.access import ADMIN, Grant, Right
-from zeh_spark.telemetry.settings import Check, Telemetry
+from zeh_spark.service.access.gate import Gate
+from zeh_spark.service.store.access import ADMIN, Grant, Right
+from zeh_spark.service.telemetry.settings import Check, Telemetry
 from zeh_spark.testing import running_publisher
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.fix_publisher import Publisher
 from tests.patience import eventually
-from zeh_spark.network import http_protocol
-from zeh_spark.network.http_protocol import HEADER_BYTES, URL_BYTES
+from zeh_spark.service.network import http_protocol
+from zeh_spark.service.network.http_protocol import HEADER_BYTES, URL_BYTES
 
 CHUNKED = b"POST /orders/plan HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
 GET = b"GET /orders?n=2&cursor0=_first HTTP/1.1\r\nHost: 127.0.0.1\r\n"

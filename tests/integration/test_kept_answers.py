@@ -20,9 +20,9 @@ from starlette.routing import Mount
 from tests.patience import PATIENCE
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import Problem, Store, create_app, open_store
-from zeh_spark.store import direct_plans
-from zeh_spark.store import direct_reads as store_reads
-from zeh_spark.store.feed import ChunkFeed
+from zeh_spark.service.store import direct_plans
+from zeh_spark.service.store import direct_reads as store_reads
+from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire import direct_reads
 from zeh_spark.wire.direct_reads import ChunksRequest, Group, PlanRequest, WantedRange

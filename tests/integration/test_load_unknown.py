@@ -17,9 +17,9 @@ from zeh_spark.loading import load as loading
 from zeh_spark.loading.load import Loaded, Source
 from zeh_spark.loading.one_batch import named_batch
 from zeh_spark.publisher import open_store
-from zeh_spark.store.batches import Call, Declared
-from zeh_spark.store.interface import Store, StoreBusyError, StoreOutcomeUnknownError
-from zeh_spark.store.problems import Problem
+from zeh_spark.service.store.batches import Call, Declared
+from zeh_spark.service.store.interface import Store, StoreBusyError, StoreOutcomeUnknownError
+from zeh_spark.service.store.problems import Problem
 
 FAILURES = [KeyboardInterrupt(), StoreOutcomeUnknownError("COMMIT failed")]
 

@@ -11,9 +11,9 @@ from tests.fix_publisher import connected, served
 from tests.integration.test_kept_answers import chunks
 from tests.integration.test_waiting_readers import OwnFeed
 from tests.patience import eventually
-from zeh_spark.store.batches import UPLOAD_BYTES
-from zeh_spark.telemetry import lag, store_gauges
-from zeh_spark.telemetry.store_gauges import StoreGauges
+from zeh_spark.service.store.batches import UPLOAD_BYTES
+from zeh_spark.service.telemetry import lag, store_gauges
+from zeh_spark.service.telemetry.store_gauges import StoreGauges
 from zeh_spark.testing import running_publisher
 from zeh_spark.wire.upload_format import upload_body
 

@@ -19,7 +19,7 @@ import xxhash
 import zstandard
 
 from tests.fix_publisher import Publisher
-from zeh_spark.publisher.openapi import document
+from zeh_spark.service.app.openapi import document
 
 DOCUMENT = document()
 BATCH = "/{feed}/producers/{producer}/batches/{batch}"

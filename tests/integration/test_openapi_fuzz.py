@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fix_publisher import Publisher
-from zeh_spark.publisher.openapi import document
+from zeh_spark.service.app.openapi import document
 
 if TYPE_CHECKING:  # it takes a second in each process
     from schemathesis import Case

@@ -19,10 +19,10 @@ from tests.fix_publish import Caller, Who, rows
 from tests.fix_publisher import connected
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
-from zeh_spark.network import http_protocol
 from zeh_spark.publisher import Feed, create_app, open_store
-from zeh_spark.retention.pruner import Pruner
-from zeh_spark.store.interface import Retention
+from zeh_spark.service.network import http_protocol
+from zeh_spark.service.retention.pruner import Pruner
+from zeh_spark.service.store.interface import Retention
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire.upload_format import upload_body
 

@@ -27,8 +27,8 @@ from zeh_spark.errors import (
     UnavailableError,
 )
 from zeh_spark.publish import AddedEvent, Producer, PublishedNumbers
-from zeh_spark.retention.rules import prune
-from zeh_spark.store.interface import Retention
+from zeh_spark.service.retention.rules import prune
+from zeh_spark.service.store.interface import Retention
 from zeh_spark.wire.partitioning import partition_of
 
 pytestmark = pytest.mark.usefixtures("impatient")

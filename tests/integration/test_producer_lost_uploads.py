@@ -17,7 +17,7 @@ from zeh_spark.client.http import batch_attempt
 from zeh_spark.errors import PublishError
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import open_store
-from zeh_spark.store.interface import Store
+from zeh_spark.service.store.interface import Store
 from zeh_spark.testing import running_publisher
 
 pytestmark = pytest.mark.usefixtures("impatient")

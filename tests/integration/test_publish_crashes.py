@@ -23,8 +23,8 @@ from tests.fix_publish import Caller, Who, data_in, events_of
 from tests.fix_publisher import HERE, served
 from tests.programs import crash_publisher as crash
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.store.batches import Call, Upload, chained
-from zeh_spark.store.interface import UnknownFeedError
+from zeh_spark.service.store.batches import Call, Upload, chained
+from zeh_spark.service.store.interface import UnknownFeedError
 
 OLD = crash.OLD
 

@@ -18,7 +18,7 @@ import pytest
 from tests.fix_publish import Caller, Reply, Who, events_of, rows
 from tests.fix_publisher import Publisher
 from zeh_spark.publisher import Store, create_app, open_store
-from zeh_spark.store.batches import UPLOAD_BYTES
+from zeh_spark.service.store.batches import UPLOAD_BYTES
 from zeh_spark.testing import running_publisher
 from zeh_spark.wire.upload_format import CHUNK_EVENTS, upload_body
 
@@ -91,7 +91,7 @@ def test_too_long_a_body_is_refused_before_it_comes(wire):
 
 def test_client_that_stops_in_its_body_is_told(wire, monkeypatch):
     """A slow client is not waited for without end."""
-    monkeypatch.setattr("zeh_spark.network.bodies.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("zeh_spark.service.network.bodies.BODY_SECONDS", 0.2)
     wire.promise(Who(), 100)
     wire.socket.sendall(b"x" * 99)
     assert (408, "body-too-slow") == wire.reply().short
@@ -110,8 +110,8 @@ def limited(file: Path, **limits: int) -> Iterator[tuple[Store, str, Caller]]:
 
 def test_too_many_bodies_at_a_time_are_told_to_come_again(store_file, monkeypatch):
     """Where there is no place, I wait a little, hear 429 and when to come again; then it fits."""
-    monkeypatch.setattr("zeh_spark.publisher.publish_api.BODIES", 1)
-    monkeypatch.setattr("zeh_spark.network.bodies.TURN_SECONDS", 0.3)
+    monkeypatch.setattr("zeh_spark.service.app.publish_api.BODIES", 1)
+    monkeypatch.setattr("zeh_spark.service.network.bodies.TURN_SECONDS", 0.3)
     with limited(store_file) as (_, base, caller), closing(Wire(base)) as wire:
         wire.promise(Who(), 100, "Expect: 100-continue\r\n")
         assert wire.socket.recv(1000).startswith(b"HTTP/1.1 100 ")  # it has the place

@@ -14,7 +14,7 @@ import requests
 
 from tests.fix_publisher import Publisher
 from zeh_spark.publisher import Block, Feed, Problem, open_store
-from zeh_spark.publisher.long_polling import POLL_SECONDS
+from zeh_spark.service.app.long_polling import POLL_SECONDS
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire import problems, wire
 

@@ -285,7 +285,7 @@ def test_wrong_address_or_method_is_a_problem_document(
 
 def test_locked_store_asks_to_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy database is no error of mine: I try again."""
-    monkeypatch.setattr("zeh_spark.sqlite_store.store.BUSY_MS", 50)
+    monkeypatch.setattr("zeh_spark.service.sqlite.store.BUSY_MS", 50)
     store = open_store(f"sqlite:///{tmp_path / 'feeds.db'}")
     store.create("orders", 1)
     with (

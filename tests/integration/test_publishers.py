@@ -24,7 +24,7 @@ from tests.fix_publish import Caller, Reply, Who, rows
 from tests.fix_publisher import served
 from tests.store_contract.writers import everything, until
 from zeh_spark.publisher import open_store
-from zeh_spark.store.batches import chained
+from zeh_spark.service.store.batches import chained
 from zeh_spark.testing import running_publisher
 from zeh_spark.wire.upload_format import lines_of
 

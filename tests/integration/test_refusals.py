@@ -16,11 +16,11 @@ from tests.fix_log_texts import check_documented
 from tests.fix_metrics import Scrape
 from tests.fix_publisher import connected, new_feed, served
 from tests.patience import eventually
-from zeh_spark.network.http_protocol import HEADER_BYTES, PIPELINED, URL_BYTES
+from zeh_spark.service.network.http_protocol import HEADER_BYTES, PIPELINED, URL_BYTES
 
 # The serve command itself, with a time that a test can wait for.
 PROGRAM = (
-    "from zeh_spark.network import http_protocol\n"
+    "from zeh_spark.service.network import http_protocol\n"
     "from zeh_spark.cli.main import main\n"
     "http_protocol.HEAD_SECONDS = 0.5\n"
     "main()\n"

@@ -18,8 +18,8 @@ from tests.integration.test_table_holders import until_replayed
 from tests.integration.test_table_restores import events
 from tests.patience import eventually
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.retention.pruner import Pruner
-from zeh_spark.store.problems import Problem
+from zeh_spark.service.retention.pruner import Pruner
+from zeh_spark.service.store.problems import Problem
 from zeh_spark.testing import publish, running_publisher
 
 FIRST = {"0": "_first", "1": "_first"}

@@ -20,14 +20,14 @@ from tests.fix_publisher import connected, is_silent, token_of
 from tests.scratch_store import ScratchStore
 from tests.store_contract.site import StoppedClock
 from tests.store_contract.writers import call, chunk, declared, until, upload
-from zeh_spark.access.gate import Gate
-from zeh_spark.network.shares import SHARE, Shares
 from zeh_spark.publisher import create_app
-from zeh_spark.publisher.feed_calls import WORKERS
-from zeh_spark.publisher.publish_api import BODIES, QUESTIONS
-from zeh_spark.store.access import ADMIN
-from zeh_spark.store.interface import FeedState
-from zeh_spark.store.problems import Problem
+from zeh_spark.service.access.gate import Gate
+from zeh_spark.service.app.feed_calls import WORKERS
+from zeh_spark.service.app.publish_api import BODIES, QUESTIONS
+from zeh_spark.service.network.shares import SHARE, Shares
+from zeh_spark.service.store.access import ADMIN
+from zeh_spark.service.store.interface import FeedState
+from zeh_spark.service.store.problems import Problem
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire.upload_format import upload_body
 
@@ -91,9 +91,9 @@ def uploaded(base: str, source: str, token: str = "") -> bytes:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has to wait for his turn is refused soon; bodies may take their time."""
-    monkeypatch.setattr("zeh_spark.network.bodies.TURN_SECONDS", 1.0)
-    monkeypatch.setattr("zeh_spark.network.bodies.IDLE_SECONDS", 60.0)
-    monkeypatch.setattr("zeh_spark.network.bodies.BODY_SECONDS", 60.0)
+    monkeypatch.setattr("zeh_spark.service.network.bodies.TURN_SECONDS", 1.0)
+    monkeypatch.setattr("zeh_spark.service.network.bodies.IDLE_SECONDS", 60.0)
+    monkeypatch.setattr("zeh_spark.service.network.bodies.BODY_SECONDS", 60.0)
 
 
 @pytest.mark.usefixtures("hasty")

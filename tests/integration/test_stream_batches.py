@@ -14,7 +14,7 @@ from tests.fix_raw_server import chunked, gzipped, refused
 from tests.fix_stream import Log, wait_for
 from tests.patience import PATIENCE
 from zeh_spark.errors import PublisherError, UnavailableError
-from zeh_spark.publisher import read_requests
+from zeh_spark.service.app import read_requests
 
 # Where a batch ends, and how much is held (DESIGN 3.2)
 

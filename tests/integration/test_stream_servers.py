@@ -11,8 +11,8 @@ import pytest
 from tests.fix_log_texts import check_documented
 from tests.fix_stream import wait_for
 from tests.patience import PATIENCE
-from zeh_spark.retention.rules import prune
-from zeh_spark.store.interface import Retention, StoreBusyError
+from zeh_spark.service.retention.rules import prune
+from zeh_spark.service.store.interface import Retention, StoreBusyError
 
 
 def ids(run, start, end):

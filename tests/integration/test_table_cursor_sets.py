@@ -13,9 +13,9 @@ import requests
 from sqlalchemy import create_engine
 
 from tests.scratch_store import ScratchStore
-from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.publisher import create_app
-from zeh_spark.store.problems import Problem
+from zeh_spark.service.outbox.feed import SqlTableFeed
+from zeh_spark.service.store.problems import Problem
 from zeh_spark.testing import running_publisher
 
 BOTH = "n=2&cursor0=_first&cursor1=_first"

@@ -19,8 +19,8 @@ from tests.fix_table import (
     refusal,
 )
 from zeh_spark.errors import StoreError
-from zeh_spark.outbox import postgresql_ddl
-from zeh_spark.outbox.table import OutboxTable
+from zeh_spark.service.outbox import postgresql_ddl
+from zeh_spark.service.outbox.table import OutboxTable
 
 KEYED = {"partition_by": "k", "partitions": 4}
 STORED = {"partition": "p", "partitions": 2}

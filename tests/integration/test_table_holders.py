@@ -19,10 +19,10 @@ from tests.fix_shop import Shop, opened_shop
 from tests.integration.test_table_restores import events
 from tests.integration.test_table_writers import Follower, read_while, write
 from tests.patience import eventually
-from zeh_spark.outbox import blockers
 from zeh_spark.publisher import Block, SqlTableFeed
-from zeh_spark.store.interface import StoreBusyError
-from zeh_spark.store.problems import Problem
+from zeh_spark.service.outbox import blockers
+from zeh_spark.service.store.interface import StoreBusyError
+from zeh_spark.service.store.problems import Problem
 from zeh_spark.testing import running_publisher
 
 

@@ -54,7 +54,7 @@ def test_waiting_reader_is_woken_by_a_commit(
     shop: Shop, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What my service commits reaches readers that wait at once, and not with the next poll."""
-    monkeypatch.setattr("zeh_spark.outbox.feed.POLL_SECONDS", 600)
+    monkeypatch.setattr("zeh_spark.service.outbox.feed.POLL_SECONDS", 600)
     assert [[1], [2], [3]] == [woken(url, partial(shop.sell, 1)) for _ in range(3)]
 
 

@@ -18,7 +18,7 @@ from tests.fix_table import (
 )
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Problem, SqlTableFeed
-from zeh_spark.store.interface import StoreBusyError
+from zeh_spark.service.store.interface import StoreBusyError
 
 EVERYTHING = {"updates": True, "retention": True}
 VIEW = "CREATE VIEW orders AS SELECT id, {}data FROM outbox WHERE id > 1"

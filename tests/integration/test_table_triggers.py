@@ -16,8 +16,8 @@ from tests.fix_table import (
     read,
     refusal,
 )
-from zeh_spark.outbox import feed as outbox_feed
 from zeh_spark.publisher import Problem, SqlTableFeed
+from zeh_spark.service.outbox import feed as outbox_feed
 
 KEYED = {"partition_by": "k", "partitions": 4}
 

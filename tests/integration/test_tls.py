@@ -29,13 +29,13 @@ from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import PublisherError, StoreError
-from zeh_spark.network import certificates, http_protocol
-from zeh_spark.network.certificates import Certificates, TlsFiles
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import create_app
-from zeh_spark.publisher.config import Config
-from zeh_spark.publisher.reload import Hangups, Reload
-from zeh_spark.publisher.server import Running, listen
+from zeh_spark.service.app.config import Config
+from zeh_spark.service.app.reload import Hangups, Reload
+from zeh_spark.service.app.server import Running, listen
+from zeh_spark.service.network import certificates, http_protocol
+from zeh_spark.service.network.certificates import Certificates, TlsFiles
 
 
 @contextmanager

@@ -14,11 +14,11 @@ import pytest
 from tests.fix_publisher import connected, token_of
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
-from zeh_spark.access.gate import Gate
-from zeh_spark.network.shares import Unsent
 from zeh_spark.publisher import create_app
-from zeh_spark.store.access import ADMIN
-from zeh_spark.store.problems import Problem
+from zeh_spark.service.access.gate import Gate
+from zeh_spark.service.network.shares import Unsent
+from zeh_spark.service.store.access import ADMIN
+from zeh_spark.service.store.problems import Problem
 from zeh_spark.testing import publish, running_publisher
 
 OURS, OTHERS = "127.0.0.1", "127.0.0.2"
@@ -129,7 +129,7 @@ def test_an_answer_that_waits_for_room_gets_its_turn() -> None:
 
 def test_an_answer_that_waits_for_too_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds nothing then, and others are not held up by it."""
-    monkeypatch.setattr("zeh_spark.network.bodies.TURN_SECONDS", 0.01)
+    monkeypatch.setattr("zeh_spark.service.network.bodies.TURN_SECONDS", 0.01)
 
     async def waited() -> None:
         unsent = Unsent(8)

@@ -18,9 +18,10 @@ from tests.fix_publisher import connected
 from tests.patience import PATIENCE
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import until
-from zeh_spark.publisher import Block, Feed, direct_api, read_requests
-from zeh_spark.publisher.long_polling import POLL_SECONDS
-from zeh_spark.store.interface import Anchor, FeedState
+from zeh_spark.publisher import Block, Feed
+from zeh_spark.service.app import direct_api, read_requests
+from zeh_spark.service.app.long_polling import POLL_SECONDS
+from zeh_spark.service.store.interface import Anchor, FeedState
 from zeh_spark.testing import publish, running_publisher
 
 READERS = 20

@@ -26,8 +26,8 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.engine.default import DefaultDialect
 
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.sqlite_store.writer import Writer
-from zeh_spark.store.batches import Call, Declared, Overrides, TaskAttempt, Upload
+from zeh_spark.service.sqlite.writer import Writer
+from zeh_spark.service.store.batches import Call, Declared, Overrides, TaskAttempt, Upload
 from zeh_spark.wire.upload_format import Chunker, Content, StagedChunk
 
 FEED = "orders"

@@ -11,8 +11,8 @@ import pytest
 from tests.store_contract.writers import FEED, call, chunk, commit, publish, upload
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.store.access import ADMIN, new_token
-from zeh_spark.store.acts import (
+from zeh_spark.service.store.access import ADMIN, new_token
+from zeh_spark.service.store.acts import (
     MOST_CHARACTERS,
     Act,
     ActFilter,
@@ -22,8 +22,8 @@ from zeh_spark.store.acts import (
     new_act,
     process_actor,
 )
-from zeh_spark.store.batches import Call, Overrides
-from zeh_spark.store.interface import Retention, UnknownFeedError
+from zeh_spark.service.store.batches import Call, Overrides
+from zeh_spark.service.store.interface import Retention, UnknownFeedError
 
 ALICE = Actor("alice@host", Via.CLI)
 _TEXT, _TOKEN = new_token("warehouse", ADMIN, 5, expires=9)

@@ -19,9 +19,9 @@ from tests.store_contract.writers import (
 )
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store
-from zeh_spark.retention.pruner import Pruner
-from zeh_spark.store import clock as clocks
-from zeh_spark.store.interface import Retention, StoreBusyError
+from zeh_spark.service.retention.pruner import Pruner
+from zeh_spark.service.store import clock as clocks
+from zeh_spark.service.store.interface import Retention, StoreBusyError
 
 _A_MONTH = Retention(age_ms=30 * clocks.DAY_MS)
 

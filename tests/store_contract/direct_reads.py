@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.store_contract.writers import FEED, chunk, everything, publish
 from zeh_spark.publisher import Store
-from zeh_spark.store import direct_plans, direct_reads
+from zeh_spark.service.store import direct_plans, direct_reads
 from zeh_spark.wire.direct_reads import (
     ChunksRequest,
     Group,

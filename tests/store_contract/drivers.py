@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from zeh_spark.store.batches import Call, Declared, Upload
+from zeh_spark.service.store.batches import Call, Declared, Upload
 from zeh_spark.wire.upload_format import prefix
 
 PARTITIONS = 2

@@ -11,7 +11,7 @@ from tests.store_contract.site import Opened, Site, StoppedClock
 from tests.store_contract.world import World
 from tests.store_contract.writers import FEED
 from zeh_spark.publisher import Store
-from zeh_spark.store.batches import RECEIPTS
+from zeh_spark.service.store.batches import RECEIPTS
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from tests.store_contract.drivers import Execution, TaskLayout
 from tests.store_contract.site import Site, StoppedClock, histories
 from tests.store_contract.world import World
 from tests.store_contract.writers import FEED
-from zeh_spark.store.batches import Overrides
+from zeh_spark.service.store.batches import Overrides
 
 KEPT_RECEIPTS = 3
 """So few receipts of a producer are kept, so that histories soon come to their end."""

@@ -24,8 +24,8 @@ from tests.store_contract.writers import (
     upload,
 )
 from zeh_spark.publisher import Store
-from zeh_spark.store import batches
-from zeh_spark.store.batches import Call, ProducerState, StoredReceipt, chained
+from zeh_spark.service.store import batches
+from zeh_spark.service.store.batches import Call, ProducerState, StoredReceipt, chained
 from zeh_spark.wire.wire import BATCH_INCARNATION
 
 

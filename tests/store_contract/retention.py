@@ -20,9 +20,9 @@ from tests.store_contract.writers import (
     until,
 )
 from zeh_spark.publisher import Store
-from zeh_spark.retention import rules as retention
-from zeh_spark.retention.pruner import Pruner
-from zeh_spark.retention.rules import (
+from zeh_spark.service.retention import rules as retention
+from zeh_spark.service.retention.pruner import Pruner
+from zeh_spark.service.retention.rules import (
     Removal,
     expire_names,
     expire_producers,
@@ -30,9 +30,9 @@ from zeh_spark.retention.rules import (
     prune,
     removable,
 )
-from zeh_spark.store.acts import Actor
-from zeh_spark.store.batches import Call
-from zeh_spark.store.interface import Chunk, Retention, StoreBusyError
+from zeh_spark.service.store.acts import Actor
+from zeh_spark.service.store.batches import Call
+from zeh_spark.service.store.interface import Chunk, Retention, StoreBusyError
 from zeh_spark.wire.upload_format import StagedChunk
 from zeh_spark.wire.wire import BATCH_INCARNATION
 

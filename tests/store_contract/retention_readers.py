@@ -18,12 +18,12 @@ from tests.store_contract.writers import (
     refused,
 )
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.retention import rules as retention
-from zeh_spark.retention.rules import Removal, plan, prune
-from zeh_spark.store import feed, reading
-from zeh_spark.store.acts import Actor
-from zeh_spark.store.feed import ChunkFeed
-from zeh_spark.store.interface import Retention
+from zeh_spark.service.retention import rules as retention
+from zeh_spark.service.retention.rules import Removal, plan, prune
+from zeh_spark.service.store import feed, reading
+from zeh_spark.service.store.acts import Actor
+from zeh_spark.service.store.feed import ChunkFeed
+from zeh_spark.service.store.interface import Retention
 
 
 def cursor(store: Store, g: int) -> str:

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from hypothesis import settings
 
 from zeh_spark.publisher import Store
-from zeh_spark.store.batches import RECEIPTS
-from zeh_spark.store.interface import Clock, now_ms
+from zeh_spark.service.store.batches import RECEIPTS
+from zeh_spark.service.store.interface import Clock, now_ms
 
 Opened = Callable[[], Store]
 """A function that opens a store."""

@@ -21,9 +21,9 @@ from tests.store_contract.writers import (
     upload,
 )
 from zeh_spark.publisher import Problem
-from zeh_spark.retention.pruner import Pruner
-from zeh_spark.store.batches import UPLOAD_BYTES, TaskAttempt, Upload
-from zeh_spark.store.outcome import attempted
+from zeh_spark.service.retention.pruner import Pruner
+from zeh_spark.service.store.batches import UPLOAD_BYTES, TaskAttempt, Upload
+from zeh_spark.service.store.outcome import attempted
 
 ONE = upload(chunk(0, b"1"))
 SIZE = ONE.bytes

@@ -26,7 +26,14 @@ from tests.store_contract.drivers import Driver, DriverCheckpoint, DriverRow, Ex
 from tests.store_contract.site import Site
 from tests.store_contract.writers import FEED, upload
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.store.batches import Call, Declared, Overrides, StoredReceipt, TaskAttempt, Upload
+from zeh_spark.service.store.batches import (
+    Call,
+    Declared,
+    Overrides,
+    StoredReceipt,
+    TaskAttempt,
+    Upload,
+)
 from zeh_spark.wire.upload_format import Chunker, Content
 
 OPTIONS = {

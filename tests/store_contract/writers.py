@@ -17,8 +17,15 @@ import pytest
 from tests.patience import PATIENCE
 from zeh_spark.loading.one_batch import next_batch
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.store.batches import Call, Declared, Overrides, StoredReceipt, TaskAttempt, Upload
-from zeh_spark.store.interface import Chunk
+from zeh_spark.service.store.batches import (
+    Call,
+    Declared,
+    Overrides,
+    StoredReceipt,
+    TaskAttempt,
+    Upload,
+)
+from zeh_spark.service.store.interface import Chunk
 from zeh_spark.wire.upload_format import Chunker, Content, StagedChunk, lines_of
 
 FEED = "orders"

@@ -39,38 +39,42 @@ LAYERS = {
         "errors", "spark.delta", "spark.frames", "spark.sink", "spark.source", "spark.stateful",
         "wire",
     },
-    "store": {"errors", "wire"},
-    "loading": {"errors", "store", "wire"},
-    "network": {"errors", "store", "wire"},
-    "retention": {"store", "wire"},
-    "sql_store": {"errors", "store", "wire"},
-    "audit": {"client.http", "client.options", "errors", "store", "wire"},
-    "conformance": {"client.http", "client.options", "errors", "wire"},
-    "postgresql_store": {"errors", "sql_store", "store"},
-    "sqlite_store": {"errors", "sql_store", "store"},
-    "telemetry": {"errors", "sql_store", "store", "wire"},
-    "access": {"errors", "network", "store", "telemetry", "wire"},
-    "doctor": {"client.http", "client.options", "conformance", "errors"},
-    "outbox": {"errors", "postgresql_store", "sqlite_store", "store", "telemetry", "wire"},
-    "console": {"access", "errors", "network", "retention", "store", "telemetry", "wire"},
-    "publisher": {
-        "access", "console", "errors", "network", "outbox", "postgresql_store", "retention",
-        "sql_store", "sqlite_store", "store", "telemetry", "wire",
+    "service.store": {"errors", "wire"},
+    "service.network": {"errors", "service.store", "wire"},
+    "service.retention": {"service.store", "wire"},
+    "service.sql": {"errors", "service.store", "wire"},
+    "service.postgresql": {"errors", "service.sql", "service.store"},
+    "service.sqlite": {"errors", "service.sql", "service.store"},
+    "service.telemetry": {"errors", "service.sql", "service.store", "wire"},
+    "service.access": {"errors", "service.network", "service.store", "service.telemetry", "wire"},
+    "service.outbox": {
+        "errors", "service.postgresql", "service.sqlite", "service.store", "service.telemetry",
+        "wire",
     },
+    "service.console": {
+        "errors", "service.access", "service.network", "service.retention", "service.store",
+        "service.telemetry", "wire",
+    },
+    "service.app": {
+        "errors", "service.access", "service.console", "service.network", "service.outbox",
+        "service.postgresql", "service.retention", "service.sql", "service.sqlite", "service.store",
+        "service.telemetry", "wire",
+    },
+    "loading": {"errors", "service.store", "wire"},
+    "audit": {"client.http", "client.options", "errors", "service.store", "wire"},
+    "conformance": {"client.http", "client.options", "errors", "wire"},
+    "doctor": {"client.http", "client.options", "conformance", "errors"},
     "cli": {
-        "access", "audit", "client", "client.http", "client.options", "conformance", "doctor",
-        "errors", "loading", "network", "outbox", "publisher", "quickstart", "retention",
-        "spark.source", "sqlite_store", "store", "telemetry", "wire",
+        "audit", "client", "client.http", "client.options", "conformance", "doctor", "errors",
+        "loading", "quickstart", "service.access", "service.app", "service.network",
+        "service.outbox", "service.retention", "service.sqlite", "service.store",
+        "service.telemetry", "spark.source", "wire",
     },
 }  # fmt: skip
 """Which packages, and modules at the root, each package may import. One that is missing here is a
 door for users at the root, which may import any.
 """
-PUBLISHER_SIDE = {
-    "access", "client", "console", "loading", "network", "outbox",
-    "postgresql_store", "wire", "publisher", "retention", "sql_store", "sqlite_store", "store",
-    "telemetry",
-}  # fmt: skip
+PUBLISHER_SIDE = {"client", "loading", "service", "wire"}
 SPARK_SIDE = {"client", "spark", "wire"}
 SERVER = ["starlette", "uvicorn", "sqlalchemy", "click"]
 
@@ -164,7 +168,7 @@ def test_an_audit_knows_of_the_publisher_what_its_receipts_say():
         if room(name) not in ("client.http", "client.options", "errors", "wire", "audit")
     }
 
-    assert {"zeh_spark.store.batches"} == shared
+    assert {"zeh_spark.service.store.batches"} == shared
 
 
 @each_case(("side", "unwanted"), [(PUBLISHER_SIDE, ["pyspark"]), (SPARK_SIDE, SERVER)])
@@ -203,7 +207,10 @@ def test_two_folder_levels_are_enough():
 @each_case(
     ("modules", "unwanted"),
     [
-        ("client.http.feed_client publish", ["pyspark", "zeh_spark.publisher", *SERVER]),
+        (
+            "client.http.feed_client publish",
+            ["pyspark", "zeh_spark.publisher", "zeh_spark.service", *SERVER],
+        ),
         (
             "publisher loading.parquet_rows cli.main spark.sessions.logic spark.stateful.seen",
             ["pyspark"],

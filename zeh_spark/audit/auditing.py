@@ -36,7 +36,7 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.store.batches import MAX_NUMBER, StoredReceipt
+from zeh_spark.service.store.batches import MAX_NUMBER, StoredReceipt
 from zeh_spark.wire.problems import TABLE_FEED
 from zeh_spark.wire.upload_format import DIGEST_VERSION
 

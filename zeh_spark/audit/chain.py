@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from zeh_spark.audit.findings import Difference
-from zeh_spark.store.batches import RECEIPTS, StoredRange, StoredReceipt, after, chained
+from zeh_spark.service.store.batches import RECEIPTS, StoredRange, StoredReceipt, after, chained
 from zeh_spark.wire.wire import BATCH_INCARNATION
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from zeh_spark.audit.findings import Difference
 from zeh_spark.audit.lines import Stamps
 from zeh_spark.audit.pieces import Piece, position_of
-from zeh_spark.store.batches import StoredRange, StoredReceipt
+from zeh_spark.service.store.batches import StoredRange, StoredReceipt
 from zeh_spark.wire.upload_format import Content
 
 

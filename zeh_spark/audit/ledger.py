@@ -13,7 +13,7 @@ from types import TracebackType
 
 import msgspec
 
-from zeh_spark.store.batches import StoredReceipt
+from zeh_spark.service.store.batches import StoredReceipt
 
 _TABLES = """
 CREATE TABLE receipts (first INTEGER, last INTEGER, document BLOB);

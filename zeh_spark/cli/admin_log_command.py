@@ -15,7 +15,7 @@ import click
 from zeh_spark.cli.output import json_line
 from zeh_spark.cli.parameters import STORE, Parsed, opened
 from zeh_spark.cli.text import moment, table
-from zeh_spark.store.acts import ActFilter, Action
+from zeh_spark.service.store.acts import ActFilter, Action
 from zeh_spark.wire.option_values import parse_age_ms
 
 _MOST = (1 << 63) - 1

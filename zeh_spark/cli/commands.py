@@ -33,9 +33,9 @@ from zeh_spark.loading import load as loading
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.loading.load import Source
 from zeh_spark.loading.one_batch import named_batch, next_batch
-from zeh_spark.publisher import shown_url
-from zeh_spark.store.batches import Overrides, base
-from zeh_spark.store.interface import UnknownFeedError
+from zeh_spark.service.app.stores import shown_url
+from zeh_spark.service.store.batches import Overrides, base
+from zeh_spark.service.store.interface import UnknownFeedError
 from zeh_spark.wire.phrases import counted, size_of
 
 

@@ -19,11 +19,11 @@ from zeh_spark.cli.output import print_result
 from zeh_spark.cli.parameters import CONFIG, STORE, opened, operator
 from zeh_spark.cli.text import moment
 from zeh_spark.errors import StoreError
-from zeh_spark.outbox.feed import SqlTableFeed
-from zeh_spark.publisher import shown_url
-from zeh_spark.publisher.config import Config, FeedConfig, engine_of, load_config, table_feed
-from zeh_spark.store.epochs import over_at
-from zeh_spark.store.interface import UnknownFeedError, now_ms
+from zeh_spark.service.app.config import Config, FeedConfig, engine_of, load_config, table_feed
+from zeh_spark.service.app.stores import shown_url
+from zeh_spark.service.outbox.feed import SqlTableFeed
+from zeh_spark.service.store.epochs import over_at
+from zeh_spark.service.store.interface import UnknownFeedError, now_ms
 
 
 @click.command()

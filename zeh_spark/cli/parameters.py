@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zeh_spark.store.acts import Actor, Via, process_actor
+from zeh_spark.service.store.acts import Actor, Via, process_actor
 from zeh_spark.wire import wire
 from zeh_spark.wire.option_values import SECRET_HEADER_PREFIX, parse_age_ms, parse_size
 
 if TYPE_CHECKING:
-    from zeh_spark.publisher import Store
+    from zeh_spark.service.store.interface import Store
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in some versions only
@@ -216,7 +216,7 @@ def _content_of(value: str) -> str:
 def opened(url: str, *, must_exist: bool = True) -> Iterator[Store]:
     """Open the store at `url`, and close it at the end."""
     # It needs the extra `publisher`, which client commands do not.
-    from zeh_spark.publisher import open_store
+    from zeh_spark.service.app.stores import open_store
 
     with closing(open_store(url, must_exist=must_exist)) as store:
         yield store

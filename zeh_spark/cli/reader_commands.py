@@ -97,7 +97,7 @@ def _list_stored(url: str) -> None:
 
 def _list_tables(file: Path) -> None:
     # It needs the extra `publisher`, which client commands do not.
-    from zeh_spark.publisher.config import load_config, opened_tables
+    from zeh_spark.service.app.config import load_config, opened_tables
 
     with opened_tables(load_config(file)) as tables:
         items = []

@@ -14,11 +14,11 @@ from zeh_spark.cli.output import print_answer, print_result, print_table, progre
 from zeh_spark.cli.parameters import AGE, SIZE, STORE, Parsed, opened, operator
 from zeh_spark.cli.text import moment
 from zeh_spark.errors import StoreError
-from zeh_spark.retention import rules as retaining
-from zeh_spark.retention.rules import Removal
-from zeh_spark.store import clock
-from zeh_spark.store.cursor_sets import NAME, CursorSet
-from zeh_spark.store.interface import Retention, Store
+from zeh_spark.service.retention import rules as retaining
+from zeh_spark.service.retention.rules import Removal
+from zeh_spark.service.store import clock
+from zeh_spark.service.store.cursor_sets import NAME, CursorSet
+from zeh_spark.service.store.interface import Retention, Store
 from zeh_spark.wire.option_values import parse_age_ms
 from zeh_spark.wire.phrases import counted, size_of
 

@@ -12,21 +12,24 @@ from pathlib import Path
 import click
 
 from zeh_spark import quickstart as sample
-from zeh_spark.access.gate import Gate, is_loopback, own_hosts
 from zeh_spark.cli.outbox_commands import settings_of
 from zeh_spark.cli.parameters import STORE, opened
 from zeh_spark.cli.serve_options import CONFIG, takes_settings, with_given
 from zeh_spark.errors import StoreError
-from zeh_spark.network.certificates import Certificates
-from zeh_spark.network.connections import Listener
-from zeh_spark.network.draining import stop_on_signals
-from zeh_spark.publisher import SqlTableFeed, Store, create_app, server, shown_url
-from zeh_spark.publisher.config import Config, opened_tables
-from zeh_spark.publisher.reload import Hangups, Reload, Use
-from zeh_spark.store import clock as clocks
-from zeh_spark.store.interface import RESERVED_NAMES, StoreBusyError
-from zeh_spark.telemetry import logs
-from zeh_spark.telemetry.settings import Check, Telemetry
+from zeh_spark.service.access.gate import Gate, is_loopback, own_hosts
+from zeh_spark.service.app import server
+from zeh_spark.service.app.app import create_app
+from zeh_spark.service.app.config import Config, opened_tables
+from zeh_spark.service.app.reload import Hangups, Reload, Use
+from zeh_spark.service.app.stores import shown_url
+from zeh_spark.service.network.certificates import Certificates
+from zeh_spark.service.network.connections import Listener
+from zeh_spark.service.network.draining import stop_on_signals
+from zeh_spark.service.outbox.feed import SqlTableFeed
+from zeh_spark.service.store import clock as clocks
+from zeh_spark.service.store.interface import RESERVED_NAMES, Store, StoreBusyError
+from zeh_spark.service.telemetry import logs
+from zeh_spark.service.telemetry.settings import Check, Telemetry
 from zeh_spark.wire.phrases import counted
 
 _SKEW_MS = 1000
@@ -216,7 +219,7 @@ def _gate(store: Store | None, config: Config) -> Gate:
     host, hosts = config.host, config.allowed_hosts
     if config.jwt_issuer and config.jwt_audience and config.jwt_keys:
         # It is slow to import, and rarely needed.
-        from zeh_spark.access.jwt_tokens import JwtTokens
+        from zeh_spark.service.access.jwt_tokens import JwtTokens
 
         issued = JwtTokens(config.jwt_issuer, config.jwt_audience, config.jwt_keys)
         return Gate(store, issued=issued)

@@ -18,8 +18,8 @@ import msgspec
 
 from zeh_spark.cli.parameters import SIZE, Parsed
 from zeh_spark.errors import OptionError
-from zeh_spark.publisher.config import Config
-from zeh_spark.telemetry import logs
+from zeh_spark.service.app.config import Config
+from zeh_spark.service.telemetry import logs
 from zeh_spark.wire.option_values import parse_duration
 
 

@@ -16,16 +16,17 @@ from zeh_spark.cli.output import print_answer, print_result, progress
 from zeh_spark.cli.parameters import STORE, opened, operator
 from zeh_spark.cli.text import moment
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import Store, migrate_store, shown_url
-from zeh_spark.publisher.server import only_publisher
-from zeh_spark.store import clock as clocks
-from zeh_spark.store.acts import Action, Actor, lacking, new_act
-from zeh_spark.store.epochs import over_at
+from zeh_spark.service.app.server import only_publisher
+from zeh_spark.service.app.stores import migrate_store, shown_url
+from zeh_spark.service.store import clock as clocks
+from zeh_spark.service.store.acts import Action, Actor, lacking, new_act
+from zeh_spark.service.store.epochs import over_at
+from zeh_spark.service.store.interface import Store
 from zeh_spark.wire.feed_identity import FeedIdentity
 from zeh_spark.wire.phrases import size_of
 
 if TYPE_CHECKING:
-    from zeh_spark.sqlite_store.copies import Replaced
+    from zeh_spark.service.sqlite.copies import Replaced
 
 
 @click.command()
@@ -126,7 +127,7 @@ def backup(file: Path, url: str) -> None:
         raise StoreError(
             f"{file} exists already, and a backup overwrites nothing. Name a new file."
         )
-    from zeh_spark.sqlite_store import copies as sqlite_copies
+    from zeh_spark.service.sqlite import copies as sqlite_copies
 
     path = Path(url.removeprefix("sqlite:///"))
     with progress("Copying", path.stat().st_size if path.exists() else None) as bar:
@@ -161,7 +162,7 @@ def restore(file: Path, url: str) -> None:
             "restore is for SQLite stores only. Restore a store in PostgreSQL with pg_restore, and "
             "run zeh-spark new-history for each feed."
         )
-    from zeh_spark.sqlite_store import copies as sqlite_copies
+    from zeh_spark.service.sqlite import copies as sqlite_copies
 
     with only_publisher(url):
         by, path = operator(), url.removeprefix("sqlite:///")

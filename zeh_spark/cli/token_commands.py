@@ -11,7 +11,7 @@ from zeh_spark.cli.output import print_answer, print_remark, print_result, print
 from zeh_spark.cli.parameters import AGE, STORE, name_of, opened, operator
 from zeh_spark.cli.text import moment
 from zeh_spark.errors import StoreError
-from zeh_spark.store.access import ADMIN, Right, new_token, parse_grant
+from zeh_spark.service.store.access import ADMIN, Right, new_token, parse_grant
 from zeh_spark.wire.phrases import counted
 
 
@@ -75,7 +75,7 @@ def create(
             "A token without rights is of no use. Give --read, --publish, --consume, --audit or "
             "--admin."
         )
-    from zeh_spark.publisher import shown_url  # needs the extra `publisher`
+    from zeh_spark.service.app.stores import shown_url  # needs the extra `publisher`
 
     with opened(url, must_exist=False) as store:
         now = store.now()

@@ -23,8 +23,8 @@ from zeh_spark.errors import StoreError
 from zeh_spark.loading import csv_rows
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.loading.one_batch import next_batch, publish
-from zeh_spark.store.batches import Call, StoredReceipt
-from zeh_spark.store.interface import Store
+from zeh_spark.service.store.batches import Call, StoredReceipt
+from zeh_spark.service.store.interface import Store
 from zeh_spark.wire import wire
 from zeh_spark.wire.batch_uploader import BatchUploader
 from zeh_spark.wire.partitioning import placed

@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from zeh_spark.errors import OutcomeUnknownError, StoreError
-from zeh_spark.store.batches import Call, Declared, StoredReceipt, TaskAttempt, Upload
-from zeh_spark.store.interface import Store, StoreOutcomeUnknownError
-from zeh_spark.store.problems import Problem
+from zeh_spark.service.store.batches import Call, Declared, StoredReceipt, TaskAttempt, Upload
+from zeh_spark.service.store.interface import Store, StoreOutcomeUnknownError
+from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire import problems, wire
 from zeh_spark.wire.batch_uploader import KEPT_BYTES, STAGINGS, BatchUploader
 from zeh_spark.wire.phrases import counted

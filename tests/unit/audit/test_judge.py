@@ -14,9 +14,9 @@ from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.audit.judge import Judge
 from zeh_spark.audit.ledger import Ledger, ListedProducer
 from zeh_spark.audit.pieces import Cutter, Piece
-from zeh_spark.publisher.rendering import body
-from zeh_spark.store.batches import StoredReceipt
-from zeh_spark.store.feed import ChunkFeed
+from zeh_spark.service.app.rendering import body
+from zeh_spark.service.store.batches import StoredReceipt
+from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.wire.served_lines import with_all_headers
 
 

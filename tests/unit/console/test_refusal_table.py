@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.cases import each_case
-from zeh_spark.console.refusal_table import sides
-from zeh_spark.store import refusals
-from zeh_spark.store.batches import Call, Found, ProducerState, StoredReceipt, TaskAttempt
-from zeh_spark.store.problems import Problem
-from zeh_spark.telemetry.recent_refusals import RecentRefusals
+from zeh_spark.service.console.refusal_table import sides
+from zeh_spark.service.store import refusals
+from zeh_spark.service.store.batches import Call, Found, ProducerState, StoredReceipt, TaskAttempt
+from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.telemetry.recent_refusals import RecentRefusals
 from zeh_spark.wire.upload_format import Content
 
 CALL = Call("till", "inc-2", "run-2", 9, 4)

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tests.cases import each_case
-from zeh_spark.console.sessions import (
+from zeh_spark.service.console.sessions import (
     IDLE_SECONDS,
     SESSION_SECONDS,
     SESSIONS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zeh_spark.console.sparkline import HEIGHT, WIDTH, Sparkline, sparkline
+from zeh_spark.service.console.sparkline import HEIGHT, WIDTH, Sparkline, sparkline
 
 
 def test_the_highest_count_reaches_the_top() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cases import each_case
-from zeh_spark.console.text import lasting, visible
+from zeh_spark.service.console.text import lasting, visible
 from zeh_spark.wire.phrases import size_of
 
 

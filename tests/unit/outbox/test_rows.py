@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests import strategies
 from tests.cases import each_case
-from zeh_spark.outbox.rows import BadRowError, header_renderer, lines_of
-from zeh_spark.outbox.table import Cells, OutboxRow
+from zeh_spark.service.outbox.rows import BadRowError, header_renderer, lines_of
+from zeh_spark.service.outbox.table import Cells, OutboxRow
 from zeh_spark.wire import wire
 
 NAMES = ("kind", "Zeit\u2028", 'a"b')

@@ -12,7 +12,8 @@ from sqlalchemy import create_engine
 from tests import strategies
 from tests.cases import each_case
 from zeh_spark.errors import OptionError
-from zeh_spark.outbox.table import (
+from zeh_spark.publisher import Problem, SqlTableFeed
+from zeh_spark.service.outbox.table import (
     Cursor,
     OutboxRow,
     OutboxTable,
@@ -21,7 +22,6 @@ from zeh_spark.outbox.table import (
     later,
     parse_cursor,
 )
-from zeh_spark.publisher import Problem, SqlTableFeed
 
 HISTORY = "0a1b2c3d"
 SOME_UUID = "6b1ff5a4-9d0e-4e1f-8a39-0a6a0d2c7e11"

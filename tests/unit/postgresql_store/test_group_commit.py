@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from tests.store_contract.writers import until
-from zeh_spark.postgresql_store.group_commit import GROUP, Asked, CommitQueue, CommitQueues
-from zeh_spark.store.interface import StoreOutcomeUnknownError
+from zeh_spark.service.postgresql.group_commit import GROUP, Asked, CommitQueue, CommitQueues
+from zeh_spark.service.store.interface import StoreOutcomeUnknownError
 
 
 def asked(number: int) -> Asked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cases import each_case
-from zeh_spark.store.problems import Problem
+from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire import problems
 from zeh_spark.wire.problems import PROBLEMS, ProblemType
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark.publisher.answers import TAKE_BYTES, Taken, taken
-from zeh_spark.publisher.pieces import SEND_BYTES
+from zeh_spark.service.app.answers import TAKE_BYTES, Taken, taken
+from zeh_spark.service.app.pieces import SEND_BYTES
 
 
 def parts_of(sends: Iterator[bytes]) -> Iterator[Taken]:

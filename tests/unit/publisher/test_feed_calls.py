@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from zeh_spark.publisher.feed_calls import FeedCalls
+from zeh_spark.service.app.feed_calls import FeedCalls
 
 
 async def until(condition: Callable[[], object]) -> None:

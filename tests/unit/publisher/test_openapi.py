@@ -22,9 +22,10 @@ from tests.cases import each_case
 from tests.scratch_store import ScratchStore
 from zeh_spark.client.http import responses
 from zeh_spark.errors import PublisherError
-from zeh_spark.publisher import create_app, openapi, read_requests, upload_validation
-from zeh_spark.publisher.openapi import PATH, document
-from zeh_spark.store.batches import StoredReceipt, chained
+from zeh_spark.publisher import create_app
+from zeh_spark.service.app import openapi, read_requests, upload_validation
+from zeh_spark.service.app.openapi import PATH, document
+from zeh_spark.service.store.batches import StoredReceipt, chained
 from zeh_spark.wire import partitioning, problems, upload_format, wire
 from zeh_spark.wire.option_values import FeedUrl
 from zeh_spark.wire.problems import PROBLEMS

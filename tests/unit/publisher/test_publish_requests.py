@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from tests.cases import each_case
 from tests.store_contract.writers import refusal
-from zeh_spark.network import bodies
-from zeh_spark.publisher import publish_requests
-from zeh_spark.store.batches import Call, Declared, Overrides, TaskAttempt
-from zeh_spark.store.problems import Problem
+from zeh_spark.service.app import publish_requests
+from zeh_spark.service.network import bodies
+from zeh_spark.service.store.batches import Call, Declared, Overrides, TaskAttempt
+from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire.upload_format import Content
 
 RIGHT = "incarnation=a&n=2&run=r1"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.rendering import body
+from zeh_spark.service.app.rendering import body
 from zeh_spark.wire import wire
 from zeh_spark.wire.served_lines import Block, renderer
 

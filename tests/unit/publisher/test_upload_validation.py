@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tests.cases import each_case
 from tests.strategies import events, headers, json_texts
-from zeh_spark.publisher.upload_validation import MAX_UNPACKED, _faults, _rests, verified_upload
-from zeh_spark.store.problems import Problem
+from zeh_spark.service.app.upload_validation import MAX_UNPACKED, _faults, _rests, verified_upload
+from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire import event_key, wire
 from zeh_spark.wire.event_origin import HEADER, is_origin
 from zeh_spark.wire.upload_format import (

@@ -8,11 +8,11 @@ import pytest
 
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import FEED, chunk, publish
-from zeh_spark.retention.pruner import Pruner
-from zeh_spark.retention.rules import STEP_CHUNKS, prune
-from zeh_spark.store.acts import Actor
-from zeh_spark.store.clock import DAY_MS
-from zeh_spark.store.interface import Retention
+from zeh_spark.service.retention.pruner import Pruner
+from zeh_spark.service.retention.rules import STEP_CHUNKS, prune
+from zeh_spark.service.store.acts import Actor
+from zeh_spark.service.store.clock import DAY_MS
+from zeh_spark.service.store.interface import Retention
 
 
 class Forgetful(ScratchStore):

@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from tests.cases import each_case
 from tests.unit.sink.test_rows import DATA, HEADERS, INT, LONG, STRING, batch, frame
 from zeh_spark.errors import OptionError, RowError
-from zeh_spark.publisher.upload_validation import _rests
+from zeh_spark.service.app.upload_validation import _rests
 from zeh_spark.spark.sink.row_layout import layout
 from zeh_spark.spark.sink.rows import Renderer
 from zeh_spark.wire import event_key, partitioning, wire

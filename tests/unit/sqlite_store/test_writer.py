@@ -15,10 +15,10 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from zeh_spark.errors import StoreError
-from zeh_spark.sql_store.schema import VERSION
-from zeh_spark.sqlite_store import writer as sqlite_writer
-from zeh_spark.sqlite_store.store import _engine
-from zeh_spark.sqlite_store.writer import ReaderBarrier, Writer
+from zeh_spark.service.sql.schema import VERSION
+from zeh_spark.service.sqlite import writer as sqlite_writer
+from zeh_spark.service.sqlite.store import _engine
+from zeh_spark.service.sqlite.writer import ReaderBarrier, Writer
 
 Work = Callable[[Connection], Any]
 

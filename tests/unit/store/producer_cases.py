@@ -9,7 +9,7 @@ from itertools import product
 
 import msgspec
 
-from zeh_spark.store.batches import (
+from zeh_spark.service.store.batches import (
     Call,
     CommitFacts,
     Declared,
@@ -19,8 +19,8 @@ from zeh_spark.store.batches import (
     StoredReceipt,
     TaskAttempt,
 )
-from zeh_spark.store.commit_decision import Decision, decide
-from zeh_spark.store.problems import Problem
+from zeh_spark.service.store.commit_decision import Decision, decide
+from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire.upload_format import Content
 
 SAME, OTHER = Content(3, 0xABCDEF0123 << 88), Content(3, 7)

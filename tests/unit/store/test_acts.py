@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from zeh_spark.store.acts import Action, Actor, Via, log_act, new_act
+from zeh_spark.service.store.acts import Action, Actor, Via, log_act, new_act
 
 FORGED = "x\n2026-11-24 INFO cli:root@vm did revoke-token\x1b[31m\u202e\udcff"
 

@@ -15,8 +15,8 @@ from tests.unit.store.producer_cases import (
     named,
     refusals,
 )
-from zeh_spark.store.batches import ProducerState, after, receipt_for
-from zeh_spark.store.commit_decision import Step
+from zeh_spark.service.store.batches import ProducerState, after, receipt_for
+from zeh_spark.service.store.commit_decision import Step
 
 EXPECTED = """
 producer-deleted     the producer was deleted

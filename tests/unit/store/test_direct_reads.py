@@ -1,7 +1,7 @@
 """What plans and chunk answers tell of chunks, and how the chunks of one partition are found."""
 
-from zeh_spark.store.direct_reads import header_records
-from zeh_spark.store.interface import Chunk
+from zeh_spark.service.store.direct_reads import header_records
+from zeh_spark.service.store.interface import Chunk
 from zeh_spark.wire.direct_reads import HEADERS, name_hash
 
 

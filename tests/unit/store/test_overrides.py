@@ -24,7 +24,7 @@ from tests.unit.store.producer_cases import (
     remedies_of,
     said,
 )
-from zeh_spark.store.batches import (
+from zeh_spark.service.store.batches import (
     Call,
     CommitFacts,
     Declared,
@@ -32,8 +32,8 @@ from zeh_spark.store.batches import (
     after,
     receipt_for,
 )
-from zeh_spark.store.commit_decision import Step, decide
-from zeh_spark.store.problems import Problem
+from zeh_spark.service.store.commit_decision import Step, decide
+from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire.upload_format import Content
 
 MORE = Content(9, 9 << 99)

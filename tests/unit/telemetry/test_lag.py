@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zeh_spark.store.cursor_sets import NOBODY, CursorSet
-from zeh_spark.store.interface import Anchor, Chunk
-from zeh_spark.telemetry.lag import POSITIONS, PRECISION, Backlog, Lag
+from zeh_spark.service.store.cursor_sets import NOBODY, CursorSet
+from zeh_spark.service.store.interface import Anchor, Chunk
+from zeh_spark.service.telemetry.lag import POSITIONS, PRECISION, Backlog, Lag
 
 
 def chunk(g: int, partition: int = 0, events: int = 1) -> Chunk:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from types import SimpleNamespace
 
-from zeh_spark.telemetry.rare_log import RareLog
+from zeh_spark.service.telemetry.rare_log import RareLog
 
-LOG = logging.getLogger("zeh_spark.publisher.test")
+LOG = logging.getLogger("zeh_spark.service.app.test")
 
 
 def test_a_kind_is_written_once_a_minute_with_the_count_of_the_others(caplog):

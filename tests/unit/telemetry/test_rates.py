@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from zeh_spark.telemetry.rates import SLOT_SECONDS, SLOTS, Rate, Rates
+from zeh_spark.service.telemetry.rates import SLOT_SECONDS, SLOTS, Rate, Rates
 
 
 def test_events_are_counted_in_the_minute_in_which_they_came() -> None:

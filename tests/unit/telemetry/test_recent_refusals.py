@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from zeh_spark.store.problems import Problem
-from zeh_spark.telemetry.recent_refusals import DETAIL_CHARACTERS, KEPT, RecentRefusals
+from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.telemetry.recent_refusals import DETAIL_CHARACTERS, KEPT, RecentRefusals
 from zeh_spark.wire import problems
 
 NAMED = {"feed": "orders", "producer": "till-1", "batch": "7"}

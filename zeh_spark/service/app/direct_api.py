@@ -1,0 +1,191 @@
+"""Direct reads over HTTP: plans, the chunks of planned ranges, and the cursors at a time.
+
+Rule for editors: a plan and an answer with chunks have limits of their own, because each takes more
+than a page: a plan looks at many chunks, and an answer may be as long as a batch. What is refused
+is refused before the first byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from zeh_spark.service.access.gate import Gate, reads
+from zeh_spark.service.access.shares import client_of
+from zeh_spark.service.app.answers import Taken, disconnected, json_answer, with_heads
+from zeh_spark.service.app.feed_calls import LARGE_BYTES, WORKERS, Asker, FeedCalls
+from zeh_spark.service.app.read_requests import MAX_N, MAX_WAIT, parse_time_query
+from zeh_spark.service.network.bodies import check_length, received
+from zeh_spark.service.network.shares import Shares
+from zeh_spark.service.store.direct_plans import check_plan
+from zeh_spark.service.store.direct_reads import check_ranges
+from zeh_spark.service.store.feed import ChunkFeed
+from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.telemetry.exchange import Tally, exchange_of
+from zeh_spark.wire import direct_reads, problems
+from zeh_spark.wire.direct_reads import ChunksRequest, CursorsAtTime, Plan, PlanRequest
+
+PLANS, ANSWERS = 64, 256
+"""Requests for plans under way at a time, and answers with chunks that are sent at a time."""
+
+PLANNERS = WORKERS - 2
+"""Plans that are made at a time: fewer than there are threads, so that plans do not stop pages."""
+
+T = TypeVar("T")
+
+MAX_BODY = 8 << 20
+"""Most bytes in the body of a request."""
+
+
+async def body_of(request: Request) -> bytes:
+    """Return the body of a request. Raises Problem."""
+    length = check_length(request.headers.get("content-length"), MAX_BODY)
+    async with received(request, length) as whole:
+        return whole.read()
+
+
+def plan_request(body: bytes) -> PlanRequest:
+    """Return what a body asks a plan for. Raises Problem."""
+    try:
+        found = direct_reads.decode_plan_request(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
+        raise Problem(problems.BAD_PLAN, f"the body is no request for a plan: {exc}") from None
+    check_plan(found, MAX_N)
+    return found
+
+
+def chunks_request(body: bytes) -> ChunksRequest:
+    """Return which chunks a body asks for. Raises Problem."""
+    try:
+        found = direct_reads.decode_chunks_request(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
+        raise Problem(problems.BAD_RANGES, f"the body is no request for chunks: {exc}") from None
+    check_ranges(found, MAX_N)
+    return found
+
+
+class DirectApi:
+    """The calls of direct reads."""
+
+    def __init__(self, calls: FeedCalls) -> None:
+        self._calls = calls
+        self._plans = Shares(PLANS, "plans are under way")
+        self._planners = Shares(PLANNERS, "plans are made")
+        self._answers = Shares(ANSWERS, "answers with chunks are under way")
+
+    def routes(self, feed: str, gate: Gate) -> list[Route]:
+        path = feed.rstrip("/")
+        return [
+            gate.route(f"{path}/plan", self.plan, reads, methods=["POST"]),
+            gate.route(f"{path}/chunks", self.chunks, reads, methods=["POST"]),
+            gate.route(f"{path}/cursors", self.cursors, reads, methods=["GET"]),
+        ]
+
+    async def plan(self, request: Request) -> Response:
+        """Answer POST …/plan: say where a batch ends, and which ranges it has.
+
+        A request that may wait does so until there is an event. While it waits it holds no slot,
+        because each stream that has read everything waits so.
+        """
+        client = client_of(request)
+        self._plans.take(client)
+        try:
+            name, feed = await self._feed(request, client)
+            body = await body_of(request)
+            asker = Asker(client, len(body))
+            ask = await self._in_turn(name, asker, partial(plan_request, body))
+            endless = not isinstance(ask.ends, dict) and not isinstance(ask.upto, str)
+            begin, wait = time.monotonic(), min(ask.wait, MAX_WAIT) if endless else 0
+            seen, plan = await self._in_turn(name, asker, partial(self._planned, name, feed, ask))
+        finally:
+            self._plans.release(client)
+        while not plan.ranges and (left := self._calls.left(begin, wait)) > 0:
+            gone = asyncio.ensure_future(disconnected(request.receive))
+            try:
+                if not await self._calls.wait(gone, name, feed, seen, left):
+                    break
+            finally:
+                gone.cancel()
+            ask.cursors = plan.ends  # what `_last` means is decided once
+            seen, plan = await self._in_turn(name, asker, partial(self._planned, name, feed, ask))
+        return json_answer(plan)
+
+    async def _in_turn(self, name: str, asker: Asker, call: Callable[[], T]) -> T:
+        """Run a part of a plan in a thread, when it is the client's turn to make plans."""
+        async with self._planners.place(asker.client):
+            return await self._calls.in_thread(name, call, asker)
+
+    async def chunks(self, request: Request) -> Response:
+        """Answer POST …/chunks: send the chunks of planned ranges, as they are stored."""
+        client = client_of(request)
+        self._answers.take(client)
+        try:
+            name = request.path_params.get("feed", "")
+            body = await body_of(request)
+            tally = exchange_of(request).served
+            begun = await self._calls.in_thread(
+                name, partial(self._begun, name, body, tally), Asker(client, len(body))
+            )
+            self._calls.unsent.check(client, begun.size)
+        except BaseException:
+            self._answers.release(client)
+            raise
+        return self._calls.answer(
+            name,
+            begun,
+            {"Cache-Control": "no-store, no-transform"},
+            direct_reads.CONTENT_TYPE,
+            partial(self._answers.release, client),
+            asker=Asker(client),
+        )
+
+    async def cursors(self, request: Request) -> Response:
+        """Answer GET …/cursors: say where a reader begins that wants all events since a time."""
+        name = request.path_params.get("feed", "")
+        query = request.scope["query_string"].decode("latin-1")
+        find = partial(self._at_time, name, query)
+        found = await self._calls.in_thread(name, find, Asker(client_of(request), LARGE_BYTES))
+        return json_answer(found)
+
+    def _at_time(self, name: str, query: str) -> CursorsAtTime:
+        feed = self._calls.find(name)
+        n, time = parse_time_query(query, feed.partitions)
+        if not isinstance(feed, ChunkFeed):
+            raise Problem(
+                problems.NO_COMMIT_TIMES,
+                f"feed {name!r} is served from a table, whose rows have no times of commits; begin "
+                f"at a cursor, or at _first or _last",
+            )
+        cursors = {str(each): cursor for each, cursor in feed.cursors_at(n, time).items()}
+        return CursorsAtTime(time, cursors)
+
+    def _begun(self, name: str, body: bytes, tally: Tally) -> Taken:
+        sends = self._direct(name).chunks(chunks_request(body), tally.add)
+        return self._calls.taken(with_heads(sends))
+
+    async def _feed(self, request: Request, client: str) -> tuple[str, ChunkFeed]:
+        name = request.path_params.get("feed", "")
+        return name, await self._in_turn(name, Asker(client), partial(self._direct, name))
+
+    def _direct(self, name: str) -> ChunkFeed:
+        feed = self._calls.find(name)
+        if not isinstance(feed, ChunkFeed):
+            raise Problem(
+                problems.NO_DIRECT_READS, f"feed {name!r} has no chunks; read it page by page"
+            )
+        return feed
+
+    def _planned(self, name: str, feed: ChunkFeed, ask: PlanRequest) -> tuple[object, Plan]:
+        """Return the feed's version before a plan, and the plan with the lag after it."""
+        seen, plan = feed.own_version() if ask.wait else None, feed.plan(ask)
+        if not feed.found.replica:  # it may have nothing more, while the primary has
+            plan.lag = self._calls.lag_after(name, ask.n, plan.ends)
+        return seen, plan

@@ -1,0 +1,290 @@
+"""The read API of the spec: pages of events.
+
+A request is answered from one call in a worker thread, if it does not have to wait: the call finds
+the feed, checks the request, and makes the first part of the answer. Readers that ask for the same
+at the same time, as those do that a commit has woken, share such calls.
+
+Rule for editors: what can be refused is refused before the first byte. A call that is shared
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from zeh_spark.service.access.disk import Disk
+from zeh_spark.service.access.shares import client_of
+from zeh_spark.service.app.answers import Taken, disconnected
+from zeh_spark.service.app.feed_calls import Asker, FeedCalls
+from zeh_spark.service.app.pieces import gzip_stream, plain_stream
+from zeh_spark.service.app.read_requests import Ask, names_cursor_set, parse_query, resumed
+from zeh_spark.service.app.rendering import render_blocks, render_parts
+from zeh_spark.service.store.access import Maker
+from zeh_spark.service.store.answer_cache import AnswerCache
+from zeh_spark.service.store.feed import ChunkFeed, Feed
+from zeh_spark.service.store.interface import FeedState
+from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.telemetry.exchange import Tally, exchange_of
+from zeh_spark.wire import wire
+from zeh_spark.wire.served_lines import Block
+
+MOST_CURSOR_SETS = 1000
+"""Cursor sets that a client may have begun: about 60 MiB if each has 1,024 cursors."""
+
+_MEDIA_TYPE = f"{wire.CONTENT_TYPE}; charset=utf-8"
+_HEADERS = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+_NOTHING = Taken([], None)
+_NO_CACHE = AnswerCache(0)
+_ZERO = re.compile(r"q=0(\.0*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How a page is answered.
+
+    Attributes:
+        cache: Where its parts are kept. Nowhere, if the request has `Cache-Control: no-cache`: then
+            the answer is what the store has now (RFC 9111, 5.2.1.4).
+    """
+
+    gzip: bool
+    cache: AnswerCache
+
+
+@dataclass(slots=True)
+class Opened:
+    """A page whose first part was read, so that it can no longer be refused.
+
+    Attributes:
+        begun: The first part of the answer; None if the page has no events and its reader waits.
+        is_taken: Whether a reader takes the rest, which is there once.
+    """
+
+    feed: Feed
+    ask: Ask
+    cursors: Mapping[int, str]
+    seen: object
+    begun: Taken | None
+    served: Tally = field(default_factory=Tally)
+    is_taken: bool = False
+
+
+class PageApi:
+    """The read API of the spec: pages of events."""
+
+    def __init__(
+        self, calls: FeedCalls, disk_of: Callable[[str], Disk], most_cursor_sets: int
+    ) -> None:
+        self._calls = calls
+        self._disk_of = disk_of
+        self._most_cursor_sets = most_cursor_sets
+
+    async def read(self, request: Request) -> Response:
+        name = request.path_params.get("feed", "")
+        how = self._how(request)
+        headers = {**_HEADERS, "Content-Encoding": "gzip"} if how.gzip else _HEADERS
+        begin = time.monotonic()
+        query, is_get = request.scope["query_string"], request.method == "GET"
+        told = request.headers.getlist(wire.CONSUMER_HEADER)
+        consumer = ", ".join(told) if told else None
+        asker = Asker(client_of(request), len(query))
+        if names_cursor_set(query):
+            page = await self._kept(name, query, consumer, is_get, how, asker)
+        else:
+            call = partial(self._begin, name, query, consumer, is_get, how)
+            page = await self._shared(name, (name, query, consumer, is_get, how), call, asker)
+        ask = page.ask  # later pages may be shared with readers that wait for another time
+        gone: asyncio.Future[None] | None = None
+        try:
+            while page.begun is None:
+                gone = gone or asyncio.ensure_future(disconnected(request.receive))
+                left = self._calls.left(begin, ask.wait)
+                if left > 0:
+                    if not await self._calls.wait(gone, name, page.feed, page.seen, left):
+                        return self._calls.answer(name, _NOTHING, headers, _MEDIA_TYPE, gone=gone)
+                    left = self._calls.left(begin, ask.wait)
+                waits = left > 0
+                page = await self._again(name, page, ask, waits, how, asker)
+            begun = page.begun if is_get else _NOTHING
+            self._calls.unsent.check(asker.client, begun.size)
+        except BaseException:
+            if gone:
+                gone.cancel()
+            raise
+        if is_get:
+            exchange_of(request).served = page.served
+        return self._calls.answer(
+            name, begun, headers, _MEDIA_TYPE, gone=gone, asker=Asker(asker.client)
+        )
+
+    def _how(self, request: Request) -> How:
+        fresh = "no-cache" in request.headers.get("cache-control", "").lower()
+        gzip = accepts_gzip(request.headers.get("accept-encoding", ""))
+        return How(gzip, _NO_CACHE if fresh else self._calls.cache)
+
+    async def _shared(self, name: str, key: object, call: partial[Opened], asker: Asker) -> Opened:
+        """Return a page that readers may share, if its first part is the whole of it."""
+        page = await self._calls.shared(name, key, call, asker)
+        if page.begun and page.begun.rest is not None:
+            if page.is_taken:
+                return await self._calls.in_thread(name, call, asker)
+            page.is_taken = True
+        return page
+
+    async def _again(
+        self, name: str, page: Opened, ask: Ask, waits: bool, how: How, asker: Asker
+    ) -> Opened:
+        cursors = page.cursors
+        key = (name, ask.n, tuple(cursors.items()), ask.hint, ask.headers, waits, how)
+        call = partial(self._open, page.feed, ask, cursors, waits, how)
+        return await self._shared(name, key, call, asker)
+
+    async def _kept(
+        self,
+        name: str,
+        query: bytes,
+        consumer: str | None,
+        is_get: bool,
+        how: How,
+        asker: Asker,
+    ) -> Opened:
+        """Return the page of a request that names a cursorset."""
+        find = partial(self._asked, name, query, consumer)
+        feed, ask = await self._calls.in_thread(name, find, asker)
+        check = self._disk_of(name).check_growth
+        maker = Maker(asker.client, self._most_cursor_sets)
+        begin = partial(starting_cursors, feed, ask, check, maker, keep=is_get)
+        cursors = await self._calls.in_thread(name, begin, asker, writes=True)
+        call = partial(self._open, feed, ask, cursors, is_get and ask.may_wait, how)
+        return await self._calls.in_thread(name, call, asker)
+
+    def _asked(self, name: str, query: bytes, consumer: str | None) -> tuple[Feed, Ask]:
+        feed = self._calls.find(name)
+        return feed, asked(feed, query, consumer)
+
+    def _begin(
+        self, name: str, query: bytes, consumer: str | None, is_get: bool, how: How
+    ) -> Opened:
+        """Return the page of a query. Raises Problem."""
+        feed, ask = self._asked(name, query, consumer)
+        now = feed.found if isinstance(feed, ChunkFeed) else None
+        return self._open(feed, ask, ask.cursors, is_get and ask.may_wait, how, now)
+
+    def _open(
+        self,
+        feed: Feed,
+        ask: Ask,
+        cursors: Mapping[int, str],
+        waits: bool,
+        how: How,
+        now: FeedState | None = None,
+    ) -> Opened:
+        """Return a page. If it has no events, it is not begun while its reader `waits`.
+
+        A special cursor means what it meant at first: taken again after a wait, `_last` would skip
+        events. So the cursors of a page without events replace those that were asked for.
+        """
+        tally = Tally()
+        if isinstance(feed, ChunkFeed):
+            outline = feed.outline(cursors, ask.n, ask.hint, now)
+            seen = outline.state
+            first = next(outline.parts)
+            found, after = bool(first.chunks), first.cursors
+            parts = replace(outline, parts=chain([first], outline.parts))
+            pieces = render_parts(
+                feed, parts, ask.n, ask.headers, how.cache, gzip=how.gzip, tally=tally
+            )
+        else:
+            seen = feed.own_version() if ask.wait else None
+            before, rest = blocks_before_events(feed, cursors, ask)
+            found = any(block.lines for block in before)
+            after = {block.partition: block.cursor for block in before}
+            pieces = render_blocks(
+                chain(before, rest), ask.n, ask.headers, gzip=how.gzip, tally=tally
+            )
+        if waits and not found:
+            return Opened(feed, ask, {**cursors, **after}, seen, None)
+        begun = self._calls.taken(gzip_stream(pieces) if how.gzip else plain_stream(pieces))
+        return Opened(feed, ask, cursors, seen, begun, tally)
+
+
+def asked(feed: Feed, query: bytes, consumer: str | None) -> Ask:
+    """Return what a request asks for, given its query and the header that names its consumer.
+
+    Raises Problem; one for `n` tells the feed's identity.
+    """
+    try:
+        return parse_query(query.decode("latin-1"), feed.partitions, consumer)
+    except Problem as problem:
+        if "feed" not in problem.type.members or (identity := feed.identity()) is None:
+            raise
+        described = {**identity.document(), **feed.description()}
+        raise problem.with_members(feed=described) from None
+
+
+def starting_cursors(
+    feed: Feed, ask: Ask, check_growth: Callable[[], object], maker: Maker, *, keep: bool
+) -> Mapping[int, str]:
+    """Return the cursors from which a request reads that names a cursorset.
+
+    Special cursors are replaced by what they mean now: taken again when the reader resumes, `_last`
+    would skip events. `check_growth` raises Problem if the feed's disk has no room for cursors.
+    With `keep` the cursors are saved under the cursorset. Raises Problem if the feed keeps no
+    cursors, nothing is kept to resume from, or the cursorset is bound to another consumer.
+    """
+    assert ask.cursor_set is not None
+    if ask.resume:
+        return resumed(ask, feed.load_cursors(ask.cursor_set, ask.n, ask.consumer))
+    cursors = {block.partition: block.cursor for block in feed.page(ask.cursors, ask.n, 0, ())}
+    if keep:
+        _check_room(feed, ask, check_growth)
+        feed.save_cursors(ask.cursor_set, ask.n, cursors, ask.consumer, maker)
+    else:
+        feed.load_cursors(ask.cursor_set, ask.n, ask.consumer)  # a HEAD is refused as its GET is
+    return cursors
+
+
+def _check_room(feed: Feed, ask: Ask, check_growth: Callable[[], object]) -> None:
+    """Raise Problem if new cursors have no room. Those that move on need none.
+
+    Retention may wait for them, and frees room once they have moved on.
+    """
+    try:
+        check_growth()
+    except Problem:
+        assert ask.cursor_set is not None
+        kept = feed.load_cursors(ask.cursor_set, ask.n, ask.consumer)
+        if not ask.cursors.keys() <= kept.keys():
+            raise
+
+
+def blocks_before_events(
+    feed: Feed, cursors: Mapping[int, str], ask: Ask
+) -> tuple[list[Block], Iterator[Block]]:
+    """Return the blocks of a page up to the first one that has events, and the rest of the page."""
+    page = feed.page(cursors, ask.n, ask.hint, ask.headers)
+    before = []
+    for block in page:
+        before.append(block)
+        if block.lines:
+            break
+    return before, page
+
+
+def accepts_gzip(accepted: str) -> bool:
+    """Return whether an Accept-Encoding header accepts gzip (RFC 9110, 12.5.3)."""
+    weights = {}
+    for each in accepted.lower().split(","):
+        coding, _, parameter = each.partition(";")
+        weights[coding.strip()] = parameter.replace(" ", "")
+    weight = weights.get("gzip", weights.get("*"))
+    return weight is not None and not _ZERO.fullmatch(weight)

@@ -1,0 +1,245 @@
+"""Checks an upload before the store keeps it. It has no side effects and runs in worker threads.
+
+The publisher trusts no client. What it later serves by cutting bytes must have exactly the form
+on which `rendering` relies. A line is valid if
+
+1. it begins with `{"partition":P,"headers":{`, where P is the chunk's partition in the feed;
+2. it is one JSON object of partition, headers and data and nothing else, without repeated members
+   and without blanks: then its length is that of its parts;
+3. its headers are strings with string values, and none of them a stamp's; of the reserved names
+   only `zeh-origin`, which has its form, and `zeh-key`, which has its length, are allowed; its data
+   is not null;
+4. it is UTF-8, has no carriage return, and is short enough to be stamped.
+
+The rules are checked over a whole chunk at once. Only a chunk that breaks them is examined line by
+line, to name the line and the reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+
+import msgspec
+import numpy as np
+import zstandard
+from msgspec import Raw
+
+from zeh_spark.service.store.batches import Upload
+from zeh_spark.service.store.problems import Problem
+from zeh_spark.wire import event_key, event_origin, problems, wire
+from zeh_spark.wire.upload_format import (
+    CHUNK_BYTES,
+    CHUNK_EVENTS,
+    LINE_BYTES,
+    UPLOAD_CHUNKS,
+    UPLOAD_UNPACKED,
+    IndexEntry,
+    StagedChunk,
+    content_of,
+    lines_of,
+    parse_upload,
+    prefix,
+)
+
+MAX_CHUNKS, MAX_UNPACKED = UPLOAD_CHUNKS, UPLOAD_UNPACKED
+MAX_BODY = 64 << 20
+"""Most bytes in the body of an upload, which is compressed."""
+
+
+class _Line(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    partition: int
+    headers: Raw
+    data: Raw
+
+
+_decode_lines = msgspec.json.Decoder(_Line).decode_lines
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_headers = msgspec.json.Decoder(dict[str, str]).decode
+_decode_all_headers = msgspec.json.Decoder(list[dict[str, str]]).decode
+_encode = msgspec.json.encode
+_WITHOUT_BLANKS = re.compile(rb"\{(?::(?:,:)*)?\}")
+_OF_WRITERS: dict[str, Callable[[str], str | None]] = {
+    event_origin.HEADER: event_origin.fault,
+    event_key.HEADER: event_key.fault,
+}
+"""The reserved headers that writers may add, each with what finds a fault in its value."""
+
+_HEADERS = b'"headers":{'
+_NEITHER_HEADERS_NOR_DATA = len('"headers":,"data":}')
+
+
+def verified_upload(
+    body: bytes, task: int, attempt: int, number: int, partition_count: int
+) -> Upload:
+    """Return the upload that a body holds.
+
+    Raises Problem (`invalid-upload`) with the chunk and the line.
+    """
+    try:
+        listed = parse_upload(body)
+    except ValueError as exc:
+        raise invalid(f"the body is no upload: {exc}") from None
+    unpacked = sum(entry.size for entry, _ in listed)
+    if len(listed) > MAX_CHUNKS or unpacked > MAX_UNPACKED:
+        raise invalid(
+            f"an upload has at most {MAX_CHUNKS:,} chunks and {MAX_UNPACKED:,} bytes of lines, "
+            f"this one {len(listed):,} and {unpacked:,}"
+        )
+    chunks = tuple(
+        verified_chunk(at, entry, frame, partition_count)
+        for at, (entry, frame) in enumerate(listed)
+    )
+    return Upload(task, attempt, number, hashlib.sha256(body).digest(), chunks)
+
+
+def verified_chunk(at: int, entry: IndexEntry, frame: bytes, partition_count: int) -> StagedChunk:
+    """Return a chunk after all checks. Raises Problem if its lines break a rule."""
+    if not 0 <= entry.partition < partition_count:
+        raise invalid(
+            f"chunk {at} is of partition {entry.partition}, the feed has 0 to "
+            f"{partition_count - 1}",
+            chunk=at,
+        )
+    lines = _unpacked(at, entry, frame)
+    rests = _rests(lines, entry.partition)
+    if rests is None:
+        number, reason = next(_faults(lines, entry.partition))
+        raise invalid(f"chunk {at}, line {number}: {reason}", chunk=at, line=number)
+    if not len(rests) == entry.events <= CHUNK_EVENTS:
+        raise invalid(
+            f"chunk {at} has {len(rests)} lines, its entry says {entry.events}; at most "
+            f"{CHUNK_EVENTS} are allowed",
+            chunk=at,
+        )
+    return StagedChunk(entry.partition, len(rests), len(lines), content_of(rests).sum, frame)
+
+
+def _unpacked(at: int, entry: IndexEntry, frame: bytes) -> bytes:
+    """Return the lines of a frame, whose size is read before anything is unpacked."""
+    try:
+        size = zstandard.frame_content_size(frame)
+        if size != entry.size or not 0 < size <= CHUNK_BYTES:
+            raise invalid(
+                f"chunk {at} unpacks to {'an unknown number of' if size < 0 else f'{size:,}'} "
+                f"bytes, its entry says {entry.size:,}; from 1 to {CHUNK_BYTES:,} are allowed",
+                chunk=at,
+            )
+        if len(frame) > size + size // 128 + 512:  # the most that compression adds
+            raise invalid(f"chunk {at} is a frame of {len(frame):,} bytes for {size:,}", chunk=at)
+        lines = lines_of(frame)
+    except zstandard.ZstdError as exc:
+        raise invalid(f"chunk {at} is not one zstd frame: {exc}", chunk=at) from None
+    if not lines.endswith(b"\n"):
+        raise invalid(f"chunk {at}: the last line has no newline at its end", chunk=at)
+    return lines
+
+
+def _rests(lines: bytes, partition: int) -> list[bytes] | None:
+    """Return what follows the partition in each line; None if something breaks the rules."""
+    begin = prefix(partition)
+    rests = lines[:-1].removeprefix(begin).split(b"\n" + begin)
+    try:
+        lines.decode()
+        parsed = _decode_lines(lines)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    headers, data = [line.headers for line in parsed], [line.data for line in parsed]
+    data_sizes = _lengths(data)
+    sizes = _lengths(headers) + data_sizes + _NEITHER_HEADERS_NOR_DATA
+    if (
+        not lines.startswith(begin)
+        or len(rests) != wire.count_lines(lines)  # each line begins so
+        or {rest[: len(_HEADERS)] for rest in rests} != {_HEADERS}
+        or not np.array_equal(sizes, _lengths(rests))  # nor is one object on two lines
+        or sizes.max() > LINE_BYTES - len(begin)
+        or b"\r" in lines
+        or any(bytes(data[at]) == b"null" for at in np.flatnonzero(data_sizes == len("null")))
+        or not _are_headers(headers)
+        or (wire.may_be_deep(lines, np.cumsum(sizes + len(begin) + 1)) and any(map(_is_deep, data)))
+    ):
+        return None
+    return rests
+
+
+def _is_deep(data: Raw) -> bool:
+    try:
+        wire.check_depth(bytes(data))
+    except ValueError:
+        return True
+    return False
+
+
+def _lengths(texts: Sequence[bytes | Raw]) -> np.ndarray:
+    return np.fromiter(map(len, texts), np.int64, len(texts))
+
+
+def _are_headers(texts: Sequence[Raw]) -> bool:
+    """Check the headers of all lines at once if they have the form that this package writes."""
+    together = b"[%b]" % b",".join(texts)
+    try:
+        each = _decode_all_headers(together)
+        if _encode(each) == together:
+            names = set(chain.from_iterable(each))
+            if any(name.startswith(wire.RESERVED_HEADER) for name in names - _OF_WRITERS.keys()):
+                return False
+            return not any(
+                any(map(_OF_WRITERS[name], {one[name] for one in each if name in one}))
+                for name in names & _OF_WRITERS.keys()
+            )
+        return not any(map(_headers_fault, {bytes(text) for text in texts}))
+    except msgspec.MsgspecError:
+        return False
+
+
+def _headers_fault(text: bytes) -> str | None:
+    """Return what is wrong with headers. Raises MsgspecError if they are not strings by string."""
+    headers = _decode_headers(text)
+    reserved = [name for name in headers if name.startswith(wire.RESERVED_HEADER)]
+    if others := [name for name in reserved if name not in _OF_WRITERS]:
+        return f"the header {others[0]!r} is reserved for the publisher"
+    for name in reserved:
+        if fault := _OF_WRITERS[name](headers[name]):
+            return f"the header {name!r}: {fault}"
+    if text != _encode(headers):  # other escapes are allowed
+        names = json.loads(text, object_pairs_hook=lambda pairs: [name for name, _ in pairs])
+        if len(set(names)) != len(names) or not _WITHOUT_BLANKS.fullmatch(
+            wire.STRING.sub(b"", text)
+        ):
+            return "its headers have blanks, or a name twice"
+    return None
+
+
+def _faults(lines: bytes, partition: int) -> Iterator[tuple[int, str]]:
+    """Yield each line that breaks a rule, by number from 0, and the reason."""
+    begin = prefix(partition) + _HEADERS
+    for number, line in enumerate(lines[:-1].split(b"\n")):
+        if not line.startswith(begin):
+            yield number, f"it has to begin {begin.decode()}, and is {wire.excerpt(line)}"
+        elif reason := _fault(line, len(prefix(partition))):
+            yield number, f"{reason}: {wire.excerpt(line)}"
+
+
+def _fault(line: bytes, begin: int) -> str | None:
+    try:
+        line.decode()
+        parsed = _decode_line(line)
+        fault = _headers_fault(bytes(parsed.headers))
+        wire.check_depth(bytes(parsed.data))
+    except (msgspec.MsgspecError, RecursionError, ValueError) as exc:
+        return wire.why_not(line, exc)
+    length = begin + _NEITHER_HEADERS_NOR_DATA + len(parsed.headers) + len(parsed.data)
+    if len(line) != length or b"\r" in line:
+        return "it has blanks, or a member twice; allowed is the shortest form alone"
+    if len(line) > LINE_BYTES:
+        return f"it has {len(line):,} bytes, at most {LINE_BYTES:,} are allowed"
+    if bytes(parsed.data) == b"null":
+        return "its data is null"
+    return fault
+
+
+def invalid(detail: str, **members: object) -> Problem:
+    return Problem(problems.INVALID_UPLOAD, f"{detail}; nothing of the upload was kept", **members)

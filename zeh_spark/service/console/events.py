@@ -1,0 +1,184 @@
+"""The newest events of a feed, as text for a page.
+
+Nothing in an event is trusted: its line is shown as text, cut off at a length. Whatever is no event
+is shown, too.
+
+Rule for editors: a look reads the newest few chunks, one after the other, and stops as soon as
+there are enough events, or enough bytes. Runs in the publisher's worker threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Raw
+
+from zeh_spark.errors import StoreError
+from zeh_spark.service.console.text import visible
+from zeh_spark.service.store.interface import Chunk, Store
+from zeh_spark.wire.upload_format import lines_of
+
+EVENTS, CHUNKS, BYTES = 25, 25, 4 << 20
+"""Most events of a page, and most chunks and bytes of lines that are read for them."""
+
+DATA_CHARACTERS, HEADER_CHARACTERS, HEADERS = 1_000, 200, 20
+"""Characters of an event's data and of a header that are shown, and headers of an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """What a dead letter says.
+
+    Attributes:
+        part: Which part of a long dead letter it is, like "2 of 3"; empty for a whole one.
+    """
+
+    reason: str
+    producer: str
+    batch: str
+    key: str
+    data: str
+    part: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEvent:
+    """An event as it is shown."""
+
+    chunk: Chunk
+    sequence: int
+    headers: Sequence[tuple[str, str]]
+    data: str
+    size: int
+    is_cut: bool
+    letter: Letter | None
+
+
+def newest(store: Store, feed: str, partition: int | None, most: int) -> list[ShownEvent]:
+    """Return the newest events of a feed, the newest first.
+
+    Retention may remove a chunk while it is looked at. Then there are fewer events.
+    """
+    found: list[ShownEvent] = []
+    for chunk in _newest_chunks(store, feed, partition):
+        lines = _lines(store, feed, chunk)
+        end = len(lines)
+        for back in range(1, chunk.events + 1 if lines else 0):
+            begin = lines.rfind(b"\n", 0, end - 1) + 1
+            sequence = chunk.sequence + chunk.events - back
+            found.append(_shown(chunk, sequence, lines[begin:end].rstrip(b"\n")))
+            end = begin
+            if len(found) == most:
+                return found
+    return found
+
+
+def _newest_chunks(store: Store, feed: str, partition: int | None) -> Iterator[Chunk]:
+    """Yield the newest chunks, the newest first, until they have BYTES."""
+    upto, left = store.feed(feed).head, BYTES
+    if partition is None:
+        chunks = reversed(store.scan(feed, max(0, upto - CHUNKS), upto, CHUNKS))
+    else:
+        chunks = _back_from(store, feed, partition, upto)
+    for chunk in chunks:
+        yield chunk
+        left -= chunk.size
+        if left < 0:
+            return
+
+
+def _back_from(store: Store, feed: str, partition: int, upto: int) -> Iterator[Chunk]:
+    for _ in range(CHUNKS):
+        chunk = store.last(feed, [partition], upto)
+        if chunk is None:
+            return
+        yield chunk
+        upto = chunk.g - 1
+
+
+def _lines(store: Store, feed: str, chunk: Chunk) -> bytes:
+    """Return the lines of a chunk; none if retention has removed it meanwhile."""
+    try:
+        (frame,) = store.frames([chunk.blob])
+    except StoreError:
+        if store.tags(feed, [chunk.g]):
+            raise
+        return b""
+    return lines_of(frame)
+
+
+class _Event(msgspec.Struct):
+    data: Raw
+    headers: dict[str, str] = {}
+
+
+_event = msgspec.json.Decoder(_Event).decode
+
+
+def _shown(chunk: Chunk, sequence: int, line: bytes) -> ShownEvent:
+    try:
+        event = _event(line)
+        headers, data = list(event.headers.items()), bytes(event.data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        headers, data = [], line
+    shown = [
+        (visible(name, HEADER_CHARACTERS), visible(value, HEADER_CHARACTERS))
+        for name, value in headers[:HEADERS]
+    ]
+    is_cut = len(headers) > HEADERS or any(
+        max(map(len, each)) > HEADER_CHARACTERS for each in headers
+    )
+    return ShownEvent(
+        chunk, sequence, shown, _text(data), len(line),
+        is_cut or len(data.decode("utf-8", "replace")) > DATA_CHARACTERS, _letter(data),
+    )  # fmt: skip
+
+
+def _text(data: bytes) -> str:
+    beginning = data[: 4 * DATA_CHARACTERS]  # a character has at most 4 bytes
+    return visible(beginning.decode("utf-8", "backslashreplace"), DATA_CHARACTERS)
+
+
+class _Whole(msgspec.Struct):
+    reason: str
+    producer: str
+    batch: int
+    row: dict[str, Raw] | None
+
+
+class _Part(msgspec.Struct, forbid_unknown_fields=True):
+    id: str
+    part: int
+    parts: int
+    text: str
+
+
+_whole, _part = msgspec.json.Decoder(_Whole).decode, msgspec.json.Decoder(_Part).decode
+
+
+def _letter(data: bytes) -> Letter | None:
+    """Return what a dead letter says (see `protocol.dead_letters`); None for another event."""
+    try:
+        whole = _whole(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _letter_part(data)
+    row = whole.row or {}
+    given = next((row[each] for each in ("data", "base64", "unfit") if each in row), b"")
+    return Letter(
+        visible(whole.reason, DATA_CHARACTERS),
+        visible(whole.producer, HEADER_CHARACTERS),
+        str(whole.batch),
+        _text(bytes(row.get("key", b"")))[:HEADER_CHARACTERS],
+        _text(bytes(given)),
+    )
+
+
+def _letter_part(data: bytes) -> Letter | None:
+    try:
+        part = _part(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    text = visible(part.text, DATA_CHARACTERS)
+    return Letter("", "", "", "", text, part=f"{part.part} of {part.parts}")

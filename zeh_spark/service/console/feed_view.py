@@ -1,0 +1,178 @@
+"""What the page of a feed shows: its partitions, producers and consumers, a part at a time.
+
+Runs in the publisher's worker threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from zeh_spark.service.console.events import newest
+from zeh_spark.service.console.viewer import Viewer
+from zeh_spark.service.retention.rules import words
+from zeh_spark.service.store.batches import MAX_NUMBER, ProducerState, StoredReceipt
+from zeh_spark.service.store.interface import (
+    Anchor,
+    Chunk,
+    FeedState,
+    Retention,
+    Store,
+)
+from zeh_spark.service.telemetry.lag import Lag
+
+PARTITIONS, PRODUCERS, CONSUMERS, RECEIPTS = 16, 20, 50, 20
+"""Rows on a page."""
+
+_LOOKS, _LOOKED_AT = 10, 200
+"""Most parts of the list of producers that are read for a visitor who sees few of them, and the
+producers of a part.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A stored partition: its newest chunk, and what was removed last, if there is any."""
+
+    number: int
+    last: Chunk | None
+    removed: Anchor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A cursor set that a feed keeps.
+
+    Attributes:
+        kept: Of how many of them there is a position.
+    """
+
+    name: str
+    bound: str
+    n: int
+    kept: int
+    lag: Lag | None
+    is_waited_for: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FeedView:
+    """A feed.
+
+    Attributes:
+        more_producers: The name after which there are more; "" if there are none.
+    """
+
+    state: FeedState
+    staged: int
+    keeps: str
+    partitions: list[Partition]
+    producers: list[ProducerState]
+    more_producers: str
+    consumers: list[Consumer]
+    has_letters: bool
+    now: int
+
+
+def feed_view(
+    store: Store,
+    feed: str,
+    lags: Sequence[Lag],
+    viewer: Viewer,
+    first_partition: int,
+    after_producer: str,
+) -> FeedView:
+    """Return what a visitor may see of a feed. Raises UnknownFeedError."""
+    state, rule = store.feed(feed), store.retention(feed)
+    producers, more = _producers(store, feed, viewer, after_producer)
+    letters = newest(store, feed, None, 1) if viewer.reads(feed) else []
+    return FeedView(
+        state,
+        store.staged().get(feed, 0),
+        words(rule, [each for each in rule.readers if viewer.sees_consumer(feed, each)]),
+        _partitions(store, state, first_partition),
+        producers,
+        more,
+        _consumers(store, feed, lags, rule, viewer),
+        any(each.letter for each in letters),
+        store.now(),
+    )
+
+
+def _partitions(store: Store, feed: FeedState, first: int) -> list[Partition]:
+    anchors = store.anchors(feed.name)
+    return [
+        Partition(each, store.last(feed.name, [each], feed.head), anchors.get(each))
+        for each in range(feed.partitions)[first : first + PARTITIONS]
+    ]
+
+
+def _producers(
+    store: Store, feed: str, viewer: Viewer, after: str
+) -> tuple[list[ProducerState], str]:
+    """Return some producers that the visitor sees, and the last name if there may be more.
+
+    That name is never one of a producer that the visitor does not see.
+    """
+    found: list[ProducerState] = []
+    for _ in range(_LOOKS):
+        some = store.producers(feed, after, _LOOKED_AT)
+        for each in some:
+            if len(found) == PRODUCERS:
+                return found, found[-1].name
+            after = each.name
+            if viewer.sees_producer(feed, each.name):
+                found.append(each)
+        if len(some) < _LOOKED_AT:
+            return found, ""
+    return found, found[-1].name if found else ""
+
+
+def _consumers(
+    store: Store, feed: str, lags: Sequence[Lag], rule: Retention, viewer: Viewer
+) -> list[Consumer]:
+    known = {(each.name, each.n): each for each in lags}
+    found = [
+        Consumer(
+            each.name, each.consumer, n, len(cursors), known.get((each.name, n)),
+            each.name in rule.readers,
+        )
+        for each in store.cursor_sets(feed)
+        if viewer.sees_consumer(feed, each.name)
+        for n, cursors in sorted(each.cursors.items())
+    ]  # fmt: skip
+    # what is held back most comes first
+    found.sort(key=lambda each: -(each.lag.events if each.lag else 0))
+    return found[:CONSUMERS]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerView:
+    """A producer.
+
+    Attributes:
+        following: The number below which there are more; 0 if there are none.
+        next: The number of its next event, by partition, for some partitions.
+    """
+
+    state: ProducerState
+    receipts: list[StoredReceipt]
+    following: int
+    next: Mapping[int, int]
+    partitions: int
+    now: int
+
+
+def producer_view(store: Store, feed: str, name: str, below: int) -> ProducerView:
+    """Return what a producer has published."""
+    store.feed(feed)  # an unknown feed is refused
+    receipts = store.receipts(feed, name, below or MAX_NUMBER, RECEIPTS + 1)
+    numbers = sorted(store.sequences(feed, name).items())
+    return ProducerView(
+        store.producer(feed, name),
+        receipts[:RECEIPTS],
+        receipts[RECEIPTS - 1].number if len(receipts) > RECEIPTS else 0,
+        {partition: own.next for partition, own in numbers[:PARTITIONS]},
+        len(numbers),
+        store.now(),
+    )

@@ -1,0 +1,94 @@
+"""What the first page shows: feeds, and the consumers that are behind.
+
+Runs in the publisher's worker threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zeh_spark.service.console.viewer import Viewer
+from zeh_spark.service.store.feed import Feed
+from zeh_spark.service.store.interface import FeedState, Store
+from zeh_spark.service.telemetry.lag import Lag
+
+FEEDS = 50
+"""Feeds on a page."""
+
+BEHIND = 5
+"""Consumers on the first page, those with the most events before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRow:
+    """A feed in the list.
+
+    Attributes:
+        staged: Bytes that are uploaded and not committed.
+        behind: The most events that a cursor set of it has not passed; None without one.
+    """
+
+    name: str
+    partitions: int
+    state: FeedState | None
+    staged: int
+    behind: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The feeds of a page.
+
+    Attributes:
+        total: How many feeds the visitor sees, on all pages.
+        following: The name after which the next page begins; "" on the last page.
+        now: The time by the store's clock, in ms since 1970; None without a store.
+    """
+
+    rows: list[FeedRow]
+    total: int
+    following: str
+    behind: list[tuple[str, Lag]]
+    now: int | None
+
+
+def overview(
+    store: Store | None,
+    tables: Mapping[str, Feed],
+    lags: list[tuple[str, Lag]],
+    viewer: Viewer,
+    named: str,
+    after: str,
+) -> Overview:
+    stored = {each.name: each for each in (store.feeds() if store else [])}
+    names = [
+        each
+        for each in sorted({*stored, *filter(None, tables)})
+        if named in each and viewer.sees(each)
+    ]
+    shown = [each for each in names if each > after][: FEEDS + 1]
+    page = shown[:FEEDS]
+    staged = store.staged() if store else {}
+    seen = [(feed, lag) for feed, lag in lags if viewer.sees_consumer(feed, lag.name)]
+    most: dict[str, int] = {}
+    for feed, lag in seen:
+        most[feed] = max(most.get(feed, 0), lag.events)
+    rows = [
+        FeedRow(
+            name,
+            stored[name].partitions if name in stored else tables[name].partitions,
+            stored.get(name),
+            staged.get(name, 0),
+            most.get(name),
+        )
+        for name in page
+    ]
+    behind = sorted((each for each in seen if each[1].events), key=lambda each: -each[1].events)
+    return Overview(
+        rows,
+        len(names),
+        page[-1] if len(shown) > FEEDS else "",
+        behind[:BEHIND],
+        store.now() if store else None,
+    )

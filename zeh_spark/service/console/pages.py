@@ -1,0 +1,311 @@
+"""The pages of the console that only read, and signing in.
+
+Rule for editors: each route says what it needs (`Gate.route`), and each page shows only what its
+visitor may see (`Viewer`). The store is asked in a few threads of the console's own, so that pages
+do not delay readers and writers. Runs in the publisher's event loop.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from zeh_spark.service.access.gate import (
+    Endpoint,
+    Gate,
+    Needs,
+    holder_of,
+    knows_anything,
+    nothing,
+    reads,
+    sees_feed,
+    sees_producer,
+)
+from zeh_spark.service.access.shares import client_of, note_token
+from zeh_spark.service.console.answers import (
+    PATH,
+    asset,
+    is_of_a_browser,
+    page,
+    problem_page,
+    seen_at,
+)
+from zeh_spark.service.console.events import EVENTS, newest
+from zeh_spark.service.console.feed_view import PARTITIONS, feed_view, producer_view
+from zeh_spark.service.console.forms import check_texts, field, form_of
+from zeh_spark.service.console.overview import overview
+from zeh_spark.service.console.refusal_table import sides
+from zeh_spark.service.console.sessions import Sessions
+from zeh_spark.service.console.viewer import Viewer
+from zeh_spark.service.store.feed import Feed
+from zeh_spark.service.store.interface import Store, UnknownFeedError
+from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.telemetry.health import Readiness
+from zeh_spark.service.telemetry.lag import Lag
+from zeh_spark.service.telemetry.rates import Rates
+from zeh_spark.service.telemetry.recent_refusals import RecentRefusals, Refusal
+from zeh_spark.wire import problems
+
+READERS = 2
+"""Threads that ask the store for pages."""
+
+REFUSALS = 3
+"""Refusals on the first page and on that of a feed."""
+
+DONE = {
+    "cursor-set": "The cursor set is deleted.",
+    "producer": "The producer is deleted.",
+    "retention": "The retention is changed.",
+    "same": "Nothing was changed: it is so already.",
+}
+"""What the page of a feed says after a change, by the name in its address."""
+
+T = TypeVar("T")
+
+
+class Console:
+    """The pages of a publisher's console.
+
+    Args:
+        look: Has `lags` be of now.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        store: Store | None,
+        tables: Mapping[str, Feed],
+        rates: Rates,
+        refusals: RecentRefusals,
+        readiness: Readiness,
+        look: Callable[[], Awaitable[None]],
+        lags: Callable[[], list[tuple[str, Lag]]],
+    ) -> None:
+        self.sessions = Sessions()
+        self._gate = gate
+        self._store = store
+        self._tables = tables
+        self._rates = rates
+        self._refusals = refusals
+        self._readiness = readiness
+        self._look = look
+        self._lags = lags
+        self._limiter = anyio.CapacityLimiter(READERS)
+
+    def routes(self) -> list[Route]:
+        feed, producer = "/feeds/{feed}", "/feeds/{feed}/producers/{producer}"
+        return [
+            self.route("", self.overview, knows_anything),
+            self.route("/refusals", self.refusals, knows_anything),
+            self.route(feed, self.feed, sees_feed),
+            self.route(f"{feed}/partitions/{{partition}}", self.events, reads),
+            self.route(f"{feed}/dead-letters", self.letters, reads),
+            self.route(producer, self.producer, sees_producer),
+            self.route("/sign-in", self.sign_in, nothing),
+            self.route("/sign-in", self.signed_in, nothing, "POST"),
+            self.route("/sign-out", self.sign_out, nothing, "POST"),
+            self.route("/style.css", self.style, nothing),
+            self.route("/icon.svg", self.icon, nothing),
+        ]
+
+    def route(self, path: str, endpoint: Endpoint, needs: Needs, method: str = "GET") -> Route:
+        """Return a route of the console, whose requests may show a session instead of a token."""
+
+        async def checked(request: Request) -> Response:
+            check_texts([*request.path_params.items(), *request.query_params.items()])
+            return await endpoint(request)
+
+        return self._gate.route(
+            PATH + path, checked, needs, methods=[method], credential=self.sessions.credential
+        )
+
+    # Pages
+
+    async def overview(self, request: Request) -> Response:
+        """Answer with all feeds, the consumers that are behind, and the last refusals."""
+        await self._look()
+        viewer, asked = self.viewer(request), request.query_params
+        named, after = asked.get("named", ""), asked.get("after", "")
+        look_up = partial(overview, self._store, self._tables, self._lags(), viewer, named, after)
+        found = await self.in_thread(look_up)
+        return self.page(
+            request, "overview.html",
+            found=found,
+            named=named,
+            after=after,
+            rates={each.name: self._rates.of(each.name) for each in found.rows},
+            refusals=[(each, sides(each)) for each in self._seen(viewer)[:REFUSALS]],
+            checks=await self._readiness.checks(),
+            own=list(viewer.own_producers()) if not found.total else [],
+        )  # fmt: skip
+
+    async def refusals(self, request: Request) -> Response:
+        feed = request.query_params.get("feed", "")
+        seen = [each for each in self._seen(self.viewer(request)) if feed in ("", each.feed)]
+        shown = [(each, sides(each)) for each in seen]
+        return self.page(request, "refusals.html", refusals=shown, feed=feed)
+
+    async def feed(self, request: Request) -> Response:
+        viewer, name = self.viewer(request), request.path_params["feed"]
+        if name in self._tables:
+            partitions = await self.in_thread(lambda: self._tables[name].partitions)
+            return self.page(
+                request, "table.html",
+                feed=name, partitions=partitions, rate=self._rates.of(name),
+            )  # fmt: skip
+        await self._look()
+        first, after = number_in(request, "partition"), request.query_params.get("producer", "")
+        lags = [lag for feed, lag in self._lags() if feed == name]
+        look_up = partial(feed_view, self._of_store(name), name, lags, viewer, first, after)
+        seen = [each for each in self._seen(viewer) if each.feed == name][:REFUSALS]
+        return self.page(
+            request, "feed.html",
+            feed=name,
+            found=await self.in_thread(look_up),
+            rate=self._rates.of(name),
+            refusals=[(each, sides(each)) for each in seen],
+            first=first,
+            after=after,
+            step=PARTITIONS,
+            done=DONE.get(request.query_params.get("done", "")),
+        )  # fmt: skip
+
+    async def producer(self, request: Request) -> Response:
+        feed, name = request.path_params["feed"], request.path_params["producer"]
+        look_up = partial(
+            producer_view, self._of_store(feed), feed, name, number_in(request, "below")
+        )
+        found = await self.in_thread(look_up)
+        return self.page(request, "producer.html", feed=feed, name=name, found=found)
+
+    async def events(self, request: Request) -> Response:
+        feed, text = request.path_params["feed"], request.path_params["partition"]
+        store = self._of_store(feed)
+        state = await self.in_thread(partial(store.feed, feed))
+        if not re.fullmatch(r"[0-9]{1,4}", text) or int(text) >= state.partitions:
+            raise Problem(
+                problems.BAD_PARAMETER,
+                f"partition is {text!r}; the feed has 0 to {state.partitions - 1}",
+                parameter="partition",
+            )
+        look_up = partial(newest, store, feed, int(text), EVENTS)
+        return self.page(
+            request, "events.html",
+            feed=feed,
+            partition=int(text),
+            partitions=state.partitions,
+            events=await self.in_thread(look_up),
+        )  # fmt: skip
+
+    async def letters(self, request: Request) -> Response:
+        feed = request.path_params["feed"]
+        store = self._of_store(feed)
+        events = await self.in_thread(partial(newest, store, feed, None, EVENTS))
+        letters = [each for each in events if each.letter]
+        return self.page(request, "letters.html", feed=feed, letters=letters, looked_at=len(events))
+
+    async def style(self, request: Request) -> Response:
+        return asset("style.css", "text/css; charset=utf-8")
+
+    async def icon(self, request: Request) -> Response:
+        return asset("icon.svg", "image/svg+xml")
+
+    # Signing in
+
+    async def sign_in(self, request: Request) -> Response:
+        return self._sign_in_form(request, request.query_params.get("back", ""))
+
+    async def signed_in(self, request: Request) -> Response:
+        """Answer the form: begin a session if the token counts."""
+        form = await form_of(request, self.sessions)
+        text, back = field(form, "token"), form.get("back", "")
+        try:
+            token = await self._gate.token(request, f"Bearer {text}")
+        except Problem as problem:
+            if problem.type is not problems.UNAUTHORIZED:
+                raise
+            said = problem.detail if text else "Enter a token."
+            return self._sign_in_form(request, back, said, status=401)
+        answer = seen_at(request, _back(back))
+        if token:
+            note_token(request, token)
+        self.sessions.begin(request, answer, text, client_of(request))
+        return answer
+
+    async def sign_out(self, request: Request) -> Response:
+        await form_of(request, self.sessions)
+        answer = seen_at(request, "/sign-in")
+        self.sessions.end(request, answer)
+        return answer
+
+    def _sign_in_form(
+        self, request: Request, back: str, mistake: str = "", status: int = 200
+    ) -> Response:
+        return page(
+            request, "sign_in.html", status,
+            form_key=self.sessions.form_key(request), back=_back(back), mistake=mistake,
+        )  # fmt: skip
+
+    # What all pages need
+
+    def problem(
+        self, request: Request, problem: Problem, headers: Mapping[str, str], request_id: str
+    ) -> Response | None:
+        """Return the page for a problem; None if the request is not a browser's for a page."""
+        if not is_of_a_browser(request):
+            return None
+        return problem_page(request, problem, headers, request_id, self.sessions.form_key(request))
+
+    def viewer(self, request: Request) -> Viewer:
+        return Viewer(holder_of(request))
+
+    def page(self, request: Request, template: str, status: int = 200, **shown: Any) -> Response:
+        """Return a page for a visitor who was let through (see `answers.page`)."""
+        viewer = self.viewer(request)
+        return page(
+            request, template, status,
+            viewer=viewer,
+            may_act=viewer.acts and self._store is not None,
+            form_key=self.sessions.form_key(request),
+            **shown,
+        )  # fmt: skip
+
+    def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
+        return anyio.to_thread.run_sync(call, limiter=self._limiter)
+
+    def _of_store(self, feed: str) -> Store:
+        if self._store is None or feed in self._tables:
+            raise UnknownFeedError(
+                f"there is no feed {feed!r} in a store here", anchor="unknown-feed"
+            )
+        return self._store
+
+    def _seen(self, viewer: Viewer) -> list[Refusal]:
+        return [
+            each
+            for each in self._refusals.newest()
+            if viewer.sees_producer(each.feed, each.producer)
+        ]
+
+
+def number_in(request: Request, name: str) -> int:
+    """Return a number in the query; 0 without one. Raises Problem if it is no number."""
+    text = request.query_params.get(name, "0")
+    if not re.fullmatch(r"[0-9]{1,16}", text):
+        raise Problem(
+            problems.BAD_PARAMETER, f"{name} is {text!r}, and has to be a number", parameter=name
+        )
+    return int(text)
+
+
+def _back(path: str) -> str:
+    """Return a path of the console, below its root; "" for any other text."""
+    return path if re.fullmatch(r"(/[A-Za-z0-9._~%:@#-]+)*", path) and ".." not in path else ""

@@ -1,0 +1,323 @@
+"""The statements about a table in PostgreSQL (14 and later), as far as they differ.
+
+By its default, `tx` is the number of the transaction that writes. If a transaction with a higher
+number has already ended when the row is written, `tx` is that number instead. So:
+
+- Rows of a transaction that is still open have a tx from `pg_snapshot_xmin` on. Rows below it are
+  settled, and a place that has been passed never gets a row later.
+- A transaction that waits for another one's lock, and then writes, gets the later place, even if it
+  began earlier. Rejected: the transaction's own number. Two changes of one order came out in the
+  wrong order if transactions changed several orders.
+
+Values become JSON in the database, which knows their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from zeh_spark.errors import StoreError
+from zeh_spark.service.outbox import postgresql_check, postgresql_ddl
+from zeh_spark.service.outbox.faults import Fault, gone_history
+from zeh_spark.service.outbox.names import CURSORS, HISTORY, REMOVED, literal, qualified, quoted
+from zeh_spark.service.outbox.postgresql_check import Column, PostgresqlFacts
+from zeh_spark.service.outbox.queries import TableSql
+from zeh_spark.service.outbox.table import OutboxTable, Place, Removed
+from zeh_spark.service.outbox.table_facts import BlockingTransaction, More, TableStatus
+from zeh_spark.service.store.problems import Problem
+from zeh_spark.wire import problems
+
+HORIZON = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+END = "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+SERVER = "extract(epoch FROM pg_postmaster_start_time())::text"
+CLUSTER = "(SELECT system_identifier::text FROM pg_control_system())"
+
+_TEXT = frozenset("S")
+"""The categories of types whose values are text (pg_type.typcategory)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresqlTable(TableSql):
+    """The statements about one table in PostgreSQL (see `TableSql`)."""
+
+    facts: PostgresqlFacts
+
+    @property
+    def _name(self) -> str:
+        return qualified(self.table, self.table.bare_name)
+
+    @property
+    def _tx(self) -> str:
+        return quoted(self.table.tx)
+
+    @property
+    def _place(self) -> tuple[str, ...]:
+        return f"r.{self._tx}", f"r.{quoted(self.table.id)}"
+
+    @property
+    def _settled(self) -> str:
+        return f"{self._tx} < {HORIZON}"
+
+    @property
+    def _partition(self) -> str:
+        return postgresql_ddl.partition_sql(self.table)
+
+    def faults(self) -> list[Fault]:
+        return postgresql_check.postgresql_faults(self.table, self.facts)
+
+    def ddl(self, more: More) -> list[str]:
+        return postgresql_check.postgresql_ddl(self.table, self.facts, more)
+
+    def standing(self, connection: Connection) -> TableStatus | None:
+        name = literal(self.table.bare_name)
+        same = f"coalesce(cluster = {CLUSTER}, true)" if self.facts.sees_cluster else "true"
+        found = connection.exec_driver_sql(
+            f"SELECT history, {same}, {HORIZON}, {END}, pg_is_in_recovery(), {SERVER},"
+            f" (SELECT count(*) FROM pg_trigger WHERE tgenabled <> 'D' AND NOT tgisinternal"
+            f" AND tgrelid = to_regclass({literal(self._name)}))"
+            f" FROM {self._beside(HISTORY)} WHERE table_name = {name}"
+        ).first()
+        if found is None:
+            raise self._gone_history()
+        history, same_cluster, horizon, end, standby, server, triggers = found
+        if triggers != len(self.facts.triggers):  # one was created or dropped meanwhile
+            return None
+        if not same_cluster:
+            raise self._restored("it came from another PostgreSQL cluster")
+        removed: dict[int, Removed] = {}
+        if self.facts.notes_removed:
+            kept = f"SELECT partition, tx, id, removals FROM {self._beside(REMOVED)}"
+            noted = connection.exec_driver_sql(f"{kept} WHERE table_name = {name}")
+            for partition, tx, key, times in noted:
+                removed[partition] = Removed((tx, key if self.facts.uuid else int(key)), times)
+        return TableStatus(history, removed, (end,), (horizon,), standby, server)
+
+    def feed_id(self, connection: Connection) -> str:
+        found = connection.exec_driver_sql(
+            f"SELECT feed_id FROM {self._beside(HISTORY)}"
+            f" WHERE table_name = {literal(self.table.bare_name)}"
+        ).first()
+        if found is None:
+            raise self._gone_history()
+        return found[0]  # type: ignore[no-any-return]
+
+    def _gone_history(self) -> StoreError:
+        return gone_history(self.table, postgresql_ddl.history(self.table))
+
+    def newest(self, connection: Connection) -> tuple[object, bool]:
+        """Return the newest settled row, and whether others wait (see `TableSql.newest`)."""
+        found = connection.exec_driver_sql(
+            f"SELECT greatest({', '.join(self._newest(self._settled))}),"
+            f" greatest({', '.join(self._newest('true'))}), {END}, pg_is_in_recovery()"
+        ).one()
+        settled, newest, end, standby = found
+        if newest is not None and newest >= end and not standby:
+            raise self._restored(
+                f"it has rows of transaction {newest}, and this cluster has only come to "
+                f"transaction {end - 1}"
+            )
+        return (settled or (0, "")), newest != settled
+
+    def _newest(self, where: str) -> list[str]:
+        """Return queries for the tx of the last row of each stored partition."""
+        return [
+            f"(SELECT r.{self._tx} FROM {self._name} AS r WHERE {self._of(each)} AND {where}"
+            f" ORDER BY {self._backwards} LIMIT 1)"
+            for each in range(self.table.partitions)
+        ]
+
+    def _restored(self, why: str) -> Problem:
+        return Problem(
+            problems.RESTORED_TABLE,
+            f"table {self.table.name} was restored: {why}. Its rows cannot be put in order with "
+            f"new ones. Run zeh-spark new-history; readers then have to begin again.",
+        )
+
+    def blocker(self, connection: Connection) -> BlockingTransaction | None:
+        if connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar():
+            return BlockingTransaction()
+        found = connection.exec_driver_sql(
+            f"WITH oldest AS (SELECT mod({HORIZON}, 4294967296)::text AS xid)"
+            " SELECT a.pid, coalesce(a.datname, p.database),"
+            " extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::float8,"
+            " p.gid FROM oldest"
+            " LEFT JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted"
+            " AND l.mode = 'ExclusiveLock' AND l.transactionid::text = oldest.xid"
+            " LEFT JOIN pg_stat_activity a ON a.pid = l.pid"
+            " LEFT JOIN pg_prepared_xacts p ON p.transaction::text = oldest.xid LIMIT 1"
+        ).one()
+        return BlockingTransaction(*found)
+
+    def new_history(self, connection: Connection, *, copy: bool) -> str:
+        """Begin a new history (see `TableSql.new_history`).
+
+        The rows of the table get tx 0. So they come before all later ones, in order of their ids.
+        """
+        moved = f"UPDATE {self._name} SET {self._tx} = 0 WHERE {self._tx} <> 0"
+        facts = self.facts
+        renamed = f", feed_id = {postgresql_ddl.NEW_FEED_ID}" if copy else ""
+        trigger = quoted(postgresql_ddl.UPDATES) if facts.moves_updates else None
+        if trigger:
+            connection.exec_driver_sql(f"ALTER TABLE {self._name} DISABLE TRIGGER {trigger}")
+        connection.exec_driver_sql(moved)
+        if trigger:
+            connection.exec_driver_sql(f"ALTER TABLE {self._name} ENABLE TRIGGER {trigger}")
+        if facts.notes_removed:
+            name = literal(self.table.bare_name)
+            connection.exec_driver_sql(
+                f"DELETE FROM {self._beside(REMOVED)} WHERE table_name = {name}"
+            )
+        return str(
+            connection.exec_driver_sql(
+                f"UPDATE {self._beside(HISTORY)} SET history = left(gen_random_uuid()::text, 8),"
+                f" cluster = {CLUSTER}{renamed} WHERE table_name = {literal(self.table.bare_name)}"
+                f" RETURNING history"
+            ).scalar_one()
+        )
+
+    def _beside(self, name: str) -> str:
+        return qualified(self.table, name)
+
+    def _literal(self, place: Place) -> str:
+        key = f"{literal(str(place[1]))}::uuid" if self.facts.uuid else place[1]
+        return f"({place[0]}, {key})"
+
+    def _json(self, column: str, value: str) -> str:
+        kind, element = self.facts.columns[column].type, self.facts.columns[column].element
+        if kind in {"json", "jsonb"}:
+            return f"{value}::text"
+        if element and element in _OWN_FORM:
+            return _array_of(value, _OWN_FORM[element]("e.x"))
+        return _OWN_FORM[kind](value) if kind in _OWN_FORM else f"to_json({value})::text"
+
+    def _data(self, column: str, value: str) -> str:
+        if self.facts.columns[column].category in _TEXT:
+            return f"{value}::text"
+        return self._json(column, value)
+
+    def _text(self, column: str, value: str) -> str:
+        if self.facts.columns[column].category in _TEXT:
+            return f"{value}::text"
+        return f"({self._json(column, value)})::json #>> '{{}}'"
+
+    def _is_server(self, server: str) -> str:
+        return f"{SERVER} = {literal(server)}"
+
+    def _is_behind(self, place: Place) -> str:
+        return f"(tx, id::{'uuid' if self.facts.uuid else 'bigint'}) > {self._literal(place)}"
+
+    def _id(self, value: str) -> str:
+        return f"{value}::text" if self.facts.uuid else value
+
+    def _bytes(self, text: str) -> str:
+        return f"octet_length({text})"
+
+
+def _base64(value: str) -> str:
+    return f"""'"' || translate(encode({value}, 'base64'), E'\\n', '') || '"'"""
+
+
+def _moment(value: str) -> str:
+    """Return SQL for a time in UTC as JSON, with Z at its end.
+
+    'infinity' and years BC have no digit at their end, and get no Z.
+    """
+    return f"""regexp_replace(to_json({value} AT TIME ZONE 'UTC')::text, '([0-9])"$', '\\1Z"')"""
+
+
+_OWN_FORM: Mapping[str, Callable[[str], str]] = {"bytea": _base64, "timestamptz": _moment}
+"""Types that need SQL of their own, because `to_json` makes another form than other databases."""
+
+
+def _array_of(value: str, element: str) -> str:
+    """Return SQL for an array as JSON: element by element, if it has one dimension."""
+    elements = f"string_agg(coalesce({element}, 'null'), ',' ORDER BY e.n)"
+    whole = f"SELECT {elements} FROM unnest({value}) WITH ORDINALITY AS e (x, n)"
+    return (
+        f"CASE WHEN {value} IS NULL THEN NULL WHEN array_ndims({value}) > 1"
+        f" THEN to_json({value})::text ELSE '[' || coalesce(({whole}), '') || ']' END"
+    )
+
+
+_COLUMNS = """
+SELECT a.attname, b.typname, b.typcategory::text, a.attnotnull, pg_get_expr(d.adbin, d.adrelid),
+    (SELECT e.typname FROM pg_type e WHERE e.oid = b.typelem AND b.typcategory = 'A')
+FROM pg_attribute a
+JOIN LATERAL (
+    WITH RECURSIVE beneath AS (
+        SELECT t.oid, t.typtype, t.typbasetype FROM pg_type t WHERE t.oid = a.atttypid
+        UNION ALL SELECT t.oid, t.typtype, t.typbasetype FROM beneath
+        JOIN pg_type t ON t.oid = beneath.typbasetype WHERE beneath.typtype = 'd')
+    SELECT oid FROM beneath WHERE typtype <> 'd') base ON true
+JOIN pg_type b ON b.oid = base.oid
+LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE a.attrelid = to_regclass({}) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+
+_INDEXES = """
+SELECT i.indisvalid AND i.indpred IS NULL, i.indisunique, c.relname,
+    ARRAY(SELECT pg_get_indexdef(i.indexrelid, k, true) FROM generate_series(1, i.indnkeyatts) k)
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = to_regclass({})
+"""
+
+_TRIGGERS = """
+SELECT t.tgname, p.prosrc FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgrelid = to_regclass({})
+"""
+
+
+def _has_feed_ids(connection: Connection, table: OutboxTable) -> bool:
+    found = connection.exec_driver_sql(
+        f"SELECT 1 FROM pg_attribute WHERE attname = 'feed_id' AND NOT attisdropped"
+        f" AND attrelid = to_regclass({literal(qualified(table, HISTORY))})"
+    )
+    return found.first() is not None
+
+
+def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
+    """Return the statements about a table as it is now. A table that is absent has no columns."""
+    name = literal(qualified(table, table.bare_name))
+
+    def found(statement: str) -> Sequence[Any]:
+        return connection.exec_driver_sql(statement.format(name)).all()
+
+    columns = {column: Column(*about) for column, *about in found(_COLUMNS)}
+    indexes = found(_INDEXES)
+    beside = [literal(qualified(table, each)) for each in (HISTORY, REMOVED, CURSORS)]
+    ((kind, subscribed, history, removed, cursors, sees, hides),) = found(
+        "SELECT (SELECT relkind::text FROM pg_class WHERE oid = to_regclass({0})),"
+        " EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = to_regclass({0})),"
+        f" to_regclass({beside[0]}) IS NOT NULL, to_regclass({beside[1]}) IS NOT NULL,"
+        f" to_regclass({beside[2]}) IS NOT NULL,"
+        " has_function_privilege('pg_control_system()', 'execute'),"
+        " coalesce(row_security_active(to_regclass({0})), false)"
+    )
+    lacks_ids = history and not _has_feed_ids(connection, table)
+    row = None
+    if history:
+        mine = f"{qualified(table, HISTORY)} WHERE table_name = {literal(table.bare_name)}"
+        row = connection.exec_driver_sql(f"SELECT 1 FROM {mine}").first()
+    triggers = dict(tuple(each) for each in found(_TRIGGERS))
+    facts = PostgresqlFacts(
+        columns=columns,
+        kind=kind or "",
+        is_view=kind == "v",
+        indexes=[(unique, tuple(keys)) for whole, unique, _, keys in indexes if whole],
+        unfinished=frozenset(index for whole, _, index, _ in indexes if not whole),
+        triggers=triggers,
+        subscribed=subscribed,
+        has_history=row is not None,
+        lacks_feed_ids=lacks_ids,
+        has_cursors=cursors,
+        notes_removed=removed and postgresql_ddl.DELETES in triggers,
+        moves_updates=postgresql_ddl.UPDATES in triggers,
+        notifies=postgresql_ddl.INSERTS in triggers,
+        sees_cluster=sees,
+        hides_rows=hides,
+        uuid=table.id in columns and columns[table.id].type == "uuid",
+    )
+    return PostgresqlTable(table, facts)

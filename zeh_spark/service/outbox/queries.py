@@ -1,0 +1,318 @@
+"""The statements that read a service's table, as far as they are the same for every database.
+
+What differs is in `postgresql` and `sqlite`. Rules for editors:
+
+- Rows are found by (tx, id) alone, never by OFFSET, in the statement that also knows how far the
+  table can be read. Nothing is held between two statements.
+- Values are written into the statements, as numbers and checked text. Rejected: parameters. With
+  them PostgreSQL may plan without their values, and then sorts the table.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from zeh_spark.service.outbox.faults import Fault
+from zeh_spark.service.outbox.names import HISTORY, REMOVED, literal, quoted
+from zeh_spark.service.outbox.table import Cells, OutboxRow, OutboxTable, Place, Removed
+from zeh_spark.service.outbox.table_facts import BlockingTransaction, More, TableFacts, TableStatus
+from zeh_spark.wire import wire
+
+READ_BYTES = 1 << 20
+"""About how many bytes of data and headers one statement fetches."""
+
+_ALL = 1_000_000
+"""A limit that no statement reaches: a subquery with a limit is computed separately."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSql(ABC):
+    """The statements about one table, made from its settings and facts.
+
+    It never changes: after a change of the table there is another one.
+    """
+
+    table: OutboxTable
+    facts: TableFacts
+
+    @property
+    @abstractmethod
+    def _name(self) -> str:
+        """The table's name, as SQL."""
+
+    @property
+    @abstractmethod
+    def _tx(self) -> str:
+        """The column `tx`, as SQL."""
+
+    @property
+    @abstractmethod
+    def _place(self) -> tuple[str, ...]:
+        """The columns of the place of a row `r`, as SQL."""
+
+    @property
+    @abstractmethod
+    def _settled(self) -> str:
+        """A condition, as SQL: no row will come any more before this one."""
+
+    @property
+    @abstractmethod
+    def _partition(self) -> str:
+        """The stored partition of a row, as SQL."""
+
+    @property
+    def _order(self) -> str:
+        return ", ".join(self._place)
+
+    @property
+    def _backwards(self) -> str:
+        return ", ".join(f"{each} DESC" for each in self._place)
+
+    @property
+    def _alias(self) -> dict[str, str]:
+        """Return the names that the table's columns have in a statement."""
+        return {name: f"c{number}" for number, name in enumerate(self.table.used)}
+
+    @abstractmethod
+    def faults(self) -> list[Fault]:
+        """Return why the table cannot be a feed; empty if it can."""
+
+    @abstractmethod
+    def ddl(self, more: More) -> list[str]:
+        """Return the statements that add what is missing, in order."""
+
+    @abstractmethod
+    def standing(self, connection: Connection) -> TableStatus | None:
+        """Return how the table stands now; None if it has to be inspected again.
+
+        That is so if the table was changed, and is no longer as the facts say. Raises StoreError if
+        the feed's history is gone, and Problem if the table was restored from another cluster.
+        """
+
+    @abstractmethod
+    def feed_id(self, connection: Connection) -> str:
+        """Return the feed's id."""
+
+    @abstractmethod
+    def newest(self, connection: Connection) -> tuple[object, bool]:
+        """Return what changes once there may be more rows, and whether rows wait to be settled.
+
+        Raises Problem if the table was restored from another cluster.
+        """
+
+    def stray(self, connection: Connection) -> object:
+        """Return the id of a row that is in no partition of the feed; None if there is none."""
+        if not self.table.partition:
+            return None
+        column, key = f"r.{quoted(self.table.partition)}", f"r.{quoted(self.table.id)}"
+        parts = [
+            f"SELECT * FROM (SELECT {key} AS i FROM {self._name} AS r WHERE {each} LIMIT 1) AS part"
+            for each in (
+                f"{column} < 0",
+                f"{column} >= {self.table.partitions}",
+                f"{column} IS NULL",
+            )
+        ]
+        found = connection.exec_driver_sql(f"{' UNION ALL '.join(parts)} LIMIT 1").first()
+        return found and found[0]
+
+    @abstractmethod
+    def blocker(self, connection: Connection) -> BlockingTransaction | None:
+        """Return the transaction that holds committed rows back; None if there cannot be one."""
+
+    @abstractmethod
+    def new_history(self, connection: Connection, *, copy: bool) -> str:
+        """Begin a new history and return it. Older cursors are refused from then on.
+
+        The caller commits. With `copy` the feed gets a new id, too.
+        """
+
+    @abstractmethod
+    def _beside(self, name: str) -> str:
+        """Return one of the tables beside the service's own, as SQL."""
+
+    @abstractmethod
+    def _literal(self, place: Place) -> str:
+        """Return a place as SQL, to be compared with the columns of `_place`."""
+
+    def _at(self, place: Place, comparison: str = "=") -> str:
+        """Return a condition on a row `r`: it is at a place; or after it (`>`), or up to it."""
+        return f"({self._order}) {comparison} {self._literal(place)}"
+
+    @abstractmethod
+    def _json(self, column: str, value: str) -> str:
+        """Return SQL for a value of a column as JSON text; NULL stays NULL."""
+
+    @abstractmethod
+    def _data(self, column: str, value: str) -> str:
+        """Return SQL for a value as an event's data: as `_json`, but text is JSON already."""
+
+    @abstractmethod
+    def _text(self, column: str, value: str) -> str:
+        """Return SQL for a value as a header's text; NULL stays NULL."""
+
+    @abstractmethod
+    def _is_server(self, server: str) -> str:
+        """Return a condition: the server is the one that `standing` asked, not restarted since."""
+
+    @abstractmethod
+    def _is_behind(self, place: Place) -> str:
+        """Return a condition on a row of REMOVED: its place is after another one."""
+
+    @abstractmethod
+    def _id(self, value: str) -> str:
+        """Return SQL for an id as Python is to get it."""
+
+    @abstractmethod
+    def _bytes(self, text: str) -> str:
+        """Return SQL for the number of bytes of a text."""
+
+    def rows(
+        self,
+        connection: Connection,
+        after: Mapping[int, Mapping[int, Place | None]],
+        standing: TableStatus,
+        limit: int,
+        headers: Sequence[str],
+    ) -> list[Cells]:
+        """Return the next rows, in order of place.
+
+        It returns none if the table no longer stands as `standing` says, because rows after the
+        places may be gone then. `after` has for each asked partition its stored partitions, each
+        with the place after which to read, or None. `standing` is how the table stood when the
+        places were checked.
+        """
+        only = [f"coalesce(before, 0) < {READ_BYTES}", self._stands_so(standing)]
+        if self.facts.notes_removed:
+            for stored in after.values():
+                for partition, place in stored.items():
+                    only += [self._keeps(each, place, standing) for each in {-1, partition}]
+        parts, found, order = self._parts(after, limit), " AND ".join(only), f"t, i LIMIT {limit}"
+        return self._read(connection, parts, order, found, headers) if parts else []
+
+    def _parts(self, after: Mapping[int, Mapping[int, Place | None]], limit: int) -> list[str]:
+        """Return queries that together have the next rows: one for each stored partition."""
+        return [
+            self._picked(str(asked), self._next(partition, place), f"{self._order} LIMIT {limit}")
+            for asked, stored in after.items()
+            for partition, place in stored.items()
+        ]
+
+    def _next(self, partition: int, place: Place | None) -> list[str]:
+        """Return conditions on a row: it is settled, of a stored partition, and after a place."""
+        return [self._of(partition), self._settled, *([self._at(place, ">")] if place else [])]
+
+    def last(self, connection: Connection, asked: int, stored: Iterable[int]) -> OutboxRow | None:
+        """Return the last settled row of some stored partitions; None if there is none."""
+        parts = [
+            self._picked(str(asked), [self._of(each), self._settled], f"{self._backwards} LIMIT 1")
+            for each in stored
+        ]
+        found = self._read(connection, parts, "t DESC, i DESC LIMIT 1") if parts else []
+        return OutboxRow.of(found[0]) if found else None
+
+    def at(self, connection: Connection, places: Mapping[int, Place]) -> dict[int, OutboxRow]:
+        """Return the rows at places, by asked partition, as far as there are any."""
+        parts = [
+            self._picked(str(asked), [self._at(place)], "1") for asked, place in places.items()
+        ]
+        found = self._read(connection, parts, f"v LIMIT {_ALL}") if parts else []
+        return {row.asked: row for row in map(OutboxRow.of, found)}
+
+    def any_upto(self, connection: Connection, place: Place, stored: Iterable[int]) -> bool:
+        """Return whether stored partitions have a row at or before a place."""
+        parts = [
+            f"SELECT * FROM (SELECT 1 FROM {self._name} AS r WHERE {self._of(each)}"
+            f" AND {self._at(place, '<=')} ORDER BY {self._order} LIMIT 1) AS part"
+            for each in stored
+        ]
+        return (
+            connection.exec_driver_sql(f"{' UNION ALL '.join(parts)} LIMIT 1").first() is not None
+        )
+
+    def _of(self, partition: int) -> str:
+        return f"{self._partition} = {partition}" if self.table.partitions > 1 else "1 = 1"
+
+    def _stands_so(self, standing: TableStatus) -> str:
+        """Return a condition: the history and the server are still the same.
+
+        Another server, or the same after a restart, may have lost what was read.
+        """
+        mine = f"WHERE table_name = {literal(self.table.bare_name)}"
+        history = f"(SELECT history FROM {self._beside(HISTORY)} {mine})"
+        return f"{history} = {literal(standing.history)} AND {self._is_server(standing.server)}"
+
+    def _keeps(self, partition: int, place: Place | None, standing: TableStatus) -> str:
+        """Return a condition: no row of a partition after a place was deleted since."""
+        known = standing.removed.get(partition, Removed()).times
+        mark = f"table_name = {literal(self.table.bare_name)} AND partition = {partition}"
+        behind = f" AND {self._is_behind(place)}" if place else ""
+        found = (
+            f"SELECT 1 FROM {self._beside(REMOVED)} WHERE {mark} AND removals <> {known}{behind}"
+        )
+        return f"NOT EXISTS ({found})"
+
+    def _picked(self, asked: str, where: Sequence[str], order: str) -> str:
+        """Return a query for places and raw columns of the rows that fulfil conditions.
+
+        `asked` is SQL for the reader's partition of a row.
+        """
+        columns = "".join(f", r.{quoted(name)} AS {alias}" for name, alias in self._alias.items())
+        return (
+            f"SELECT * FROM (SELECT {asked} AS v, {self._tx} AS t, r.{quoted(self.table.id)} AS i"
+            f"{columns} FROM {self._name} AS r WHERE {' AND '.join(where)} ORDER BY {order})"
+            f" AS part"
+        )
+
+    def _read(
+        self,
+        connection: Connection,
+        parts: Sequence[str],
+        order: str,
+        only: str = "1 = 1",
+        headers: Sequence[str] = (),
+    ) -> list[Cells]:
+        """Return the rows of some queries, with their values as JSON and text.
+
+        Values are computed once, and only for the rows that are wanted. The inner order spares
+        PostgreSQL a second sort. A row's size includes all headers, also those that are not
+        fetched. It decides whether the row can be served, and its tag, and neither may depend on
+        the reader. `parts` are made by `_picked`. `only` is a condition on each row, also on the
+        bytes `before` it.
+        """
+        found = f"SELECT * FROM ({' UNION ALL '.join(parts)}) AS found ORDER BY {order}"
+        data = self._value()
+        names = {each: f"h{number}" for number, each in enumerate(self.table.headers)}
+        texts = [f"{self._text(each, self._alias[each])} AS {h}" for each, h in names.items()]
+        shown = [f"{data} AS d", *texts]
+        more = "".join(f" + coalesce({self._bytes(name)}, 0)" for name in names.values())
+        fetched = ["d", *(names[each] for each in headers)]
+        fits = f"CASE WHEN s <= {wire.MAX_LINE} THEN {{}} END"
+        statement = (
+            f"SELECT v, t, i, s, {', '.join(map(fits.format, fetched))} FROM (SELECT sized.*,"
+            f" sum(coalesce(s, 0)) OVER (ORDER BY t, i ROWS UNBOUNDED PRECEDING) - s AS before"
+            f" FROM (SELECT page.*, {self._bytes('d')}{more} AS s"
+            f" FROM (SELECT v, t, {self._id('i')} AS i, {', '.join(shown)}"
+            f" FROM ({found}) AS picked ORDER BY picked.t, picked.i LIMIT {_ALL}) AS page) AS sized"
+            f") AS cut WHERE {only} ORDER BY t, i"
+        )
+        cursor: Any = connection.exec_driver_sql(statement).cursor  # the driver's own is faster
+        found_rows: list[Cells] = cursor.fetchall()
+        return found_rows
+
+    def _value(self) -> str:
+        names = self.table.columns
+        if not self.table.is_object:
+            return self._data(names[0], self._alias[names[0]])
+        members = [
+            f"{literal(('{' if not at else ',') + json.dumps(name, ensure_ascii=False) + ':')}"
+            f" || coalesce({self._json(name, self._alias[name])}, 'null')"
+            for at, name in enumerate(names)
+        ]
+        return f"{' || '.join(members)} || '}}'"

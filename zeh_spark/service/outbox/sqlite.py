@@ -1,0 +1,246 @@
+"""The statements about a table in SQLite, as far as they differ.
+
+One transaction writes at a time, so ids that only grow come in the order of commits. AUTOINCREMENT
+gives such ids: it never gives the id of a deleted row again. `tx` is 0.
+
+Rule for editors: every connection that reads has to go through `prepare` first. It adds our
+functions, which compute partitions as every other writer does, and make JSON of values.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from zeh_spark.errors import StoreError
+from zeh_spark.service.outbox import sqlite_ddl, sqlite_values
+from zeh_spark.service.outbox.faults import Fault, gone_history
+from zeh_spark.service.outbox.names import CURSORS, HISTORY, REMOVED, literal, quoted
+from zeh_spark.service.outbox.queries import TableSql
+from zeh_spark.service.outbox.sqlite_ddl import Column, SqliteFacts
+from zeh_spark.service.outbox.table import OutboxTable, Place, Removed
+from zeh_spark.service.outbox.table_facts import BlockingTransaction, More, TableStatus
+
+_FUNCTIONS = {
+    "zeh_partition": (4, sqlite_values.partition_of),
+    "zeh_json": (3, sqlite_values.json_of),
+    "zeh_data": (3, sqlite_values.data_of),
+    "zeh_text": (3, sqlite_values.text_of),
+}
+
+_KNOWS_JSONB = sqlite3.sqlite_version_info >= (3, 45)
+
+
+def prepare(connection: Connection) -> None:
+    """Give a connection our functions, before it is used."""
+    driver: Any = connection.connection.driver_connection
+    for name, (count, function) in _FUNCTIONS.items():
+        driver.create_function(name, count, function, deterministic=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteTable(TableSql):
+    """The statements about one table in SQLite (see `TableSql`), on prepared connections."""
+
+    facts: SqliteFacts
+
+    @property
+    def _name(self) -> str:
+        return quoted(self.table.bare_name)
+
+    @property
+    def _tx(self) -> str:
+        return "0"  # SQLite needs none
+
+    @property
+    def _place(self) -> tuple[str, ...]:
+        return (f"r.{quoted(self.table.id)}",)
+
+    @property
+    def _settled(self) -> str:
+        return "1 = 1"  # every committed row is
+
+    @property
+    def _partition(self) -> str:
+        return partition_sql(self.table)
+
+    def faults(self) -> list[Fault]:
+        return sqlite_ddl.sqlite_faults(self.table, self.facts)
+
+    def ddl(self, more: More) -> list[str]:
+        return sqlite_ddl.sqlite_ddl(self.table, self.facts, more)
+
+    def standing(self, connection: Connection) -> TableStatus | None:
+        name = literal(self.table.bare_name)
+        if (found := _history(connection, self.table, "history")) is None:
+            raise self._gone_history()
+        if _notes_removed(connection, self.table) != self.facts.notes_removed:
+            return None
+        removed: dict[int, Removed] = {}
+        if self.facts.notes_removed:
+            kept = f"SELECT partition, id, removals FROM {REMOVED} WHERE table_name = {name}"
+            for partition, key, count in connection.exec_driver_sql(kept):
+                removed[partition] = Removed((0, key), count)
+        if self.facts.is_view:
+            return TableStatus(found[0], removed)
+        given = f"SELECT seq FROM sqlite_sequence WHERE name = {name}"
+        last = connection.exec_driver_sql(given).scalar() or 0
+        return TableStatus(found[0], removed, (0, last + 1))
+
+    def feed_id(self, connection: Connection) -> str:
+        if (found := _history(connection, self.table, "feed_id")) is None:
+            raise self._gone_history()
+        return found[0]  # type: ignore[no-any-return]
+
+    def _gone_history(self) -> StoreError:
+        return gone_history(self.table, sqlite_ddl.create_history(self.table))
+
+    def newest(self, connection: Connection) -> tuple[object, bool]:
+        """Return the highest id; no rows wait to be settled (see `TableSql.newest`)."""
+        newest = f"SELECT max(r.{quoted(self.table.id)}) FROM {self._name} AS r"
+        return connection.exec_driver_sql(newest).scalar() or 0, False
+
+    def blocker(self, connection: Connection) -> BlockingTransaction | None:
+        """Return None: a transaction in SQLite never holds committed rows back."""
+        return None
+
+    def new_history(self, connection: Connection, *, copy: bool) -> str:
+        name = literal(self.table.bare_name)
+        renamed = f", feed_id = {sqlite_ddl.NEW_FEED_ID}" if copy else ""
+        if self.facts.notes_removed:
+            connection.exec_driver_sql(f"DELETE FROM {REMOVED} WHERE table_name = {name}")
+        connection.exec_driver_sql(
+            f"UPDATE {HISTORY} SET history = lower(hex(randomblob(4))){renamed}"
+            f" WHERE table_name = {name}"
+        )
+        if (found := _history(connection, self.table, "history")) is None:
+            raise self._gone_history()
+        return str(found[0])
+
+    def _beside(self, name: str) -> str:
+        return name
+
+    def _parts(self, after: Mapping[int, Mapping[int, Place | None]], limit: int) -> list[str]:
+        """Return queries for the next rows: only one, if the partition is made from a key.
+
+        No index has such a partition, so each query would look at all rows of the table.
+        """
+        if not self.table.partition_by or self.table.partitions == 1:
+            return TableSql._parts(self, after, limit)  # `super()` does not work with slots
+        of = {each: asked for asked, stored in after.items() for each in stored}
+        if not of:
+            return []
+        places = {each: place for stored in after.values() for each, place in stored.items()}
+        is_next = {each: self._at(place, ">") if place else "1" for each, place in places.items()}
+        where = [self._by_partition(is_next)]
+        known = [place for place in places.values() if place]
+        if len(known) == len(places):  # the table's own order leads to the first of them
+            where.insert(0, self._at(min(known, key=lambda each: int(each[1])), ">"))
+        return [self._picked(self._by_partition(of), where, f"{self._order} LIMIT {limit}")]
+
+    def _by_partition(self, values: Mapping[int, object]) -> str:
+        """Return SQL for the value of a row's stored partition; 0 for other partitions."""
+        cases = " ".join(f"WHEN {each} THEN {value}" for each, value in values.items())
+        return f"CASE {self._partition} {cases} ELSE 0 END"
+
+    def _literal(self, place: Place) -> str:
+        return str(place[1])
+
+    def _json(self, column: str, value: str) -> str:
+        return self._call("zeh_json", column, value)
+
+    def _data(self, column: str, value: str) -> str:
+        return self._call("zeh_data", column, value)
+
+    def _text(self, column: str, value: str) -> str:
+        return self._call("zeh_text", column, value)
+
+    def _is_server(self, server: str) -> str:
+        return "1 = 1"
+
+    def _is_behind(self, place: Place) -> str:
+        return f"id > {place[1]}"
+
+    def _id(self, value: str) -> str:
+        return value
+
+    def _bytes(self, text: str) -> str:
+        return f"length(CAST({text} AS BLOB))"
+
+    def _call(self, function: str, column: str, value: str) -> str:
+        kind = self.facts.types[column]
+        if _KNOWS_JSONB and "JSON" in kind:  # a format of SQLite's own
+            value = (
+                f"CASE WHEN typeof({value}) = 'blob' AND json_valid({value}, 8) THEN json({value})"
+                f" ELSE {value} END"
+            )
+        return f"{function}({_safe(value)}, {literal(kind)})"
+
+
+def _safe(value: str) -> str:
+    """Return SQL for a value and whether it is text. Text becomes bytes: it may not be UTF-8."""
+    text = f"CASE typeof({value}) WHEN 'text' THEN CAST({value} AS BLOB) ELSE {value} END"
+    return f"{text}, typeof({value}) = 'text'"
+
+
+def partition_sql(table: OutboxTable) -> str:
+    """Return SQL for the stored partition of a row (see `TableSql.partition`)."""
+    if table.partition:
+        return quoted(table.partition)
+    if not table.partition_by:
+        return "0"
+    key = _safe(quoted(table.partition_by))
+    return f"zeh_partition({key}, {quoted(table.id)}, {table.partitions})"
+
+
+def inspected(connection: Connection, table: OutboxTable) -> SqliteTable:
+    """Return the statements about a table as it is now. A table that is absent has no columns."""
+    name = literal(table.bare_name)
+    made = connection.exec_driver_sql(
+        f"SELECT type, sql FROM sqlite_master WHERE name = {name} AND type IN ('table', 'view')"
+    ).first()
+    kind, statement = made or ("", None)
+    columns = connection.exec_driver_sql(f"PRAGMA table_xinfo({quoted(table.bare_name)})").all()
+    beside = connection.exec_driver_sql(
+        f"SELECT sql FROM sqlite_master WHERE tbl_name = {name} AND sql IS NOT NULL"
+        " AND type IN ('index', 'trigger')"
+    )
+    lacks = _lacks_feed_ids(connection)
+    there = connection.exec_driver_sql(
+        f"SELECT name FROM sqlite_master WHERE name IN ('{HISTORY}', '{CURSORS}')"
+    )
+    names = set(there.scalars())
+    facts = SqliteFacts(
+        columns=[Column(row[1], row[2].upper(), bool(row[5]), row[6] != 0) for row in columns],
+        statement=statement if kind == "table" else None,
+        is_view=kind == "view",
+        beside=list(beside.scalars()),
+        has_history=HISTORY in names and _history(connection, table, "1") is not None,
+        lacks_feed_ids=lacks,
+        notes_removed=_notes_removed(connection, table),
+        has_cursors=CURSORS in names,
+    )
+    return SqliteTable(table, facts)
+
+
+def _history(connection: Connection, table: OutboxTable, column: str) -> Any:
+    """Return a row with a column of the table's row in HISTORY; None if there is no such row."""
+    mine = f"WHERE table_name = {literal(table.bare_name)}"
+    return connection.exec_driver_sql(f"SELECT {column} FROM {HISTORY} {mine}").first()
+
+
+def _lacks_feed_ids(connection: Connection) -> bool:
+    found = connection.exec_driver_sql(f"PRAGMA table_info({HISTORY})").all()
+    return bool(found) and "feed_id" not in {row[1] for row in found}
+
+
+def _notes_removed(connection: Connection, table: OutboxTable) -> bool:
+    name = literal(sqlite_ddl.retention_trigger(table))
+    found = connection.exec_driver_sql(
+        f"SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = {name}"
+    )
+    return found.first() is not None

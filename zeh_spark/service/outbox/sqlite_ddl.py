@@ -1,0 +1,199 @@
+"""Check whether a table in SQLite can be a feed, and print what it lacks as statements. Pure.
+
+Rule for editors: the statements can be pasted into the shell `sqlite3`. They can be pasted again,
+apart from the one that adds a column, because SQLite has no ADD COLUMN IF NOT EXISTS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zeh_spark.errors import StoreError
+from zeh_spark.service.outbox import cursor_sets
+from zeh_spark.service.outbox.faults import Fault, repair_statements, unreleased_history
+from zeh_spark.service.outbox.names import HISTORY, REMOVED, literal, quoted
+from zeh_spark.service.outbox.postgresql_ddl import DELETES
+from zeh_spark.service.outbox.table import OutboxTable
+from zeh_spark.service.outbox.table_facts import More, TableFacts
+
+NEW_FEED_ID = "lower(hex(randomblob(8)))"
+"""SQL for a new feed id: 16 hexadecimal digits."""
+
+_HIDDEN = re.compile(
+    r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`(?:[^`]|``)*`|\[[^\]]*\]", re.DOTALL
+)
+"""The parts of a statement that are comments, text or quoted names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Args:
+        type: Its type as it was declared, in capitals.
+    """
+
+    name: str
+    type: str
+    is_key: bool
+    is_generated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqliteFacts(TableFacts):
+    """What was found when a table was inspected. Ids are integers, and no trigger wakes readers.
+
+    Args:
+        statement: The statement that created the table; None if there is no such table.
+        beside: The statements that created its indexes and triggers.
+    """
+
+    columns: Sequence[Column]
+    statement: str | None
+    beside: Sequence[str]
+
+    @property
+    def types(self) -> dict[str, str]:
+        return {each.name: each.type for each in self.columns}
+
+
+def sqlite_faults(table: OutboxTable, facts: SqliteFacts) -> list[Fault]:
+    """Return why a table cannot be a feed; empty if it can."""
+    if facts.lacks_feed_ids:
+        return [unreleased_history(table)]
+    made = create_history(table)
+    if not facts.statement and not facts.is_view:
+        return [Fault(f"there is no table {table.name}", (create_table(table), *made))]
+    types = facts.types
+    faults = [
+        Fault(f"there is no column {each}; there are {', '.join(types)}")
+        for each in table.used
+        if each not in types
+    ]
+    if facts.statement and table.id in types and not _gives_ids_once(table, facts):
+        reason = (
+            f"{table.id} is not INTEGER PRIMARY KEY AUTOINCREMENT: SQLite would give the ids of "
+            f"deleted rows again, and readers would miss rows"
+        )
+        faults.append(Fault(reason, _rebuilt(table, facts)))
+    if not facts.has_history:
+        faults.append(Fault(f"{table.name} has no history of its own", made))
+    return faults
+
+
+def sqlite_ddl(table: OutboxTable, facts: SqliteFacts, more: More) -> list[str]:
+    """Return the statements that add what is missing, and `more`.
+
+    Raises StoreError if no statement can repair the table, or SQLite has no such feature.
+    """
+    if (more.updates or more.retention) and facts.is_view:
+        raise StoreError(f"{table.name} is a view. Give the option for its table.")
+    if more.updates:
+        raise StoreError("rows of a table in SQLite cannot be moved by updates. Insert new rows.")
+    if more.notify:
+        raise StoreError(
+            "SQLite wakes no readers: they see new rows within 0.1 seconds anyway. Leave --notify "
+            "out."
+        )
+    if more.grant_to:
+        raise StoreError(
+            "SQLite has no roles: everybody who may read the file may serve it. Leave the role out."
+        )
+    found = repair_statements(table, sqlite_faults(table, facts))
+    if more.retention and not facts.notes_removed:
+        found += _retention(table)
+    if more.cursor_sets and not facts.has_cursors:
+        found.append(cursor_sets.create(table))
+    return found
+
+
+def create_table(table: OutboxTable) -> str:
+    types = {table.id: "INTEGER PRIMARY KEY AUTOINCREMENT"}
+    for name in table.used:
+        kind = "INTEGER NOT NULL" if name == table.partition else "TEXT"
+        types.setdefault(name, "JSON NOT NULL" if name == table.data else kind)
+    columns = (f"    {quoted(name)} {kind}" for name, kind in types.items())
+    return f"CREATE TABLE IF NOT EXISTS {quoted(table.bare_name)} (\n" + ",\n".join(columns) + ");"
+
+
+def create_history(table: OutboxTable) -> tuple[str, ...]:
+    """Return the statements that give the table a history and a feed id."""
+    return (
+        f"CREATE TABLE IF NOT EXISTS {HISTORY}"
+        f" (table_name TEXT PRIMARY KEY, history TEXT NOT NULL, feed_id TEXT NOT NULL);",
+        f"INSERT OR IGNORE INTO {HISTORY} (table_name, history, feed_id)\n"
+        f"    VALUES ({literal(table.bare_name)}, lower(hex(randomblob(4))), {NEW_FEED_ID});",
+    )
+
+
+def _retention(table: OutboxTable) -> tuple[str, ...]:
+    """Return the statements for a trigger that notes what is deleted.
+
+    Only our own functions can compute the partition of a key, so deletions of all such partitions
+    are noted together, as partition -1.
+    """
+    partition = f"OLD.{quoted(table.partition)}" if table.partition else "-1"
+    return (
+        f"CREATE TABLE IF NOT EXISTS {REMOVED} (table_name TEXT, partition INTEGER,\n"
+        f"    id INTEGER NOT NULL, removals INTEGER NOT NULL,\n"
+        f"    PRIMARY KEY (table_name, partition));",
+        f"CREATE TRIGGER IF NOT EXISTS {quoted(retention_trigger(table))}"
+        f" AFTER DELETE ON {quoted(table.bare_name)} BEGIN\n"
+        f"    INSERT INTO {REMOVED} VALUES ({literal(table.bare_name)}, {partition},"
+        f" OLD.{quoted(table.id)}, 1 + abs(random() % 1000000000000000))\n"
+        f"    ON CONFLICT DO UPDATE SET id = max(id, excluded.id), removals = excluded.removals;\n"
+        f"END;",
+    )
+
+
+def retention_trigger(table: OutboxTable) -> str:
+    """Return the name of the trigger that notes what is deleted."""
+    return f"{DELETES}_{table.bare_name}_{table.partition or ''}"
+
+
+def _gives_ids_once(table: OutboxTable, facts: SqliteFacts) -> bool:
+    """Return whether the table never gives an id a second time.
+
+    SQLite allows the word AUTOINCREMENT only for an INTEGER PRIMARY KEY.
+    """
+    keys = [each.name for each in facts.columns if each.is_key]
+    word = re.search(r"\bAUTOINCREMENT\b", _bare(facts.statement or ""), re.I)
+    return keys == [table.id] and bool(word)
+
+
+def _rebuilt(table: OutboxTable, facts: SqliteFacts) -> tuple[str, ...]:
+    """Return the statements that rebuild the table with AUTOINCREMENT.
+
+    It is empty if the table is declared in a form that we cannot rebuild.
+    """
+    keys = [(each.name, each.type) for each in facts.columns if each.is_key]
+    statement, name = facts.statement or "", table.bare_name
+    bare = _bare(statement)
+    key = re.search(r"\bPRIMARY\s+KEY\b(\s+(ASC|DESC)\b)?(\s+ON\s+CONFLICT\s+\w+)?", bare, re.I)
+    if keys != [(table.id, "INTEGER")] or not key or bare[key.end() :].lstrip().startswith("("):
+        return ()
+    if re.search(r"\bWITHOUT\s+ROWID\b", bare, re.I) or "DESC" in key[0].upper():
+        return ()
+    changed = f"{statement[: key.end()]} AUTOINCREMENT{statement[key.end() :]}"
+    body, new = changed[bare.index("(") :], f"{name}_new"
+    given = (
+        f"(SELECT max(seq) FROM sqlite_sequence WHERE name IN ({literal(name)}, {literal(new)}))"
+    )
+    columns = ", ".join(quoted(each.name) for each in facts.columns if not each.is_generated)
+    again = "".join(f"{each};\n" for each in facts.beside)
+    return (
+        f"BEGIN IMMEDIATE;\nCREATE TABLE {quoted(new)} {body}\n;\n"
+        f"INSERT INTO {quoted(new)} ({columns}) SELECT {columns} FROM {quoted(name)};\n"
+        f"INSERT INTO sqlite_sequence SELECT {literal(new)}, coalesce({given}, 0);\n"
+        f"DELETE FROM sqlite_sequence WHERE name = {literal(new)} AND rowid <\n"
+        f"    (SELECT max(rowid) FROM sqlite_sequence WHERE name = {literal(new)});\n"
+        f"DROP TABLE {quoted(name)};\nALTER TABLE {quoted(new)} RENAME TO {quoted(name)};\n"
+        f"{again}COMMIT;",
+    )
+
+
+def _bare(statement: str) -> str:
+    """Return a statement of the same length, with blanks for comments, text and quoted names."""
+    return _HIDDEN.sub(lambda hidden: " " * len(hidden[0]), statement)

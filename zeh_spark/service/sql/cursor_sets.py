@@ -1,0 +1,137 @@
+"""Cursor sets in a SQL database: parts of a transaction (see `store.cursor_sets`).
+
+Rule for editors: the row of the name is there, and locked, before a cursor is written. So two
+consumers that begin under one name at the same time cannot both be the first. Runs inside a
+transaction of the caller, in the publisher and in commands that write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
+
+from zeh_spark.service.sql import makers
+from zeh_spark.service.sql.schema import cursor_set_names as names
+from zeh_spark.service.sql.schema import cursor_sets
+from zeh_spark.service.store.access import Maker
+from zeh_spark.service.store.cursor_sets import (
+    NOBODY,
+    CursorSet,
+    check_consumer,
+    check_made,
+    check_n,
+    freed_by,
+)
+
+
+def save(
+    connection: Connection, feed: tuple[int, str], name: str, n: int, cursors: Mapping[int, str],
+    consumer: str, maker: Maker | None = None,
+) -> None:  # fmt: skip
+    """Keep cursors under a name, and bind it to the consumer if it is bound to nobody.
+
+    `feed` is the id of the feed's row, and its name. `n` is how many partitions the reader works
+    with. `maker` is the reader's client, if it may have only so many names. Raises Problem if the
+    name is bound to another consumer, keeps positions for another n, or is one too many;
+    IntegrityError if another transaction was faster: repeat the whole transaction.
+    """
+    bound, freed = _bound(connection, feed[0], name, lock=True), freed_by(feed[1], name)
+    check_consumer(name, bound, consumer, freed)
+    mine = cursor_sets.c.feed == feed[0], cursor_sets.c.name == name
+    kept = connection.scalars(select(cursor_sets.c.n).where(*mine).distinct()).all()
+    check_n(name, n, kept, consumer, freed)
+    if set(kept) - {n}:
+        connection.execute(delete(cursor_sets).where(*mine, cursor_sets.c.n != n))
+    if bound is None:
+        if maker:
+            made = makers.count(connection, maker, makers.CURSOR_SET, feed[0], name)
+            check_made(name, made, maker.most)
+        makers.add(connection, maker, makers.CURSOR_SET, feed[0], name)
+        connection.execute(insert(names), {"feed": feed[0], "name": name, "consumer": consumer})
+    elif bound != consumer:
+        here = names.c.feed == feed[0], names.c.name == name
+        connection.execute(update(names).where(*here).values(consumer=consumer))
+    _write(connection, {"feed": feed[0], "name": name, "n": n}, cursors)
+
+
+def _write(
+    connection: Connection, under: Mapping[str, str | int], cursors: Mapping[int, str]
+) -> None:
+    """Write the cursors that are not kept already, in two statements at most."""
+    here = [cursor_sets.c[column] == value for column, value in under.items()]
+    query = select(cursor_sets.c.partition, cursor_sets.c.cursor).where(*here)
+    kept = {row.partition: row.cursor for row in connection.execute(query)}
+    moved = [
+        {"of": partition, "to": cursor}
+        for partition, cursor in cursors.items()
+        if partition in kept and kept[partition] != cursor
+    ]
+    new = [
+        {**under, "partition": partition, "cursor": cursor}
+        for partition, cursor in cursors.items()
+        if partition not in kept
+    ]
+    if moved:
+        of = cursor_sets.c.partition == bindparam("of")
+        connection.execute(
+            update(cursor_sets).where(*here, of).values(cursor=bindparam("to")), moved
+        )
+    if new:
+        connection.execute(insert(cursor_sets), new)
+
+
+def load(
+    connection: Connection, feed: tuple[int, str], name: str, n: int, consumer: str
+) -> dict[int, str]:
+    """Return the cursors under a name and n. Raises Problem if it is bound to another consumer.
+
+    The binding is read before and after the cursors. So they are no other consumer's, also if the
+    name is freed or taken between the statements.
+    """
+    freed = freed_by(feed[1], name)
+    check_consumer(name, _bound(connection, feed[0], name), consumer, freed)
+    query = select(cursor_sets.c.partition, cursor_sets.c.cursor).where(
+        cursor_sets.c.feed == feed[0], cursor_sets.c.name == name, cursor_sets.c.n == n
+    )
+    found = {row.partition: row.cursor for row in connection.execute(query)}
+    check_consumer(name, _bound(connection, feed[0], name), consumer, freed)
+    return found
+
+
+def every(connection: Connection, feed: int, name: str | None = None) -> list[CursorSet]:
+    """Return what is kept, by name; or what is kept under one name."""
+    query = (
+        select(cursor_sets, names.c.consumer)
+        .outerjoin_from(
+            cursor_sets,
+            names,
+            (names.c.feed == cursor_sets.c.feed) & (names.c.name == cursor_sets.c.name),
+        )
+        .where(cursor_sets.c.feed == feed)
+    )
+    if name is not None:
+        query = query.where(cursor_sets.c.name == name)
+    found: dict[str, tuple[str, dict[int, dict[int, str]]]] = {}
+    for row in connection.execute(query):
+        _, by_n = found.setdefault(row.name, (row.consumer or NOBODY, {}))
+        by_n.setdefault(row.n, {})[row.partition] = row.cursor
+    return [CursorSet(each, *found[each]) for each in sorted(found)]
+
+
+def forget(connection: Connection, feed: int, name: str) -> bool:
+    """Delete what is kept under a name. Return whether there was anything."""
+    _bound(connection, feed, name, lock=True)
+    makers.forget(connection, makers.CURSOR_SET, feed, [name])
+    found = connection.execute(
+        delete(cursor_sets).where(cursor_sets.c.feed == feed, cursor_sets.c.name == name)
+    )
+    connection.execute(delete(names).where(names.c.feed == feed, names.c.name == name))
+    return bool(found.rowcount)
+
+
+def _bound(connection: Connection, feed: int, name: str, *, lock: bool = False) -> str | None:
+    """Return to whom a name is bound; None if the name has no row."""
+    query = select(names.c.consumer).where(names.c.feed == feed, names.c.name == name)
+    bound: str | None = connection.scalar(query.with_for_update() if lock else query)
+    return bound

@@ -1,0 +1,94 @@
+"""What a dialect brings to a SQL store: how it reads and writes, and what its errors mean.
+
+Rule for editors: nothing here knows what is written. `store` uses these interfaces; `sqlite_store`
+and `postgresql_store` implement them. Runs in the publisher and in commands that write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from zeh_spark.errors import StoreError
+from zeh_spark.service.store.problems import Problem
+
+T = TypeVar("T")
+A = TypeVar("A", contravariant=True)
+Commits = Callable[[Connection, Sequence[A]], Sequence[T | Problem]]
+"""Several commits in a transaction, with an answer to each.
+
+A commit whose answer is a Problem has changed nothing. A Problem that is raised refuses all of
+them.
+"""
+
+Step = Callable[[Connection], bool]
+"""Work in a transaction. It returns true if there may be more to do."""
+
+
+class Writes(Protocol):
+    """How a dialect writes.
+
+    Each call has a transaction of its own, or a part of one. No call may be made from inside
+    another one. If other transactions are in the way, the work is done again: it must change
+    nothing but the database.
+    """
+
+    def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
+        """Run `work` in a transaction and return its result.
+
+        If it is `durable`, the transaction is on disk (fsync) when this returns.
+        """
+
+    def stage(self, work: Callable[[Connection], T], *, durable: bool) -> T:
+        """Run `work`, which stages an upload, as `write` does; it leaves commits room."""
+
+    def commit(self, feed: str, about: A, work: Commits[A, T], share: float) -> T:
+        """Do a commit, durably; perhaps together with other commits in one transaction.
+
+        A process does a feed's commits and consistent reads in the order in which they come.
+        `about` is the commit as `work` takes it, which is the same for all commits. `share` is how
+        much of a transaction the commit fills: commits are done together if their shares are at
+        most 1 in total. It returns the answer of `work` to this commit, or raises its Problem.
+        """
+
+    def consistent_read(self, feed: str, work: Callable[[Connection], T]) -> T:
+        """Run `work`, which changes nothing, serialized with the feed's commits."""
+
+    def tidy(self, step: Step) -> None:
+        """Repeat a step, each time in a transaction of its own, until it returns false.
+
+        This may happen later, when there is time, and on another thread. The step returns whether
+        there may be more to do.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """What a dialect brings.
+
+    Args:
+        explained: a database's error as a StoreError; an error that may pass by itself as a
+            StoreBusyError.
+        free_bytes: bytes that can be written before the database's file grows, as far as known.
+    """
+
+    read: Callable[[], AbstractContextManager[Connection]]
+    writes: Writes
+    version: Callable[[], int]
+    stored_version: Callable[[Connection], int]
+    explained: Callable[[DBAPIError], StoreError]
+    close: Callable[[], None]
+    free_bytes: Callable[[Connection], int] = lambda _: 0
+
+
+def only(answers: Sequence[T | Problem]) -> T:
+    """Return the only answer, or raise it if it is a Problem."""
+    (answer,) = answers
+    if isinstance(answer, Problem):
+        raise answer
+    return answer

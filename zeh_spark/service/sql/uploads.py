@@ -1,0 +1,346 @@
+"""Uploads that are staged in a SQL database and not committed yet: what one transaction does.
+
+Rule for editors: locks are taken as `producers` says. An upload that nobody needs any more is
+dropped whole, with its frames. Runs inside a transaction of the caller, in the publisher and in
+commands that write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+from zeh_spark.service.sql.producers import find_feed, inserted, what_is_known
+from zeh_spark.service.sql.schema import blobs, feeds, receipts, stagings, uploads
+from zeh_spark.service.sql.schema import producers as producer_table
+from zeh_spark.service.store import commit_decision, refusals
+from zeh_spark.service.store.batches import (
+    UPLOAD_BYTES,
+    Call,
+    StoredReceipt,
+    TaskAttempt,
+    Upload,
+    base,
+)
+from zeh_spark.service.store.commit_decision import unwrapped
+from zeh_spark.service.store.commit_plan import Moved
+from zeh_spark.service.store.interface import (
+    IDLE,
+    STAGED_FOR,
+    Clock,
+    StagingResult,
+    check_partitions,
+)
+
+NEXT = -1
+"""The number that is stored for a staging whose batch gets its number at its commit."""
+
+T = TypeVar("T")
+
+_AT_A_TIME = 500
+"""How many values one statement has at most. Databases allow some thousands."""
+
+STAGED = "producer", "incarnation", "batch", "run"
+"""The columns that identify a staging within its feed."""
+
+decode_chunks = msgspec.msgpack.Decoder(list[Moved]).decode
+"""Decode the chunks in an upload's row."""
+
+_STAGING = select(stagings.c.id).where(
+    *(stagings.c[each] == bindparam(each) for each in ("feed", *STAGED))
+)
+_UPLOADED = select(uploads.c.digest).where(
+    *(uploads.c[each] == bindparam(each) for each in ("staging", "task", "attempt", "number"))
+)
+_TOUCHED = (
+    update(stagings)
+    .where(stagings.c.id == bindparam("of"))
+    .values(touched=bindparam("now"), bytes=stagings.c.bytes + bindparam("more"))
+)
+
+
+def admit(connection: Connection, feed: str, call: Call) -> StoredReceipt | None:
+    """Return the receipt of a batch that is committed, or None if its uploads are wanted.
+
+    Raises Problem if the call is refused.
+    """
+    feed_id, state = find_feed(connection, feed)
+    _, known = what_is_known(connection, feed_id, state.partitions, call)
+    decision = unwrapped(commit_decision.decide(known, call))
+    return decision if isinstance(decision, StoredReceipt) else None
+
+
+def stage(
+    connection: Connection,
+    feed: str,
+    call: Call,
+    upload: Upload,
+    quota: int | None,
+    clock: Clock,
+) -> StagingResult | StoredReceipt:
+    """Keep an upload, invisible, until its batch is committed (see `Store.stage`).
+
+    `quota` is how many bytes the producer may have staged, None for any number. `clock` returns the
+    time in milliseconds since 1970.
+    """
+    feed_id, state = find_feed(connection, feed)
+    _, known = what_is_known(connection, feed_id, state.partitions, call)
+    decision = unwrapped(commit_decision.decide(known, call))
+    if isinstance(decision, StoredReceipt):
+        return decision
+    check_partitions(call, upload, state.partitions)
+    staging = _staging(connection, feed_id, call)
+    if staging is None:
+        staging = _new_staging(connection, feed_id, call, clock())
+    here = {"task": upload.task, "attempt": upload.attempt, "number": upload.number}
+    digest = connection.scalar(_UPLOADED, {"staging": staging, **here})
+    more = 0
+    if digest is None:
+        _within_quota(connection, feed_id, call, upload, quota, clock())
+        _insert_upload(connection, staging, upload)
+        more = upload.bytes
+    elif digest != upload.digest:
+        name = f"{call.run}.{upload.task}.{upload.attempt}.{upload.number}"
+        raise refusals.upload_conflict(call, name)
+    _touch(connection, staging, more, clock())  # last: the uploads of other tasks wait for this row
+    return StagingResult.NEW if digest is None else StagingResult.SAME
+
+
+def staged_chunks(
+    connection: Connection, feed: int, call: Call, attempts: Sequence[TaskAttempt]
+) -> int:
+    """Return how many chunks these attempts have staged for the call's batch.
+
+    `feed` is the id of the feed's row. Of each upload's list of chunks only the length is read.
+    """
+    staging = _staging(connection, feed, call)
+    if staging is None:
+        return 0
+    length = func.substr(uploads.c.chunks, 1, 5)
+    named = tuple_(uploads.c.task, uploads.c.attempt)
+    found = 0
+    for some in parts([(each.task, each.attempt) for each in attempts]):
+        heads = select(length).where(uploads.c.staging == staging, named.in_(some))
+        found += sum(map(_array_length, connection.scalars(heads)))
+    return found
+
+
+def _array_length(head: bytes) -> int:
+    """Return the length of an array in MessagePack, given its first five bytes."""
+    size = {0xDC: 2, 0xDD: 4}.get(head[0])
+    return head[0] & 0x0F if size is None else int.from_bytes(head[1 : 1 + size], "big")
+
+
+def staged_bytes(connection: Connection) -> dict[str, int]:
+    """Return the bytes that are staged, by feed, for feeds that have any."""
+    query = (
+        select(feeds.c.name, func.sum(stagings.c.bytes))
+        .join_from(feeds, stagings)
+        .where(stagings.c.bytes > 0)
+        .group_by(feeds.c.name)
+    )
+    return {name: int(size) for name, size in connection.execute(query)}
+
+
+def release(
+    connection: Connection,
+    feed: int,
+    producer: str,
+    batch: int | None,
+    run: str,
+    attempt: tuple[int, int] | None = None,
+) -> int | None:
+    """Drop some uploads of a batch's run, or of one attempt (task, attempt) of it.
+
+    `feed` is the id of the feed's row. `batch` is None for a batch that gets its number at its
+    commit. It returns how many were dropped; None if nothing is left. Callers repeat it until then.
+    """
+    wanted = select(stagings.c.id).where(
+        stagings.c.feed == feed,
+        stagings.c.producer == producer,
+        stagings.c.batch == (NEXT if batch is None else batch),
+        stagings.c.run == run,
+    )
+    if attempt is None:
+        one = wanted.order_by(stagings.c.id).limit(1)
+        return _drop_some(connection, one.with_for_update())
+    task, tried = attempt
+    mine = uploads.c.staging.in_(wanted), uploads.c.task == task, uploads.c.attempt == tried
+    return _drop(connection, and_(*mine), limit=64) or None
+
+
+def tidy(connection: Connection, now: int) -> bool:
+    """Drop some uploads that nobody needs any more; return False if there were none.
+
+    `now` is the time in milliseconds since 1970. Callers repeat it until it returns False.
+    """
+    wanted = _superfluous(now - int(STAGED_FOR * 1000))
+    return _drop_some(connection, wanted) is not None
+
+
+def _drop_some(connection: Connection, wanted: Select[Any]) -> int | None:
+    """Drop up to 64 uploads of the staging that `wanted` selects; once it is empty, drop it too.
+
+    Returns how many uploads were dropped, None if `wanted` selects no staging.
+    """
+    staging = connection.scalar(wanted)
+    if staging is None:
+        return None
+    dropped = _drop(connection, uploads.c.staging == staging, limit=64)
+    if not dropped:
+        connection.execute(delete(stagings).where(stagings.c.id == staging))
+    return dropped
+
+
+def _drop(connection: Connection, wanted: ColumnElement[bool], limit: int | None = None) -> int:
+    """Drop uploads and return how many.
+
+    Only the frames of uploads that this statement deleted are dropped. A commit may have taken
+    other uploads before it.
+    """
+    which = uploads.c.staging, uploads.c.task, uploads.c.attempt, uploads.c.number
+    some = select(*which).where(wanted).limit(limit)
+    taken = delete(uploads).where(tuple_(*which).in_(some))
+    rows = connection.execute(taken.returning(uploads.c.staging, uploads.c.chunks)).all()
+    for staging in {row.staging for row in rows}:
+        mine = [each.chunks for each in rows if each.staging == staging]
+        freed = drop_blobs(connection, [each.blob for c in mine for each in decode_chunks(c)])
+        freed += UPLOAD_BYTES * len(mine)
+        less = update(stagings).where(stagings.c.id == staging)
+        connection.execute(less.values(bytes=stagings.c.bytes - freed))
+    return len(rows)
+
+
+def drop_blobs(connection: Connection, ids: Sequence[int]) -> int:
+    """Delete frames and return how many bytes they had."""
+    freed = 0
+    for some in parts(ids):
+        dropped = delete(blobs).where(blobs.c.id.in_(some)).returning(func.length(blobs.c.frame))
+        freed += sum(connection.scalars(dropped))
+    return freed
+
+
+def _superfluous(before: int, only: ColumnElement[bool] | None = None) -> Select[Any]:
+    """Return a query that selects and locks one staging that nobody needs any more.
+
+    Such a staging was not touched since `before`; or its batch is committed; or another run has
+    overtaken its run. Stagings that other transactions have locked are skipped.
+    """
+    same = and_(
+        producer_table.c.feed == stagings.c.feed,
+        producer_table.c.name == stagings.c.producer,
+        producer_table.c.incarnation == stagings.c.incarnation,
+    )
+    overtaken = exists().where(
+        receipts.c.producer == producer_table.c.id,
+        receipts.c.incarnation == stagings.c.incarnation,
+        receipts.c.run == stagings.c.run,
+        stagings.c.run != producer_table.c.run,
+    )
+    superseded = and_(
+        producer_table.c.id.is_not(None),
+        stagings.c.batch != NEXT,
+        or_(stagings.c.batch <= producer_table.c.last, overtaken),
+    )
+    query = (
+        select(stagings.c.id)
+        .select_from(stagings.outerjoin(producer_table, same))
+        .where(or_(stagings.c.touched < before, superseded))
+        .order_by(stagings.c.id)
+        .limit(1)
+        .with_for_update(of=stagings, skip_locked=True)
+    )
+    return query if only is None else query.where(only)
+
+
+def _within_quota(
+    connection: Connection, feed: int, call: Call, upload: Upload, quota: int | None, now: int
+) -> None:
+    """Raise Problem if the upload exceeds the quota, after dropping what nobody needs any more."""
+    if quota is None:
+        return
+    name = base(call.producer)
+    named = and_(stagings.c.producer > f"{name}#", stagings.c.producer < f"{name}$")  # P#K: # < $
+    mine = and_(stagings.c.feed == feed, or_(stagings.c.producer == name, named))
+    total = select(func.coalesce(func.sum(stagings.c.bytes), 0)).where(mine)
+    staged = int(connection.scalar(total) or 0)
+    if staged + upload.bytes <= quota:
+        return
+    unneeded = _superfluous(now - int(IDLE * 1000), mine)
+    while staged + upload.bytes > quota and (each := connection.scalar(unneeded)) is not None:
+        _drop(connection, uploads.c.staging == each)
+        connection.execute(delete(stagings).where(stagings.c.id == each))
+        staged = int(connection.scalar(total) or 0)
+    if staged + upload.bytes > quota:
+        raise refusals.quota_exceeded(call, quota, staged, upload.bytes)
+
+
+def _staging(connection: Connection, feed: int, call: Call) -> int | None:
+    """Return the id of the call's staging, if there is one."""
+    given = dict(zip(STAGED, place_of(call), strict=True))
+    return connection.scalar(_STAGING, {"feed": feed, **given})
+
+
+def _new_staging(connection: Connection, feed: int, call: Call, now: int) -> int:
+    given = dict(zip(STAGED, place_of(call), strict=True))
+    row = {"feed": feed, **given, "touched": now, "bytes": 0}
+    return inserted(connection, insert(stagings), row)
+
+
+def _touch(connection: Connection, staging: int, more: int, now: int) -> None:
+    """Note the time of the last upload, which keeps a staging alive, and add the new bytes."""
+    connection.execute(_TOUCHED, {"of": staging, "now": now, "more": more})
+
+
+def _insert_upload(connection: Connection, staging: int, upload: Upload) -> None:
+    ids = insert_blobs(connection, [each.frame for each in upload.chunks])
+    moved = [
+        Moved(blob, each.partition, each.events, each.size, each.digest)
+        for blob, each in zip(ids, upload.chunks, strict=True)
+    ]
+    row = {
+        "staging": staging,
+        "task": upload.task,
+        "attempt": upload.attempt,
+        "number": upload.number,
+        "digest": upload.digest,
+        "events": upload.content.events,
+        "sum": upload.content.sum.to_bytes(16, "big"),
+        "chunks": msgspec.msgpack.encode(moved),
+    }
+    connection.execute(insert(uploads), row)
+
+
+def insert_blobs(connection: Connection, frames: Sequence[bytes]) -> Sequence[int]:
+    """Insert frames and return their ids, in the same order."""
+    if not frames:
+        return []
+    ids = insert(blobs).returning(blobs.c.id, sort_by_parameter_order=True)
+    return connection.scalars(ids, [{"frame": frame} for frame in frames]).all()
+
+
+def place_of(call: Call) -> tuple[str, str, int, str]:
+    batch = NEXT if call.batch is None else call.batch
+    return call.producer, call.incarnation, batch, call.run
+
+
+def parts(values: Sequence[T]) -> Iterable[Sequence[T]]:
+    """Yield the values in parts that are small enough for one statement."""
+    return (values[begin : begin + _AT_A_TIME] for begin in range(0, len(values), _AT_A_TIME))

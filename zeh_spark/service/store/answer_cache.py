@@ -1,0 +1,107 @@
+"""Parts of answers that are kept in memory for the next readers.
+
+A key is the SHA-256 of everything that the bytes depend on. So a part never has to be removed
+because something has changed: it is found no more, and gives way to newer ones. Rejected: keys of
+feed, position and tag, because a tag does not cover when and by whom a chunk was published, and
+the same events that are published again after a restore have the same tags.
+
+Runs in the publisher's worker threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
+
+from zeh_spark.service.store.interface import Chunk
+
+CACHE_BYTES = 64 << 20
+"""Most bytes that are kept, by default."""
+
+_OVERHEAD = 512
+"""Bytes of memory, about, that a part takes beside its own."""
+
+
+class Kept(Protocol):
+    """A part of an answer. It never changes."""
+
+    @property
+    def cost(self) -> int:
+        """The bytes of memory that it takes, about."""
+
+
+K = TypeVar("K", bound=Kept)
+
+
+class AnswerCache:
+    """Keeps the parts of answers that were used last.
+
+    Guarantee: threads that need the same part at the same time make it once.
+
+    Args:
+        most: Most bytes that are kept; 0 keeps nothing.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[bytes, Kept] = OrderedDict()
+        self._under_way: dict[bytes, Future[Kept]] = {}
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def get(self, key: bytes, make: Callable[[], K]) -> K:
+        """Return a part: the kept one, or what `make` returns. Raises what `make` raises.
+
+        `make` may block. The key tells the type of the part, too (see `key_of`).
+        """
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept.move_to_end(key)
+                return cast(K, kept)
+            others = self._under_way.get(key)
+            if others is None:
+                mine = self._under_way[key] = Future()
+        if others is not None:
+            return cast(K, others.result())
+        try:
+            made = make()
+        except BaseException as exc:
+            with self._lock:
+                del self._under_way[key]
+            mine.set_exception(exc)
+            raise
+        with self._lock:
+            del self._under_way[key]
+            self._keep(key, made)
+        mine.set_result(made)
+        return made
+
+    def _keep(self, key: bytes, made: Kept) -> None:
+        if made.cost + _OVERHEAD > self._most:
+            return
+        self._kept[key] = made
+        self._size += made.cost + _OVERHEAD
+        while self._size > self._most:
+            _, oldest = self._kept.popitem(last=False)
+            self._size -= oldest.cost + _OVERHEAD
+
+
+def key_of(kind: str, origin: bytes, chunks: Sequence[Chunk], *how: Any) -> bytes:
+    """Return the key of what is made of chunks.
+
+    `origin` is the feed's (see `FeedState`), which no other feed has, whatever its name. The tags
+    of the chunks stand for the frames, the rest for when and by whom they were published. `how` is
+    what else it depends on.
+    """
+    return hashlib.sha256(msgspec.msgpack.encode((kind, origin, chunks, how))).digest()

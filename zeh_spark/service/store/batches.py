@@ -1,0 +1,282 @@
+"""Producers, their batches and their receipts, as values.
+
+A batch is known by producer, incarnation (the writer's memory, like Spark's checkpoint) and number.
+Its content is known by count and sum (`upload_format.Content`). A run is one start of the writer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from zeh_spark.service.store.access import Maker
+from zeh_spark.service.store.acts import Actor
+from zeh_spark.wire.upload_format import DIGEST_VERSION, Content, StagedChunk
+
+RECEIPTS = 1000
+"""Receipts that a store keeps for each producer, unless it is opened with another number.
+
+Batches older than that can be neither confirmed nor denied.
+"""
+
+MAX_NUMBER = 2**53 - 1
+"""The highest number of a batch and of an event: what every JSON reader can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What an operator allows once, with the values that a refusal printed."""
+
+    accept_gap: str | None = None
+    replace_incarnation: str | None = None
+    keep_first: str | None = None
+
+    @staticmethod
+    def named(given: Mapping[str, str]) -> Overrides:
+        """Return the overrides among parameters or options, by the names that refusals print."""
+        return Overrides(
+            given.get("acceptGap"), given.get("replaceIncarnation"), given.get("keepFirst")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Who calls, and for which batch.
+
+    Attributes:
+        incarnation: The producer's memory, like the id of a Spark checkpoint.
+        run: The id of one start of the writer.
+        batch: The number of the batch; None takes the next number at the commit.
+        starting: (partition, number): with which numbers a new producer begins, if not with 0.
+        by: Who calls, for the administrative log; None for who runs this process.
+        maker: The client, if it may have only so many producers.
+    """
+
+    producer: str
+    incarnation: str
+    run: str
+    batch: int | None
+    partition_count: int
+    overrides: Overrides = Overrides()
+    starting: tuple[tuple[int, int], ...] = ()
+    by: Actor | None = None
+    maker: Maker | None = None
+
+
+class Numbers(NamedTuple):
+    """A producer's numbers in a stored partition: its first one, and the one of its next event."""
+
+    first: int
+    next: int
+
+
+UPLOAD_BYTES = 512
+"""What an upload takes besides its frames: without it, empty uploads could be staged for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A part of a batch.
+
+    Attributes:
+        digest: The SHA-256 of its body, which tells it from other uploads.
+    """
+
+    task: int
+    attempt: int
+    number: int
+    digest: bytes
+    chunks: tuple[StagedChunk, ...]
+
+    @property
+    def content(self) -> Content:
+        """The number of its events, and the sum of their contents."""
+        return sum((each.content for each in self.chunks), Content())
+
+    @property
+    def bytes(self) -> int:
+        """What it counts for a quota: the bytes of its frames, and `UPLOAD_BYTES`."""
+        return UPLOAD_BYTES + sum(len(each.frame) for each in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAttempt:
+    """What a task says that it uploaded. `attempt` distinguishes attempts at the same task."""
+
+    task: int
+    attempt: int
+    uploads: int
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a commit found of an attempt."""
+
+    uploads: int = 0
+    content: Content = Content()
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the caller says its batch holds."""
+
+    content: Content
+    attempts: tuple[TaskAttempt, ...]
+    digest_version: int = DIGEST_VERSION
+
+
+class StoredRange(msgspec.Struct, frozen=True):
+    """A batch's sequence numbers in one stored partition.
+
+    Attributes:
+        last: The last number, included.
+        cursor: The feed's cursor after these events.
+    """
+
+    partition: int
+    first: int
+    last: int
+    cursor: str
+
+
+class StoredReceipt(msgspec.Struct, frozen=True, rename="camel"):
+    """The record of a committed batch.
+
+    Attributes:
+        number: The number among the producer's receipts, from 1.
+        level: The owner level of that run.
+        ranges: The sequence numbers in each partition that has some of the events.
+        positions: The first and the last position g; None without events.
+        time: The time of the commit, in ms since 1970.
+        previous: The hash of the producer's receipt before this one.
+        hash: The hash of this receipt (see `chained`).
+    """
+
+    number: int
+    producer: str
+    incarnation: str
+    batch: int
+    run: str
+    level: int
+    events: int
+    digest: str
+    digest_version: int
+    partition_count: int
+    ranges: tuple[StoredRange, ...]
+    positions: tuple[int, int] | None
+    time: int
+    previous: str
+    hash: str = ""
+
+    @property
+    def identity(self) -> str:
+        """Its content in short, as overrides name it."""
+        return self.digest[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """A producer of a feed, as of now; all zero while it is unknown.
+
+    Attributes:
+        level: The owner level of the current run.
+        run: The run that committed last.
+        last: The number of the last batch in `incarnation`; -1 before the first.
+        receipts: How many batches it has committed.
+        time: The time of its last commit, in ms since 1970.
+        deleted: Whether it was deleted, which stays so for ever.
+    """
+
+    name: str
+    incarnation: str = ""
+    level: int = 0
+    run: str = ""
+    last: int = -1
+    receipts: int = 0
+    chain: str = ""
+    time: int = 0
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFacts:
+    """All facts by which `commit_decision.decide` decides.
+
+    Attributes:
+        last: The last batch in the caller's own incarnation; -1 before the first.
+        run_known: Whether the caller's run has committed in its incarnation.
+        sequences: The producer's numbers by stored partition; needed if the call says with which
+            numbers it begins.
+        made: How many producers the caller's client has begun; needed if this one is new.
+    """
+
+    producer: ProducerState
+    partition_count: int
+    last: int = -1
+    run_known: bool = False
+    receipt: StoredReceipt | None = None
+    sequences: Mapping[int, Numbers] = field(default_factory=dict)
+    made: int = 0
+
+
+def base(producer: str) -> str:
+    """Return P of a named batch P#K, which is deleted with P and shares its quota."""
+    return producer.partition("#")[0]
+
+
+def receipt_for(
+    known: CommitFacts, call: Call, declared: Declared, ranges: Iterable[StoredRange],
+    heads: tuple[int, int], time: int,
+) -> StoredReceipt:  # fmt: skip
+    """Return the receipt of a batch that is to be published.
+
+    A run gets the next owner level with the first batch that it commits. `heads` are the feed's
+    head before and after the batch, `time` is in ms since 1970.
+    """
+    producer = known.producer
+    same_run = (producer.run, producer.incarnation) == (call.run, call.incarnation)
+    receipt = StoredReceipt(
+        number=producer.receipts + 1,
+        producer=call.producer,
+        incarnation=call.incarnation,
+        batch=known.last + 1 if call.batch is None else call.batch,
+        run=call.run,
+        level=producer.level + (not same_run),
+        events=declared.content.events,
+        digest=declared.content.digest,
+        digest_version=declared.digest_version,
+        partition_count=known.partition_count,
+        ranges=tuple(ranges),
+        positions=(heads[0] + 1, heads[1]) if heads[1] > heads[0] else None,
+        time=time,
+        previous=producer.chain,
+    )
+    return msgspec.structs.replace(receipt, hash=chained(receipt))
+
+
+def chained(receipt: StoredReceipt) -> str:
+    """Return the hash that a receipt must have.
+
+    It is the SHA-256 of its JSON, without spaces, with sorted keys, and with an empty `hash`.
+    """
+    bare = msgspec.structs.replace(receipt, hash="")
+    return hashlib.sha256(msgspec.json.encode(bare, order="sorted")).hexdigest()
+
+
+def after(receipt: StoredReceipt) -> ProducerState:
+    """Return the producer's state after its newest receipt."""
+    return ProducerState(
+        name=receipt.producer,
+        incarnation=receipt.incarnation,
+        level=receipt.level,
+        run=receipt.run,
+        last=receipt.batch,
+        receipts=receipt.number,
+        chain=receipt.hash,
+        time=receipt.time,
+    )

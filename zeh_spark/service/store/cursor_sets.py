@@ -1,0 +1,116 @@
+"""Cursor sets: positions that a feed keeps for its consumers, each under a name.
+
+A name is bound to the first consumer that keeps cursors under it and tells its identity. Another
+consumer, and one that tells none, is refused then: it would overwrite the cursors, and a resume
+would skip events without an error. A name that only consumers without an identity use is bound to
+nobody, and they are not told apart. Rejected: an identity as a part of the key; retention, which
+waits for a name, could not know which of its consumers has ended.
+
+A name keeps positions for one n, so that no position of an n that nobody uses any more holds
+retention for ever. The consumer to which the name is bound may change n: the positions for the n
+before are forgotten. Consumers without an identity are refused.
+
+Rule for editors: stores compare and bind in the transaction that keeps the cursors. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from zeh_spark.service.store.problems import Problem
+from zeh_spark.wire import problems
+from zeh_spark.wire.phrases import counted
+
+NOBODY = ""
+"""The identity of a consumer that tells none."""
+
+NAME = re.compile(r"[ -~]{1,50}")
+"""The name of a cursor set: 1 to 50 printable ASCII characters."""
+
+_IDENTITY = re.compile(r"[A-Za-z0-9._:@=-]{1,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class CursorSet:
+    """What a feed keeps under a name.
+
+    Args:
+        consumer: The identity to which the name is bound; NOBODY if it is bound to none.
+    """
+
+    name: str
+    consumer: str
+    cursors: Mapping[int, Mapping[int, str]]
+
+
+def parse_consumer(text: str | None) -> str:
+    """Return the identity that a header tells, NOBODY without one. Raises Problem for a bad one."""
+    if text is None:
+        return NOBODY
+    if not _IDENTITY.fullmatch(text):
+        raise Problem(
+            problems.BAD_CONSUMER,
+            f"ZEH-Consumer is {text!r}; allowed are 1 to 100 letters, digits and . _ : @ = -",
+        )
+    return text
+
+
+def check_consumer(name: str, bound: str | None, consumer: str, free: str) -> None:
+    """Refuse a consumer of a name that is bound to another one.
+
+    `bound` is NOBODY or None if it is bound to none. `free` says how the operator frees the name,
+    for the message. Raises Problem (`cursorset-taken`).
+    """
+    if not bound or bound == consumer:
+        return
+    asks = f"consumer {consumer!r}" if consumer else "a consumer that tells no identity"
+    raise Problem(
+        problems.CURSORSET_TAKEN,
+        f"cursorset {name!r} is bound to consumer {bound!r}, and {asks} asks for it. Choose "
+        f"another name; or, if the first consumer has ended, free the name with {free}",
+        cursorset=name,
+        consumer=bound,
+        given=consumer,
+    )
+
+
+def check_n(name: str, n: int, kept: Collection[int], consumer: str, free: str) -> None:
+    """Refuse a consumer that tells no identity and comes with another n than is kept.
+
+    `kept` has the n for which positions are kept. The name is bound to the consumer, or to nobody.
+    Raises Problem (`cursorset-n`).
+    """
+    if consumer or set(kept) <= {n}:
+        return
+    other = max(set(kept) - {n})
+    raise Problem(
+        problems.CURSORSET_N,
+        f"cursorset {name!r} keeps positions for n={other}, and the request has n={n}. Use "
+        f"n={other}; or choose another name; or tell who you are in the header ZEH-Consumer, to "
+        f"change n; or free the name with {free}",
+        cursorset=name,
+        kept=other,
+        n=n,
+    )
+
+
+def check_made(name: str, made: int, most: int) -> None:
+    """Refuse a new name if as many are there as may be. Raises Problem (`too-many-cursor-sets`)."""
+    if made >= most:
+        raise Problem(
+            problems.TOO_MANY_CURSOR_SETS,
+            f"cursorset {name!r} is new, and this client (its token, or its address; of a table, "
+            f"all clients together) has begun {counted(made, 'cursor set')} already, as many as it "
+            f"may have. Use a name that is there; or let the publisher's operator delete cursor "
+            f"sets, or raise --most-cursor-sets",
+            cursorset=name,
+            maximum=most,
+        )
+
+
+def freed_by(feed: str, name: str) -> str:
+    """Return the command that frees a name of a store's feed, ready to paste."""
+    return f"zeh-spark cursor-sets {feed} --delete {shlex.quote(name)}"

@@ -1,0 +1,255 @@
+"""Plans of direct reads: what a batch reads after some cursors, and where it ends.
+
+A plan takes chunks in order of g over all partitions, as a page does, so no partition starves and
+time ascends. It reads the index and never a frame. After each look-up it checks that retention
+removed nothing that it had still to see.
+
+Most plans begin where the last one ended: every chunk after the highest position is wanted, and is
+found by one scan. Partitions whose position is far behind are looked up one by one, up to that
+point.
+
+Runs in the publisher's worker threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from zeh_spark.service.store.commit_plan import tag
+from zeh_spark.service.store.direct_reads import (
+    check_not_ahead,
+    chunks_of,
+    header_records,
+)
+from zeh_spark.service.store.interface import Chunk, Store
+from zeh_spark.service.store.problems import Problem, other_history
+from zeh_spark.service.store.reading import check_kept, covered, parse_cursor, positions, scanned
+from zeh_spark.wire import problems, wire
+from zeh_spark.wire.direct_reads import (
+    MAX_LIMIT,
+    PLAN_CHUNKS,
+    Plan,
+    PlannedRange,
+    PlanRequest,
+    totals,
+)
+
+RANGE_BYTES = 16 << 20
+"""Bytes of lines of a range, about, if the reader does not say."""
+
+_SCAN_CHUNKS = 4096
+
+_ENDLESS = 1 << 62
+_TRIES = 5
+"""How often a plan is made from the beginning, because retention removed chunks meanwhile."""
+
+
+@dataclass(slots=True)
+class _Range:
+    """A range that a plan is filling."""
+
+    begin: str
+    chunks: list[Chunk] = field(default_factory=list)
+    size: int = 0
+
+    def planned(self, partition: int, to: str) -> PlannedRange:
+        found = totals(header_records(self.chunks))
+        return PlannedRange(
+            partition, self.begin, to, found.chunks, found.events, found.bytes, found.hex
+        )
+
+
+class Planner:
+    """Makes one plan (see `plan`). The feed is as it was when this was made."""
+
+    def __init__(self, store: Store, name: str, request: PlanRequest) -> None:
+        self._store = store
+        self._feed = store.feed(name)
+        self._request = request
+        self._starts = self._checked(_numbered(request.cursors))
+        self._stored = self._by_stored(self._starts)
+        self._ends: dict[int, tuple[int, str]] = {}
+        self._upto = self._feed.head
+        if isinstance(request.ends, dict):
+            self._ends = self._checked(_numbered(request.ends))
+            self._check_ends()
+            self._upto = max((g for g, _ in self._ends.values()), default=0)
+        if isinstance(request.upto, str):
+            self._upto = min(self._upto, self._position(request.upto))
+        self._stored_ends = self._by_stored(self._ends)
+
+    def plan(self) -> Plan:
+        cursors = {each: cursor for each, (_, cursor) in self._starts.items()}
+        open_ranges: dict[int, _Range] = {}
+        ranges: dict[int, list[PlannedRange]] = {}
+        limit, goal = self._limit(), _given(self._request.range_bytes, RANGE_BYTES)
+        more = False
+        for chunk in self._wanted():
+            if limit.full:
+                more = True
+                break
+            limit.take(chunk)
+            partition = chunk.partition % self._request.n
+            here = open_ranges.get(partition)
+            if here is None:
+                here = open_ranges[partition] = _Range(cursors[partition])
+            here.chunks.append(chunk)
+            here.size += chunk.size
+            if here.size >= goal:
+                cursors[partition] = chunk.cursor
+                ranges.setdefault(partition, []).append(here.planned(partition, chunk.cursor))
+                del open_ranges[partition]
+        for partition, here in open_ranges.items():
+            cursors[partition] = here.chunks[-1].cursor
+        if self._ends and not more:
+            cursors = {each: cursor for each, (_, cursor) in self._ends.items()}
+        for partition, here in open_ranges.items():
+            found = ranges.setdefault(partition, [])
+            found.append(here.planned(partition, cursors[partition]))
+        for partition, found in ranges.items():  # a range that was full may end before the end
+            if found[-1].to != cursors[partition]:
+                found[-1] = msgspec.structs.replace(found[-1], to=cursors[partition])
+        return Plan(
+            {str(each): cursor for each, cursor in sorted(cursors.items())},
+            more,
+            f"{self._feed.head}.{tag(self._feed.history)}",
+            self._feed.time,
+            self._feed.head - limit.last if more else 0,
+            [each for partition in sorted(ranges) for each in ranges[partition]],
+        )
+
+    def _wanted(self) -> Iterator[Chunk]:
+        """Yield the chunks after the positions, in order of g."""
+        high = min(max(self._stored.values(), default=0), self._upto)
+        before = {each: g for each, g in self._stored.items() if g < high}
+        behind = self._store.unread(self._feed.name, before, high)
+        check_kept(self._store, self._feed.name, before)
+        found = chunks_of(
+            self._store, self._feed.name, {each: before[each] for each in sorted(behind)}, high
+        )
+        yield from self._within(found)
+        name, most = self._feed.name, _SCAN_CHUNKS
+        yield from self._within(
+            scanned(self._store, name, self._stored, high, self._upto, 64, most)
+        )
+
+    def _within(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """Yield the chunks that are not after the explicit end of their partition."""
+        ends = self._stored_ends
+        return (each for each in chunks if each.g <= ends[each.partition]) if ends else chunks
+
+    def _limit(self) -> _Limit:
+        request = self._request
+        most = min(_given(request.max_chunks, PLAN_CHUNKS), PLAN_CHUNKS)
+        return _Limit(
+            _given(request.max_events, _ENDLESS), _given(request.max_bytes, _ENDLESS), most
+        )
+
+    def _checked(self, cursors: Mapping[int, str]) -> dict[int, tuple[int, str]]:
+        for partition, cursor in cursors.items():
+            check_not_ahead(self._feed, partition, cursor)
+        return positions(self._store, self._feed, cursors, self._request.n)
+
+    def _check_ends(self) -> None:
+        for partition, (end, cursor) in self._ends.items():
+            start, begin = self._starts[partition]
+            if end < start:
+                raise Problem(
+                    problems.BAD_PLAN,
+                    f"partition {partition} ends at {cursor!r}, before it begins, at {begin!r}",
+                )
+
+    def _position(self, cursor: str) -> int:
+        check_not_ahead(self._feed, 0, cursor)
+        found = parse_cursor(0, cursor)
+        if found is None:
+            raise Problem(problems.BAD_PLAN, f"upto is {cursor!r}; allowed are the heads of plans")
+        known = self._store.tags(self._feed.name, [found[0]]).get(found[0], found[1])
+        if known != found[1]:
+            why = f"position {found[0]}, where the plan is to end (upto), has the tag {known!r}"
+            raise other_history(0, cursor, why, replica=self._feed.replica)
+        return found[0]
+
+    def _by_stored(self, found: Mapping[int, tuple[int, str]]) -> dict[int, int]:
+        return {
+            stored: g
+            for partition, (g, _) in found.items()
+            for stored in covered(partition, self._request.n, self._feed.partitions)
+        }
+
+
+@dataclass(slots=True)
+class _Limit:
+    """How much a plan may still take, and the position of the last chunk that it took.
+
+    It is exceeded by one chunk at most.
+    """
+
+    events: int
+    bytes: int
+    chunks: int
+    last: int = 0
+
+    @property
+    def full(self) -> bool:
+        return self.last > 0 and (self.events <= 0 or self.bytes <= 0 or self.chunks <= 0)
+
+    def take(self, chunk: Chunk) -> None:
+        self.last = chunk.g
+        self.events -= chunk.events
+        self.bytes -= chunk.size
+        self.chunks -= 1
+
+
+def plan(store: Store, name: str, request: PlanRequest) -> Plan:
+    """Return a plan of what comes after some cursors.
+
+    The request was checked (`check_plan`). Raises Problem if a cursor is refused, or events after
+    it are gone.
+    """
+    for _ in range(_TRIES):
+        planner = Planner(store, name, request)  # refuses cursors after which events are gone
+        try:
+            return planner.plan()
+        except Problem as problem:
+            if problem.type is not problems.CURSOR_GONE:
+                raise
+            removed = problem  # while the plan was made
+    raise removed
+
+
+def check_plan(request: PlanRequest, most: int) -> None:
+    """Raise Problem for a request for a plan that no feed can answer.
+
+    `most` is the most partitions that a reader may work with.
+    """
+    n, ends = request.n, request.ends if isinstance(request.ends, dict) else request.cursors
+    limits = request.max_events, request.max_bytes, request.max_chunks, request.range_bytes
+    wrong = None
+    if not 1 <= n <= most:
+        wrong = f"n is {n}; allowed are 1 to {most}"
+    elif not _every(request.cursors, n) or not _every(ends, n):
+        wrong = f"cursors, and ends if they are given, need a cursor for each of 0 to {n - 1}"
+    elif any(isinstance(each, int) and not 1 <= each <= MAX_LIMIT for each in limits):
+        wrong = f"a limit is {limits}; allowed are 1 to {MAX_LIMIT}"
+    elif not 0 <= request.wait <= MAX_LIMIT:
+        wrong = f"wait is {request.wait}; allowed are whole seconds from 0"
+    elif isinstance(request.ends, dict) and wire.LAST in ends.values():
+        wrong = "an end is _last; allowed are _first, and cursors that the feed gave"
+    if wrong:
+        raise Problem(problems.BAD_PLAN, wrong)
+
+
+def _every(cursors: Mapping[str, str], n: int) -> bool:
+    return len(cursors) == n and all(str(each) in cursors for each in range(n))
+
+
+def _numbered(cursors: Mapping[str, str]) -> dict[int, str]:
+    return {int(partition): cursor for partition, cursor in cursors.items()}
+
+
+def _given(value: object, default: int) -> int:
+    return value if isinstance(value, int) else default

@@ -1,0 +1,543 @@
+"""Where a publisher keeps its feeds: the interface of every store, and the rules that they share.
+
+A feed is a log of chunks. A chunk holds events of one partition. It gets its position g, which
+counts from 1 without gaps over all partitions, when its batch is committed. A batch is first
+staged, in uploads that no reader sees, then committed as a whole.
+
+Rule for editors: what a store decides is in `commit_decision`, `commit_plan` and the functions
+here, the same for every store; `tests.store_contract` checks each store against them.
+Runs in the publisher and in commands that write, never on an event loop.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from zeh_spark.errors import StoreError
+from zeh_spark.service.store import refusals
+from zeh_spark.service.store.access import Maker, Token
+from zeh_spark.service.store.acts import ACTS_SHOWN, EVERY_ACT, Act, ActFilter, Actor
+from zeh_spark.service.store.batches import (
+    Call,
+    Declared,
+    Numbers,
+    ProducerState,
+    StoredReceipt,
+    TaskAttempt,
+    Upload,
+)
+from zeh_spark.service.store.cursor_sets import NOBODY, CursorSet
+from zeh_spark.wire.feed_identity import FeedIdentity
+
+MAX_PARTITIONS = 1024
+"""Most partitions of a feed."""
+
+STAGED_FOR = 24 * 3600.0
+"""Seconds for which a batch that is not committed is kept after its last request.
+
+A longer silence means that its writer has crashed.
+"""
+
+IDLE = 600.0
+"""The same in seconds, if the producer's quota is used up."""
+
+Clock = Callable[[], int]
+"""Returns the time in ms since 1970. Every store takes one, as its keyword `clock`."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+RESERVED_NAMES = frozenset({"console", "docs", "healthz", "metrics", "openapi.json", "readyz"})
+"""What no feed is called, because the publisher answers there itself."""
+
+
+class UnknownFeedError(StoreError):
+    """The store has no feed of that name."""
+
+
+class StoreBusyError(StoreError):
+    """Another process holds the store. A later try may succeed."""
+
+
+class StoreSilentError(StoreBusyError):
+    """The store's database does not answer. The message may name its address, host and user.
+
+    So it is for the operator: a publisher writes it into its log, and tells clients less.
+    """
+
+
+class StoreOutcomeUnknownError(StoreError):
+    """It is not known yet whether a commit took effect. Asking or committing again tells."""
+
+
+class Chunk(NamedTuple):
+    """A committed chunk, without its lines.
+
+    It is a tuple, because feeds of tiny chunks make one for a few events: a frozen dataclass takes
+    four times as long to make.
+
+    Attributes:
+        g: The position in the feed, from 1.
+        partition: The stored partition.
+        events: The number of events.
+        size: The bytes of its lines.
+        time: The time of its commit, in ms since 1970.
+        tag: A short hash of the history up to this chunk.
+        blob: What `Store.frames` takes to read the lines.
+        producer: The producer's name.
+        batch: The number of the producer's batch.
+        sequence: The producer's number of the first event, in the chunk's partition.
+    """
+
+    g: int
+    partition: int
+    events: int
+    size: int
+    time: int
+    tag: str
+    blob: int
+    producer: str
+    batch: int
+    sequence: int
+
+    @property
+    def cursor(self) -> str:
+        """The feed's cursor after this chunk."""
+        return f"{self.g}.{self.tag}"
+
+
+@dataclass(frozen=True, slots=True)
+class FeedState:
+    """A feed as of now.
+
+    Attributes:
+        name: The name.
+        partitions: The number of stored partitions.
+        origin: 32 random bytes, the history before the first chunk. The first 8 are the feed's id.
+        head: The position of the newest chunk; 0 if there is none.
+        history: The hash of the history up to `head`.
+        time: The time of the last commit or epoch, whichever is later, in ms since 1970; 0 if there
+            was none.
+        events: The number of events that the feed has now.
+        size: The bytes of their lines.
+        replica: Whether the store is a replica, which may lag, and takes no writes.
+    """
+
+    name: str
+    partitions: int
+    origin: bytes
+    head: int
+    history: bytes
+    time: int
+    events: int = 0
+    size: int = 0
+    replica: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """The last chunk that retention has removed from a partition: its position and tag."""
+
+    g: int
+    tag: str
+
+    @property
+    def cursor(self) -> str:
+        """The feed's cursor after this chunk."""
+        return f"{self.g}.{self.tag}"
+
+
+NAMES_MS = 90 * 86_400_000
+"""For how many milliseconds a feed can compare the contents of batches with names, by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a feed keeps; every event if neither `age_ms` nor `bytes` is set.
+
+    Attributes:
+        age_ms: Events younger than this, in milliseconds, are kept.
+        bytes: The newest events up to this size are kept.
+        readers: Cursor sets of readers. Nothing is removed that one of them has not passed.
+        names_ms: For how many milliseconds receipts of batches with names are kept; None means for
+            ever. After that, their names are still known, and refused.
+        producers_ms: After how many milliseconds without a batch a producer expires; None means
+            that none does.
+    """
+
+    age_ms: int | None = None
+    bytes: int | None = None
+    readers: tuple[str, ...] = ()
+    names_ms: int | None = NAMES_MS
+    producers_ms: int | None = None
+
+
+class StagingResult(Enum):
+    """What became of an upload: it is NEW, or the SAME as one that was there already."""
+
+    NEW = auto()
+    SAME = auto()
+
+
+class Store(Protocol):
+    """Keeps the feeds of a publisher. Every method may block, and may be called from any thread.
+
+    A store is opened with the keywords `clock` (see `Clock`) and `receipts`, the number of receipts
+    that it keeps for each producer (`batches.RECEIPTS`). Every method raises UnknownFeedError for
+    an unknown feed, and StoreBusyError or StoreError if the store cannot answer.
+
+    Methods that take `by` do administrative acts (see `store.acts`). In the transaction of the
+    change, they write who did it: `by`, or whoever runs this process if it is None. If nothing
+    changes, they write nothing. `remove` and `see_clock` write an act only if `by` is given,
+    because the publisher's own upkeep calls them, too.
+
+    Guarantee: a committed batch is durable as far as the store is, and visible as a whole, in all
+    partitions at once. A reader that sees position g sees all positions before it.
+    """
+
+    def create(self, name: str, partitions: int, *, by: Actor | None = None) -> FeedState:
+        """Create a feed. Raises StoreError if the name exists or is not allowed."""
+
+    def feed(self, name: str) -> FeedState:
+        """Return a feed as of now. Raises UnknownFeedError."""
+
+    def feeds(self) -> list[FeedState]:
+        """Return all feeds in the order of their names."""
+
+    def staged(self) -> dict[str, int]:
+        """Return the bytes that are staged and not committed, by feed, for feeds that have any."""
+
+    def identity(self, feed: str) -> FeedIdentity:
+        """Return the feed's id and its epochs. Raises UnknownFeedError."""
+
+    def begin_epoch(
+        self,
+        feed: str,
+        *,
+        copy: bool = False,
+        since: int | None = None,
+        by: Actor | None = None,
+    ) -> FeedIdentity:
+        """Begin an epoch of a feed: after a restore, before anything is published.
+
+        Events committed before have a `zeh-time` below the epoch's time, events committed after it
+        have one at or above it, also if the clock goes back. Unless it goes back, the epoch's
+        number is higher than that of any epoch that began in an earlier second, even if a restore
+        has taken that one back. The caller waits until `epochs.over_at`.
+
+        What `epochs.next_epoch` decides is written in one transaction, with the feed's row locked
+        and its `time` set to the epoch's, if that is later.
+
+        Args:
+            copy: The store is a copy that is used beside the original. Its feed is another feed
+                from now on, with a new id.
+            since: The `zeh-time`, in ms since 1970, from which events belong to the epoch, if some
+                were published between the restore and this call.
+            by: Who does it.
+
+        Raises:
+            StoreError: The store has no such feed, the clock is far ahead, or `since` is in the
+                future or not after the beginning of the last epoch.
+        """
+
+    def admit(self, feed: str, call: Call) -> StoredReceipt | None:
+        """Return None if an upload is wanted, as of now; the receipt if its batch is committed.
+
+        Raises:
+            Problem: The call is refused.
+        """
+
+    def stage(
+        self, feed: str, call: Call, upload: Upload, quota: int | None = None
+    ) -> StagingResult | StoredReceipt:
+        """Keep an upload until `commit`, invisible to readers.
+
+        Args:
+            call: The producer and the batch.
+            quota: Bytes that the producer may have staged; None for any number.
+
+        Returns:
+            Whether the upload is new; the receipt if its batch is committed.
+
+        Raises:
+            Problem: The call is refused.
+        """
+
+    def staged_chunks(self, feed: str, call: Call, attempts: Sequence[TaskAttempt]) -> int:
+        """Return how many chunks these attempts have staged for the call's batch."""
+
+    def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
+        """Publish a batch of exactly the attempts that `declared` names.
+
+        Its events are ordered by partition, task, number of the upload, and order in the upload.
+
+        Returns:
+            The receipt, and whether the batch is new; False if it was committed before.
+
+        Raises:
+            Problem: The call is refused, and nothing is published.
+        """
+
+    def release(
+        self,
+        feed: str,
+        producer: str,
+        batch: int | None,
+        run: str,
+        attempt: tuple[int, int] | None = None,
+    ) -> int:
+        """Delete what a run, or one attempt (task, attempt) of it, has staged for a batch.
+
+        Nothing that is committed is deleted. Returns the number of uploads.
+        """
+
+    def tidy(self) -> None:
+        """Delete, now or soon, what is staged and needed no more: old, overtaken or committed."""
+
+    def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
+        """Return all producers that ever published, sorted by name, after the name `after`."""
+
+    def producer(self, feed: str, name: str) -> ProducerState:
+        """Return a producer's state, after commits under way; all zero if it never published."""
+
+    def sequences(self, feed: str, name: str) -> dict[int, Numbers]:
+        """Return a producer's numbers by stored partition, for those that have events of it."""
+
+    def receipt(
+        self, feed: str, name: str, batch: int, incarnation: str | None
+    ) -> StoredReceipt | None:
+        """Return the receipt of a batch, after commits under way; None if it is not committed.
+
+        Args:
+            name: The producer.
+            batch: The number of the batch.
+            incarnation: The incarnation; None for the current one.
+
+        Raises:
+            Problem: The batch is so old that its receipt is gone.
+        """
+
+    def receipts(self, feed: str, name: str, below: int, limit: int) -> list[StoredReceipt]:
+        """Return the newest receipts whose number is less than `below`, the newest first."""
+
+    def delete_producer(self, feed: str, name: str, *, by: Actor | None = None) -> None:
+        """Permanently delete a producer: it can publish no more. What it published stays."""
+
+    def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
+        """Return chunks of some stored partitions, in the order of g.
+
+        Args:
+            positions: For each stored partition, the position after which to begin.
+            upto: The highest position.
+            limit: Most chunks of each partition.
+        """
+
+    def scan(self, feed: str, after: int, upto: int, limit: int) -> list[Chunk]:
+        """Return at most `limit` chunks of all partitions with `after` < g <= `upto`, in order."""
+
+    def unread(self, feed: str, positions: Mapping[int, int], upto: int) -> set[int]:
+        """Return the stored partitions that have a chunk after their position, up to `upto`."""
+
+    def frames(self, blobs: Sequence[int]) -> list[bytes]:
+        """Return the frames of chunks, in the given order. It is one short read."""
+
+    def tags(self, feed: str, positions: Iterable[int]) -> dict[int, str]:
+        """Return the tags of chunks by g, for those that exist."""
+
+    def last(self, feed: str, partitions: Iterable[int], upto: int) -> Chunk | None:
+        """Return the chunk with the highest g, at most `upto`, of some stored partitions."""
+
+    def anchors(self, feed: str) -> dict[int, Anchor]:
+        """Return what was removed last, by stored partition, as far as something was removed."""
+
+    def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None:
+        """Remove all chunks up to g = `upto`, in one transaction, and leave their anchors.
+
+        With `by`, an act tells how much was removed.
+        """
+
+    def retention(self, feed: str) -> Retention:
+        """Return what the feed keeps (see `set_retention`)."""
+
+    def set_retention(self, feed: str, retention: Retention, *, by: Actor | None = None) -> None:
+        """Set what the feed keeps."""
+
+    def expire_names(self, feed: str, before: int, limit: int) -> int:
+        """Delete the receipts of batches with names that were committed before a time.
+
+        The names stay: a batch that is published again under one is refused as `batch-expired`.
+
+        Args:
+            before: The time, in ms since 1970.
+            limit: Most batches that are changed, in one transaction.
+
+        Returns:
+            The number of batches that were changed.
+        """
+
+    def expire_producers(self, feed: str, before: int, limit: int) -> int:
+        """Delete producers that have published nothing since a time, with their receipts.
+
+        Their names stay, as those of producers that `delete_producer` deleted. A producer stays if
+        one of its batches with names was committed since, and so do batches with names.
+
+        Args:
+            before: The time, in ms since 1970.
+            limit: Most producers that are deleted, in one transaction.
+
+        Returns:
+            The number of producers that were deleted.
+        """
+
+    def save_cursors(
+        self,
+        feed: str,
+        name: str,
+        n: int,
+        cursors: Mapping[int, str],
+        consumer: str = NOBODY,
+        maker: Maker | None = None,
+    ) -> None:
+        """Keep a reader's cursors under a name, the last one for each partition of its n.
+
+        A name that is bound to nobody is bound to this consumer, if it tells its identity. It then
+        keeps positions for the last n of this consumer only.
+
+        Args:
+            n: How many partitions the reader works with.
+            cursors: The cursors by partition.
+            consumer: The reader's identity (see `store.cursor_sets`).
+            maker: The reader's client, if it may have only so many cursor sets.
+
+        Raises:
+            Problem: The name is bound to another consumer, or keeps positions for another n and the
+                reader tells no identity, or is one too many. Nothing is kept then.
+        """
+
+    def load_cursors(self, feed: str, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
+        """Return the cursors that `save_cursors` kept.
+
+        Raises:
+            Problem: The name is bound to another consumer.
+        """
+
+    def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
+        """Return the cursors that `save_cursors` kept for a name, by n and partition."""
+
+    def cursor_sets(self, feed: str) -> list[CursorSet]:
+        """Return all that `save_cursors` kept for a feed, by name."""
+
+    def delete_cursor_set(self, feed: str, name: str, *, by: Actor | None = None) -> bool:
+        """Forget the cursors of a name, and to whom it is bound. Return whether there were any."""
+
+    def clock_seen(self) -> int:
+        """Return the time that `see_clock` got last, in ms since 1970; 0 if there was none."""
+
+    def see_clock(self, now: int, *, by: Actor | None = None) -> None:
+        """Note a time, in ms since 1970, at which the clock was right (see `store.clock`).
+
+        With `by`, somebody says so: an act tells it.
+        """
+
+    def skew(self) -> int:
+        """Return by how many ms this machine's clock is ahead of the store's; 0 if it is that."""
+
+    def tokens(self) -> list[Token]:
+        """Return all tokens, also those that are not valid, in the order they were made in."""
+
+    def add_token(self, token: Token, *, by: Actor | None = None) -> None:
+        """Keep a new token."""
+
+    def revoke_token(self, which: str, *, by: Actor | None = None) -> list[str]:
+        """Revoke the tokens of an id or a name, for ever.
+
+        Returns:
+            The ids of those that were not revoked yet.
+        """
+
+    def acts(self, wanted: ActFilter = EVERY_ACT, limit: int = ACTS_SHOWN) -> list[Act]:
+        """Return at most `limit` administrative acts, the newest first.
+
+        To continue, ask for those `before` the id of the last one.
+        """
+
+    def record(self, done: Sequence[Act]) -> None:
+        """Keep acts that change nothing else here, in their order, each under a new id.
+
+        Such acts are a restore, and what was done in the store that a restored copy replaces. The
+        latter have an id there, and are not written to the log again.
+        """
+
+    def now(self) -> int:
+        """Return the time by the store's clock, in ms since 1970."""
+
+    def version(self) -> int:
+        """Return a number that changes soon after any process has committed events.
+
+        Mostly it changes at once, after a second at the latest. The call is cheap.
+        """
+
+    def stored_version(self) -> int:
+        """Return the version of the tables as of now, which another process may have upgraded."""
+
+    def free_bytes(self) -> int:
+        """Return the bytes that can be written before the store's file grows, as far as known."""
+
+    def close(self) -> None:
+        """Close files and connections."""
+
+
+def check_feed_name(name: str) -> None:
+    """Raise StoreError for a name that no feed may have, because its address would be another's."""
+    if not _NAME.fullmatch(name) or name in RESERVED_NAMES:
+        raise StoreError(
+            f"a feed cannot be called {name!r}: at most 100 letters, digits, '.', '_' and '-', the "
+            f"first one a letter or digit, and none of {', '.join(sorted(RESERVED_NAMES))}"
+        )
+
+
+def check_new_feed(name: str, partitions: int) -> None:
+    """Raise StoreError if a feed cannot have this name or number of partitions."""
+    check_feed_name(name)
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise StoreError(
+            f"a feed cannot have {partitions} partitions: allowed are 1 to {MAX_PARTITIONS}"
+        )
+
+
+def new_feed(name: str, partitions: int) -> FeedState:
+    """Return a new feed, with a random origin. Raises StoreError as `check_new_feed`."""
+    check_new_feed(name, partitions)
+    origin = secrets.token_bytes(32)
+    return FeedState(name, partitions, origin, head=0, history=origin, time=0)
+
+
+def check_partitions(call: Call, upload: Upload, partition_count: int) -> None:
+    """Raise Problem for events of a partition that the feed does not have."""
+    for each in upload.chunks:
+        if not 0 <= each.partition < partition_count:
+            raise refusals.partition_lacking(call, each.partition, partition_count)
+
+
+def unknown_feed(name: str) -> UnknownFeedError:
+    """Return the error for a feed that the store does not have."""
+    return UnknownFeedError(
+        f"there is no feed {name!r} in this store", anchor="there-is-no-store-or-no-feed"
+    )
+
+
+def frame_missing(blob: int) -> StoreError:
+    """Return the error for a chunk whose frame the store has lost."""
+    return StoreError(
+        f"the store is damaged: it has no frame {blob}. Restore it from a backup",
+        anchor="the-store-is-damaged",
+    )
+
+
+def now_ms() -> int:
+    """Return the time by the system's clock, in ms since 1970."""
+    return time.time_ns() // 1_000_000

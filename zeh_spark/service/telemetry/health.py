@@ -1,0 +1,136 @@
+"""Health checks: whether a publisher is alive, and whether it is ready to serve.
+
+Alive means that the event loop answers; nothing else is checked. Ready means that the store
+answers, has the version that this publisher knows, and has room, that the clock is right, and that
+the publisher is not about to stop. A load balancer sends requests to publishers that are ready.
+
+A table whose database fails makes a publisher unready only if it has nothing else to serve.
+Rejected: to be unready for each table, because all publishers of a table fail together, and the
+load balancer would then have none for the other feeds, either.
+
+Rule for editors: a probe waits a bounded time, and probes share one look at the store, so that
+probes of strangers cost nothing. Runs in the publisher's event loop; looks run in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import anyio
+import anyio.to_thread
+
+from zeh_spark.errors import ZeroEventHubError
+from zeh_spark.service.sql.schema import VERSION
+from zeh_spark.service.store.interface import Store
+from zeh_spark.service.telemetry.outages import READS, Outages
+from zeh_spark.service.telemetry.settings import Check, Telemetry
+from zeh_spark.wire.phrases import counted
+
+FRESH_SECONDS = 1.0
+"""Seconds for which a look counts for all probes."""
+
+PATIENCE_SECONDS = 2.0
+"""Seconds after which a store that has not answered is not ready."""
+
+
+class Readiness:
+    """Looks whether a publisher is ready.
+
+    Args:
+        store: The store; None if only tables are served.
+        tables: For each feed of a table, a function that raises if the table cannot be read.
+        disk: Returns whether the store's disk has room, and what was found; None without one.
+    """
+
+    def __init__(
+        self,
+        store: Store | None,
+        telemetry: Telemetry,
+        outages: Outages,
+        is_draining: Callable[[], bool],
+        tables: Mapping[str, Callable[[], object]],
+        disk: Callable[[], tuple[bool, str]] | None,
+    ) -> None:
+        self._is_draining = is_draining
+        self._has_store = store is not None
+        self._tables = {f"table {feed}".strip(): feed for feed in tables}
+        self._outages = outages
+        self._looks: list[tuple[str, Callable[[], Check]]] = []
+        if store is not None:
+            self._looks.append(("store", partial(_store, store)))
+            self._looks.append(("schema", partial(_schema, store)))
+        if disk is not None:
+            self._looks.append(("disk", lambda: Check("disk", *disk())))
+        if telemetry.clock is not None:
+            self._looks.append(("clock", telemetry.clock))
+        for name, feed in self._tables.items():
+            self._looks.append((name, partial(_table, name, tables[feed])))
+        self._limiter = anyio.CapacityLimiter(max(1, len(self._looks)))
+        self._found: dict[str, tuple[float, Check]] = {}
+        self._looking: dict[str, asyncio.Task[None]] = {}
+
+    async def checks(self) -> Sequence[Check]:
+        """Return what was found, after PATIENCE_SECONDS at the latest."""
+        ends = self._is_draining()
+        draining = Check("serving", not ends, "stopping" if ends else "yes")
+        found = await asyncio.gather(*(self._check(name, look) for name, look in self._looks))
+        serves = self._has_store or any(each.ok for each in found if each.name in self._tables)
+        return [
+            draining,
+            *(replace(each, vital=each.name not in self._tables or not serves) for each in found),
+        ]
+
+    async def tables_up(self) -> Mapping[str, bool]:
+        """Return for each feed of a table whether the table can be read."""
+        looks = [(name, look) for name, look in self._looks if name in self._tables]
+        found = await asyncio.gather(*(self._check(name, look) for name, look in looks))
+        return {self._tables[each.name]: each.ok for each in found}
+
+    async def _check(self, name: str, look: Callable[[], Check]) -> Check:
+        at, found = self._found.get(name, (float("-inf"), None))
+        if found is not None and time.monotonic() - at < FRESH_SECONDS:
+            return found
+        if name not in self._looking:
+            self._looking[name] = asyncio.create_task(self._look(name, look))
+        done, _ = await asyncio.wait({self._looking[name]}, timeout=PATIENCE_SECONDS)
+        if not done:
+            return Check(name, False, f"no answer within {PATIENCE_SECONDS:g} s")
+        return self._found[name][1]
+
+    async def _look(self, name: str, look: Callable[[], Check]) -> None:
+        begun = time.monotonic()
+        try:
+            found = await anyio.to_thread.run_sync(look, limiter=self._limiter)
+        except ZeroEventHubError as exc:
+            found = Check(name, False, exc.what)
+        except Exception as exc:  # noqa: BLE001  # what cannot be looked at is not ready
+            found = Check(name, False, f"{type(exc).__name__}: {exc}")
+        finally:
+            del self._looking[name]
+        self._found[name] = begun, found
+        if name == "store" and found.ok:
+            self._outages.worked(READS)
+        elif name == "store":
+            self._outages.failed(READS, found.detail)
+
+
+def _store(store: Store) -> Check:
+    feeds = store.feeds()
+    which = " of a replica" if any(each.replica for each in feeds) else ""
+    return Check("store", True, f"{counted(len(feeds), 'feed')}{which}")
+
+
+def _table(name: str, read: Callable[[], object]) -> Check:
+    read()
+    return Check(name, True, "answers")
+
+
+def _schema(store: Store) -> Check:
+    found = store.stored_version()
+    if found == VERSION:
+        return Check("schema", True, f"version {found}")
+    return Check("schema", False, f"version {found}; this publisher knows version {VERSION}")

@@ -1,0 +1,229 @@
+"""The lag of consumers, computed from running totals of a feed's chunks.
+
+A `Backlog` keeps, for each stored partition, the number of events up to each position. Each look
+adds only the chunks that are new since the last look, so that its cost does not depend on the size
+of the feed. Old positions are kept more sparsely: near the head the lag is exact; far behind it may
+be too high by two percent, because it counts from a position before the cursor.
+
+Metrics and plans of direct reads share the backlogs of a store (`Backlogs`).
+
+Rejected: sum up the chunks after a cursor at each look, because the cost grows with the lag.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from zeh_spark.service.store.cursor_sets import CursorSet
+from zeh_spark.service.store.interface import Anchor, Chunk, FeedState, Store
+from zeh_spark.service.store.reading import covered
+from zeh_spark.wire.direct_reads import PartitionLag
+
+POSITIONS = 1024
+"""Positions that are kept of a partition before some are merged: 24 bytes each."""
+
+PRECISION = 64
+"""The largest relative error of a lag; it is never too low."""
+
+PLAN_SECONDS = 0.05
+"""Seconds for which a plan reads chunks to know the lag. Without enough time, it is unknown."""
+
+SCAN_CHUNKS = 2_000
+"""Chunks that are read at a time."""
+
+_FEEDS = 200
+"""Feeds whose backlogs are kept, those that were used last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a cursor set is behind.
+
+    Attributes:
+        n: How many partitions its reader works with.
+        partitions: Of how many of them it has a position. The others are not in the numbers below.
+        since: When the oldest of them was committed, in ms since 1970; None if there is none.
+    """
+
+    name: str
+    n: int
+    partitions: int
+    events: int
+    since: int | None
+
+
+class Backlog:
+    """The running totals of a feed's chunks, up to each position.
+
+    Attributes:
+        head: The position up to which chunks were added.
+        tag: The tag of the chunk there; empty if there is none.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        self.head = 0
+        self.tag = ""
+        self._partitions = [_Sums() for _ in range(partitions)]
+
+    def add(self, chunks: Iterable[Chunk]) -> None:
+        """Add the chunks after the head, in the order of g."""
+        for each in chunks:
+            self._partitions[each.partition].add(each)
+            self.head, self.tag = each.g, each.tag
+
+    def lags(self, cursor_set: CursorSet, anchors: Mapping[int, Anchor]) -> Iterable[Lag]:
+        """Yield the lag of a cursor set, for each n under which it has cursors.
+
+        Partitions of which it has no cursor do not count. `anchors` have what retention removed
+        last: nobody reads it any more.
+        """
+        for n, cursors in cursor_set.cursors.items():
+            found = [self.after(each, n, cursor, anchors) for each, cursor in cursors.items()]
+            since = min((each for _, each in found if each is not None), default=None)
+            events = sum(each for each, _ in found)
+            yield Lag(cursor_set.name, n, len(cursors), events, since)
+
+    def after(
+        self, partition: int, n: int, cursor: str, anchors: Mapping[int, Anchor]
+    ) -> tuple[int, int | None]:
+        """Return the events after a cursor, and when the oldest of them was committed."""
+        events, times = 0, []
+        for stored in covered(partition, n, len(self._partitions)):
+            after = max(_position(cursor), anchors[stored].g if stored in anchors else 0)
+            more, since = self._partitions[stored].after(after)
+            events += more
+            times += [since] if since is not None else []
+        return events, min(times, default=None)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The backlog of a feed. Whoever uses it holds the lock."""
+
+    backlog: Backlog
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Backlogs:
+    """The backlogs of the feeds of a store. Any thread may use them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+
+    @contextmanager
+    def up_to_date(self, feed: FeedState, seconds: float) -> Iterator[Backlog | None]:
+        """Add a feed's new chunks to its backlog, and lend it.
+
+        It takes at most so many seconds; the next call continues. It yields None if there was not
+        enough time.
+        """
+        end, kept = time.monotonic() + seconds, self._of(feed)
+        if not kept.lock.acquire(timeout=seconds):
+            yield None
+            return
+        try:
+            if kept.backlog.head > feed.head:  # another thread has seen more since, or a restore
+                feed = self._store.feed(feed.name)
+            if _is_of_another_history(self._store, feed, kept.backlog):
+                kept.backlog = Backlog(feed.partitions)
+            yield kept.backlog if _is_caught_up(self._store, feed, kept.backlog, end) else None
+        finally:
+            kept.lock.release()
+
+    def after(
+        self, name: str, n: int, cursors: Mapping[str, str]
+    ) -> dict[str, PartitionLag] | None:
+        """Return how far a reader is behind, for the answer to its request for a plan.
+
+        No chunk after the cursors was removed. It returns None if the lag is not known yet.
+        """
+        feed = self._store.feed(name)
+        with self.up_to_date(feed, PLAN_SECONDS) as backlog:
+            if backlog is None:
+                return None
+            found = {each: backlog.after(int(each), n, at, {}) for each, at in cursors.items()}
+        now = self._store.now() if any(events for events, _ in found.values()) else 0
+        return {
+            each: PartitionLag(events, 0 if since is None else max(0, now - since))
+            for each, (events, since) in found.items()
+        }
+
+    def _of(self, feed: FeedState) -> _Kept:
+        with self._lock:
+            kept = self._kept.setdefault(feed.origin, _Kept(Backlog(feed.partitions)))
+            self._kept.move_to_end(feed.origin)
+            if len(self._kept) > _FEEDS:
+                self._kept.popitem(last=False)
+            return kept
+
+
+def _is_caught_up(store: Store, feed: FeedState, backlog: Backlog, end: float) -> bool:
+    """Add the chunks that are new, until a time; return whether these are all."""
+    while backlog.head < feed.head and time.monotonic() < end:
+        found = store.scan(feed.name, backlog.head, feed.head, SCAN_CHUNKS)
+        if not found:  # retention has removed them
+            backlog.head = feed.head
+        backlog.add(found)
+    return backlog.head >= feed.head
+
+
+def _is_of_another_history(store: Store, feed: FeedState, backlog: Backlog) -> bool:
+    """Return whether a restore has undone chunks that were added."""
+    if backlog.head > feed.head:
+        return True
+    tags = store.tags(feed.name, [backlog.head]) if backlog.tag else {}
+    return tags.get(backlog.head, backlog.tag) != backlog.tag
+
+
+class _Sums:
+    """Positions of a partition in ascending order, and the sum of its events up to each.
+
+    Between two positions that are kept there may be chunks that were merged into the later one.
+    """
+
+    def __init__(self) -> None:
+        self._positions = array("q")
+        self._totals = array("q")
+        self._times = array("q")
+
+    def add(self, chunk: Chunk) -> None:
+        self._positions.append(chunk.g)
+        self._totals.append((self._totals[-1] if self._totals else 0) + chunk.events)
+        self._times.append(chunk.time)
+        if len(self._positions) > POSITIONS:
+            self._thin()
+
+    def after(self, position: int) -> tuple[int, int | None]:
+        at = bisect_right(self._positions, position)
+        if at == len(self._positions):
+            return 0, None
+        return self._totals[-1] - (self._totals[at - 1] if at else 0), self._times[at]
+
+    def _thin(self) -> None:
+        """Merge neighbours that have few events together, compared with those after them."""
+        positions, totals, times = array("q"), array("q"), array("q")
+        last, before = self._totals[-1], 0
+        since: int | None = None
+        for at, total in enumerate(self._totals):
+            since = self._times[at] if since is None else since
+            following = self._totals[at + 1] if at + 1 < len(self._totals) else None
+            if following is None or following - before > (last - following) / PRECISION:
+                positions.append(self._positions[at])
+                totals.append(total)
+                times.append(since)
+                before, since = total, None
+        self._positions, self._totals, self._times = positions, totals, times
+
+
+def _position(cursor: str) -> int:
+    number = cursor.partition(".")[0]
+    return int(number) if number.isdecimal() else 0

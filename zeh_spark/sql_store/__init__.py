@@ -1,9 +1,0 @@
-"""Feeds in a SQL database: `store.SqlStore`, and what SQLite and PostgreSQL have in common.
-
-`schema` has the tables, `upgrades` their older versions. `uploads`, `commits`, `producers` and
-`epochs` hold what one transaction does; `zeh_spark.store` decides for them. The databases are in
-`sqlite_store` and `postgresql_store`.
-
-Rule for editors: nothing here decides what becomes of a batch. Runs in the publisher and in
-commands that write.
-"""
