@@ -138,7 +138,7 @@ def served(
     given: list[str], feed: str, environment: dict[str, str] | None = None
 ) -> Iterator[tuple[str, int]]:
     """The same for any feed, with these options."""
-    command = [sys.executable, "-m", "zeh_spark.cli", "serve", *given, "--port", "0"]
+    command = [sys.executable, "-m", "zeh_spark", "serve", *given, "--port", "0"]
     pattern = rf"http://\S+/{feed}\b"
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
         try:

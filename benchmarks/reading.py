@@ -155,7 +155,7 @@ def audited(work: Path, events: int) -> Iterator[Row]:
 
 def audit(url: str) -> None:
     subprocess.run(
-        [sys.executable, "-m", "zeh_spark.cli", "audit", url], check=True, capture_output=True
+        [sys.executable, "-m", "zeh_spark", "audit", url], check=True, capture_output=True
     )
 
 

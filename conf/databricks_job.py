@@ -81,7 +81,7 @@ class Job:
         empty = lakehouse.cursors(self.spark, self.table, name=NAME) == "first"
         if empty or not (checkpoint / "commits").exists():
             return 0.0
-        command = [sys.executable, "-m", "zeh_spark.cli", "lag", self.feed, "--json"]
+        command = [sys.executable, "-m", "zeh_spark", "lag", self.feed, "--json"]
         told = subprocess.run(
             [*command, "--checkpoint", str(checkpoint)],
             env={**os.environ, "ZEH_TOKEN": self.token},

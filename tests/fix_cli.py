@@ -17,7 +17,7 @@ from zeh_spark.cli.main import zeh_spark
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import running_publisher
 
-COMMAND = [sys.executable, "-m", "zeh_spark.cli"]
+COMMAND = [sys.executable, "-m", "zeh_spark"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

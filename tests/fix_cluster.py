@@ -31,7 +31,7 @@ class Killable:
     process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        words = ["-m", "zeh_spark.cli", "serve", "--store", store_url(self.folder)]
+        words = ["-m", "zeh_spark", "serve", "--store", store_url(self.folder)]
         command = [sys.executable, *words, "--port", str(self.port)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout and "Serving" in self.process.stdout.readline()

@@ -153,7 +153,7 @@ def _serve(
     *words: str,
     log: Path | None = None,
     files: str = "",
-    program: Sequence[str] = ("-m", "zeh_spark.cli"),
+    program: Sequence[str] = ("-m", "zeh_spark"),
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Run the command, with its log in a file, and with the limit of files that `ulimit` sets."""
     limit = ["sh", "-c", f'ulimit {files}; exec "$@"', "sh"] if files else []

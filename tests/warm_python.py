@@ -51,7 +51,7 @@ def started(folder: Path) -> Iterator[Path]:
     address, program = folder / "socket", folder / "python"
     program.write_text(_PROGRAM.format(python=sys.executable, address=str(address)))
     command = folder / "zeh-spark"
-    command.write_text(f'#!/bin/sh\nexec {program} -m zeh_spark.cli "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {program} -m zeh_spark "$@"\n')
     for each in (program, command):
         each.chmod(0o700)
     # It ends with its standard input. Spark's workers expect this hash seed of their parents.

@@ -208,7 +208,7 @@ def serving(store: str, log: Path) -> Iterator[str]:
     Raises:
         SystemExit: The publisher did not start.
     """
-    command = [sys.executable, "-m", "zeh_spark.cli"]
+    command = [sys.executable, "-m", "zeh_spark"]
     subprocess.run(
         [*command, "create", "flights", "--partitions", "4", "--store", store],
         check=True,

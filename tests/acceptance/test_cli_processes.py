@@ -80,7 +80,7 @@ def test_tail_follows_and_its_events_can_be_loaded_again(
 def test_a_shell_gets_the_exit_code(run: Run, env: dict[str, str], words: str, code: int) -> None:
     """A script goes by it: done, failed, or used wrongly."""
     run("create", "orders")
-    shell = f"{sys.executable} -m zeh_spark.cli {words}; echo $?"
+    shell = f"{sys.executable} -m zeh_spark {words}; echo $?"
     done = subprocess.run(
         ["sh", "-c", shell], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         check=True, timeout=60,
@@ -96,7 +96,7 @@ def test_tail_ends_in_silence_when_the_pipe_is_closed(
     run("create", "orders", "--partitions", "1")
     run("load", "orders", "-", stdin='"%s"\n' % ("x" * 200) * 20_000)
     with published(store_url) as base:
-        tail = f"{sys.executable} -m zeh_spark.cli tail {base}/orders --from first --no-follow"
+        tail = f"{sys.executable} -m zeh_spark tail {base}/orders --from first --no-follow"
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", f"{tail} | head -1"], env=env, capture_output=True,
             text=True, check=False, timeout=60,

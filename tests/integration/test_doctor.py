@@ -211,7 +211,7 @@ def test_with_spark_a_worker_reads_an_event(run: Run, store_url: str, warm: dict
     run("load", "orders", "-", stdin="1\n")
     with published(store_url) as base:
         # In a process of its own, because it starts and stops Spark.
-        command = [sys.executable, "-m", "zeh_spark.cli", "doctor", f"{base}/orders"]
+        command = [sys.executable, "-m", "zeh_spark", "doctor", f"{base}/orders"]
         done = subprocess.run(
             [*command, "--spark", "--json"], env={**HERE, **warm}, capture_output=True, check=True
         )

@@ -201,7 +201,7 @@ def test_receipt_that_is_gone_tells_nothing(publisher, gateway, far):
 )
 def test_the_command_finds_out_what_it_was_interrupted_in(publisher, gateway, fate, code, said):
     """Ctrl-C while the commit is under way: I am told what is published, and publish it once."""
-    command = [sys.executable, "-m", "zeh_spark.cli", "publish", f"{gateway.address}/orders"]
+    command = [sys.executable, "-m", "zeh_spark", "publish", f"{gateway.address}/orders"]
     found_out = threading.Event()
 
     def interrupted(gateway: Gateway, request: Request) -> Answer:

@@ -1,0 +1,5 @@
+"""Run `zeh-spark` as `python -m zeh_spark`."""
+
+from zeh_spark.cli.main import main
+
+main()
