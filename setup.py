@@ -171,5 +171,5 @@ setup(
         "test": TEST,
         "dev": DEV,
     },
-    entry_points={"console_scripts": ["zeh-spark = zeh_spark.cli.main:main"]},
+    entry_points={"console_scripts": ["zeh-spark = zeh_spark.tools.cli.main:main"]},
 )

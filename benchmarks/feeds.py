@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from zeh_spark.loading import one_batch
 from zeh_spark.publisher import open_store
 from zeh_spark.service.store.commit_plan import tag
+from zeh_spark.tools.loading import one_batch
 from zeh_spark.wire.batch_uploader import BatchUploader
 from zeh_spark.wire.upload_format import CHUNK_EVENTS, frame_of, prefix, rest_of
 

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import click
 
-from zeh_spark.cli.main import zeh_spark
-from zeh_spark.cli.output import COMMON
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.declaring import Declared, declared
 from zeh_spark.spark.sink.options import SinkOptions
 from zeh_spark.spark.source.options import SourceOptions
+from zeh_spark.tools.cli.main import zeh_spark
+from zeh_spark.tools.cli.output import COMMON
 
 ROOT = Path(__file__).parents[1]
 _COLUMNS = ("default", "query", "meaning")

@@ -13,10 +13,10 @@ import pytest
 
 from tests.fix_publisher import Publisher
 from tests.store_contract.writers import call, commit, large, upload
-from zeh_spark.audit.auditing import Audit
-from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.publisher import Store
 from zeh_spark.service.store.batches import StoredReceipt, chained
+from zeh_spark.tools.audit.auditing import Audit
+from zeh_spark.tools.audit.findings import Difference, Tally
 from zeh_spark.wire.upload_format import Chunker, StagedChunk, frame_of, lines_of
 
 
@@ -107,5 +107,5 @@ def vandal(publisher: Publisher) -> Iterator[Vandal]:
 @pytest.fixture
 def kept(receipts: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many receipts the test's publisher keeps; the audit holds that, too."""
-    monkeypatch.setattr("zeh_spark.audit.chain.RECEIPTS", receipts)
+    monkeypatch.setattr("zeh_spark.tools.audit.chain.RECEIPTS", receipts)
     return receipts

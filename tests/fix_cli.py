@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from zeh_spark.cli.main import zeh_spark
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import running_publisher
+from zeh_spark.tools.cli.main import zeh_spark
 
 COMMAND = [sys.executable, "-m", "zeh_spark"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -40,7 +40,11 @@ with socket.socket(socket.AF_UNIX) as server:
 """
 _LIBRARIES = {
     "pyspark.sql.connect.streaming.worker.foreach_batch_worker": ["pyspark.sql.connect.session"],
-    "zeh_spark.cli": ["zeh_spark.cli.main", "zeh_spark.loading.load", "zeh_spark.publisher"],
+    "zeh_spark": [
+        "zeh_spark.tools.cli.main",
+        "zeh_spark.tools.loading.load",
+        "zeh_spark.publisher",
+    ],
 }
 """What some modules need beside the libraries of all: loaded when one is asked for."""
 

@@ -1,5 +1,5 @@
 """Run `zeh-spark` as `python -m zeh_spark`."""
 
-from zeh_spark.cli.main import main
+from zeh_spark.tools.cli.main import main
 
 main()

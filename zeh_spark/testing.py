@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from starlette.types import ASGIApp
 
 from zeh_spark.errors import ZeroEventHubError
-from zeh_spark.loading import one_batch
 from zeh_spark.service.app.app import create_app
 from zeh_spark.service.app.server import Server, listen
 from zeh_spark.service.store.feed import Feed
 from zeh_spark.service.store.interface import Store
+from zeh_spark.tools.loading import one_batch
 from zeh_spark.wire.batch_uploader import BatchUploader
 from zeh_spark.wire.upload_format import checked_rest
 

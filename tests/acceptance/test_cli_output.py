@@ -17,11 +17,11 @@ import pytest
 
 from tests.fix_cli import COMMAND, Run, call, published
 from tests.fix_raw_server import RawServer, ok, refused
-from zeh_spark.cli import output
-from zeh_spark.cli.main import COMMANDS
 from zeh_spark.publisher import create_app, open_store
 from zeh_spark.service.access.gate import Gate
 from zeh_spark.testing import running_publisher
+from zeh_spark.tools.cli import output
+from zeh_spark.tools.cli.main import COMMANDS
 from zeh_spark.wire import dead_letters
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/command-line.md").read_text(encoding="utf-8")
@@ -234,7 +234,7 @@ def test_long_work_shows_a_bar_on_a_terminal(
 def each_of(calls: list[list[str]]) -> str:
     """A program that runs commands, each between its name and its exit code."""
     return (
-        "import sys\nfrom zeh_spark.cli.main import zeh_spark\n"
+        "import sys\nfrom zeh_spark.tools.cli.main import zeh_spark\n"
         f"for words in {calls}:\n"
         "    print(f'<{words[0]}>', file=sys.stderr)\n"
         "    try: zeh_spark(words)\n"
@@ -353,7 +353,7 @@ def test_a_terminal_gets_escapes_and_a_pipe_the_bytes(
 def test_shells_complete_commands(env: dict[str, str], shell: str) -> None:
     """Tab knows the commands; the reference says how to set it up."""
     assert f"_ZEH_SPARK_COMPLETE={shell}_source" in PAGE
-    program = "from zeh_spark.cli.main import zeh_spark; zeh_spark(prog_name='zeh-spark')"
+    program = "from zeh_spark.tools.cli.main import zeh_spark; zeh_spark(prog_name='zeh-spark')"
     more = {"COMP_WORDS": "zeh-spark ch", "COMP_CWORD": "1" if shell != "fish" else "ch"}
     more["_ZEH_SPARK_COMPLETE"] = f"{shell}_complete"
 

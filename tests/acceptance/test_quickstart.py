@@ -15,8 +15,8 @@ import pytest
 
 from tests.fix_cli import COMMAND, call
 from tests.patience import PATIENCE
-from zeh_spark import quickstart
 from zeh_spark.publisher import open_store
+from zeh_spark.tools.cli import quickstart
 
 
 def test_it_makes_the_feeds_once(tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ from tests.store_contract.writers import (
     until,
     upload,
 )
-from zeh_spark.loading.one_batch import next_batch
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.service.sql import commits as sql_commits
 from zeh_spark.service.sql import producers as sql_producers
@@ -42,6 +41,7 @@ from zeh_spark.service.store import commit_decision, reading
 from zeh_spark.service.store.batches import Call, StoredReceipt
 from zeh_spark.service.store.commit_plan import published
 from zeh_spark.service.store.feed import ChunkFeed
+from zeh_spark.tools.loading.one_batch import next_batch
 
 Scenario = Callable[[World], None]
 

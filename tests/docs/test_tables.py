@@ -11,12 +11,12 @@ from tests.cases import each_case
 from tests.release import sbom
 from tests.unit.test_errors import TREE
 from tests.unit.test_package import ON_DATABRICKS
-from zeh_spark.audit.findings import Difference, Tally
-from zeh_spark.cli.main import COMMANDS
-from zeh_spark.conformance.rules import RULES
 from zeh_spark.service.app.config import FeedConfig
 from zeh_spark.spark.sessions.model import REASONS, RECORDS
 from zeh_spark.spark.sessions.ordering import in_order
+from zeh_spark.tools.audit.findings import Difference, Tally
+from zeh_spark.tools.check.rules import RULES
+from zeh_spark.tools.cli.main import COMMANDS
 from zeh_spark.wire.option_values import HEADER_PREFIX, SECRET_HEADER_PREFIX
 from zeh_spark.wire.problems import PROBLEMS
 from zeh_spark.wire.upload_format import LINE_BYTES

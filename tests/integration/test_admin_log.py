@@ -16,8 +16,6 @@ from tests.fix_cli import Run, call
 from tests.fix_publisher import token_of
 from tests.fix_upgrades import BEFORE
 from tests.scratch_store import ScratchStore
-from zeh_spark.cli import store_commands
-from zeh_spark.cli.main import zeh_spark
 from zeh_spark.errors import PublishError
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import Actor, Via, create_app, open_store
@@ -25,6 +23,8 @@ from zeh_spark.service.access.gate import Gate
 from zeh_spark.service.store.access import Grant, Right
 from zeh_spark.service.store.acts import Action, process_actor
 from zeh_spark.testing import running_publisher
+from zeh_spark.tools.cli import store_commands
+from zeh_spark.tools.cli.main import zeh_spark
 
 CHANGING: dict[str, tuple[str, ...]] = {
     "create": ("new", "--partitions", "2"),

@@ -18,12 +18,12 @@ from tests.fix_publisher import Publisher
 from tests.fix_raw_server import Answer, RawServer, Request, ok
 from tests.integration.test_feed_identity import Plain
 from tests.store_contract.writers import call, chunk, commit, declared, large, until, upload
-from zeh_spark.audit.auditing import Audit
-from zeh_spark.audit.findings import Difference
-from zeh_spark.audit.pieces import Piece
 from zeh_spark.errors import PublisherError, PublishError, StoreError
 from zeh_spark.publisher import Store, create_app
 from zeh_spark.testing import running_publisher
+from zeh_spark.tools.audit.auditing import Audit
+from zeh_spark.tools.audit.findings import Difference
+from zeh_spark.tools.audit.pieces import Piece
 
 ESCAPES = [
     ({"a": 'q"\\u', "ä": "\n"}, b'{"x":"\\u0041\\n","cursor":"1.00000000"}'),

@@ -23,10 +23,10 @@ from tests.fix_raw_server import (
     until_close,
 )
 from tests.fix_table import SqliteDatabase
-from zeh_spark.conformance.rules import RULES, Finding, Judgement, Verdict
 from zeh_spark.publisher import create_app, open_store
 from zeh_spark.service.access.gate import Gate
 from zeh_spark.testing import running_publisher
+from zeh_spark.tools.check.rules import RULES, Finding, Judgement, Verdict
 
 EVENTS = 7
 Change = Callable[[bytes], bytes]

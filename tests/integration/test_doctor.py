@@ -19,8 +19,8 @@ import zeh_spark
 from tests.cases import each_case
 from tests.fix_cli import Run, call, published
 from tests.fix_raw_server import Answer, RawServer, Request, refused
-from zeh_spark.doctor import installed_spark, machine
-from zeh_spark.doctor.checks import Check, State, fits
+from zeh_spark.tools.doctor import installed_spark, machine
+from zeh_spark.tools.doctor.checks import Check, State, fits
 
 HERE = {
     **os.environ,

@@ -13,13 +13,13 @@ import pytest
 
 from tests.fix_publish import events_of
 from zeh_spark.errors import OutcomeUnknownError, StoreError
-from zeh_spark.loading import load as loading
-from zeh_spark.loading.load import Loaded, Source
-from zeh_spark.loading.one_batch import named_batch
 from zeh_spark.publisher import open_store
 from zeh_spark.service.store.batches import Call, Declared
 from zeh_spark.service.store.interface import Store, StoreBusyError, StoreOutcomeUnknownError
 from zeh_spark.service.store.problems import Problem
+from zeh_spark.tools.loading import load as loading
+from zeh_spark.tools.loading.load import Loaded, Source
+from zeh_spark.tools.loading.one_batch import named_batch
 
 FAILURES = [KeyboardInterrupt(), StoreOutcomeUnknownError("COMMIT failed")]
 

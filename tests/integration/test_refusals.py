@@ -21,7 +21,7 @@ from zeh_spark.service.network.http_protocol import HEADER_BYTES, PIPELINED, URL
 # The serve command itself, with a time that a test can wait for.
 PROGRAM = (
     "from zeh_spark.service.network import http_protocol\n"
-    "from zeh_spark.cli.main import main\n"
+    "from zeh_spark.tools.cli.main import main\n"
     "http_protocol.HEAD_SECONDS = 0.5\n"
     "main()\n"
 )

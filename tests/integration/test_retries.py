@@ -15,7 +15,6 @@ from tests.fix_client import BODY, ask, checkpoint, client, event, read
 from tests.fix_raw_server import NO_IDENTITY, Answer, chunked_without_end, head, ok, refused, short
 from tests.fix_stream import DECODER, Run
 from tests.patience import PATIENCE
-from zeh_spark.audit.reading import FeedReader
 from zeh_spark.client.http.feed_client import Statistics
 from zeh_spark.client.http.following import follow
 from zeh_spark.client.http.pauses import PAUSES, Pauses
@@ -25,6 +24,7 @@ from zeh_spark.client.options.given import parse
 from zeh_spark.errors import AccessError, CursorGoneError, PublisherError, UnavailableError
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.spark.source.stream import StreamReader
+from zeh_spark.tools.audit.reading import FeedReader
 from zeh_spark.wire import wire
 
 # What is tried again, and for how long

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from tests.patience import PATIENCE
-from zeh_spark.loading.one_batch import next_batch
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.service.store.batches import (
     Call,
@@ -26,6 +25,7 @@ from zeh_spark.service.store.batches import (
     Upload,
 )
 from zeh_spark.service.store.interface import Chunk
+from zeh_spark.tools.loading.one_batch import next_batch
 from zeh_spark.wire.upload_format import Chunker, Content, StagedChunk, lines_of
 
 FEED = "orders"

@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from tests.cases import each_case
-from zeh_spark.cli.main import zeh_spark
-from zeh_spark.cli.serve_command import serve
 from zeh_spark.service.app.config import load_config
 from zeh_spark.service.network.draining import CLOSE_SECONDS
+from zeh_spark.tools.cli.main import zeh_spark
+from zeh_spark.tools.cli.serve_command import serve
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "conf" / "docker"

@@ -31,8 +31,8 @@ LAYERS = {
         "spark.frames", "wire",
     },
     "spark": {
-        "client.options", "doctor", "errors", "spark.decoding", "spark.frames", "spark.sink",
-        "spark.source", "spark.stateful", "wire",
+        "client.options", "errors", "spark.decoding", "spark.frames", "spark.sink", "spark.source",
+        "spark.stateful", "tools.doctor", "wire",
     },
     "spark.delta": {"errors", "spark.frames", "spark.sink", "spark.source", "wire"},
     "spark.sessions": {
@@ -60,21 +60,21 @@ LAYERS = {
         "service.postgresql", "service.retention", "service.sql", "service.sqlite", "service.store",
         "service.telemetry", "wire",
     },
-    "loading": {"errors", "service.store", "wire"},
-    "audit": {"client.http", "client.options", "errors", "service.store", "wire"},
-    "conformance": {"client.http", "client.options", "errors", "wire"},
-    "doctor": {"client.http", "client.options", "conformance", "errors"},
-    "cli": {
-        "audit", "client", "client.http", "client.options", "conformance", "doctor", "errors",
-        "loading", "quickstart", "service.access", "service.app", "service.network",
-        "service.outbox", "service.retention", "service.sqlite", "service.store",
-        "service.telemetry", "spark.source", "wire",
+    "tools.loading": {"errors", "service.store", "wire"},
+    "tools.audit": {"client.http", "client.options", "errors", "service.store", "wire"},
+    "tools.check": {"client.http", "client.options", "errors", "wire"},
+    "tools.doctor": {"client.http", "client.options", "errors", "tools.check"},
+    "tools.cli": {
+        "client", "client.http", "client.options", "errors", "service.access", "service.app",
+        "service.network", "service.outbox", "service.retention", "service.sqlite", "service.store",
+        "service.telemetry", "spark.source", "tools.audit", "tools.check", "tools.doctor",
+        "tools.loading", "wire",
     },
 }  # fmt: skip
 """Which packages, and modules at the root, each package may import. One that is missing here is a
 door for users at the root, which may import any.
 """
-PUBLISHER_SIDE = {"client", "loading", "service", "wire"}
+PUBLISHER_SIDE = {"client", "service", "tools.loading", "wire"}
 SPARK_SIDE = {"client", "spark", "wire"}
 SERVER = ["starlette", "uvicorn", "sqlalchemy", "click"]
 
@@ -163,9 +163,9 @@ def test_an_audit_knows_of_the_publisher_what_its_receipts_say():
     shared = {
         name
         for module, names in ours().items()
-        if within(module, "zeh_spark.audit")
+        if within(module, "zeh_spark.tools.audit")
         for name in names
-        if room(name) not in ("client.http", "client.options", "errors", "wire", "audit")
+        if room(name) not in ("client.http", "client.options", "errors", "wire", "tools.audit")
     }
 
     assert {"zeh_spark.service.store.batches"} == shared
@@ -212,11 +212,11 @@ def test_two_folder_levels_are_enough():
             ["pyspark", "zeh_spark.publisher", "zeh_spark.service", *SERVER],
         ),
         (
-            "publisher loading.parquet_rows cli.main spark.sessions.logic spark.stateful.seen",
+            "publisher tools.loading.parquet_rows tools.cli.main spark.sessions.logic spark.stateful.seen",
             ["pyspark"],
         ),
         (
-            "cli.diagnosis_commands cli.feed_commands cli.dead_letter_commands",
+            "tools.cli.diagnosis_commands tools.cli.feed_commands tools.cli.dead_letter_commands",
             ["pyspark", "starlette", "uvicorn", "sqlalchemy"],
         ),
         ("spark.datasource", SERVER),

@@ -239,7 +239,7 @@ def register(spark: SparkSession) -> None:
     Args:
         spark: the session. It becomes the calling thread's active session, too.
     """
-    from zeh_spark.doctor.machine import other_workers  # not needed where tasks run
+    from zeh_spark.tools.doctor.machine import other_workers  # not needed where tasks run
 
     program = getattr(getattr(spark, "_sc", None), "pythonExec", None)  # not with Spark Connect
     for wrong in other_workers(program) if program else ():

@@ -7,8 +7,8 @@ from itertools import pairwise
 import msgspec
 
 from tests.cases import each_case
-from zeh_spark.audit.chain import Chain, ListedState, state_of
 from zeh_spark.service.store.batches import StoredRange, StoredReceipt, chained
+from zeh_spark.tools.audit.chain import Chain, ListedState, state_of
 
 
 def receipts(*batches: int | None, **changes: object) -> list[StoredReceipt]:

@@ -10,13 +10,13 @@ import pytest
 
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import FEED, call, chunk, commit, upload
-from zeh_spark.audit.findings import Difference, Tally
-from zeh_spark.audit.judge import Judge
-from zeh_spark.audit.ledger import Ledger, ListedProducer
-from zeh_spark.audit.pieces import Cutter, Piece
 from zeh_spark.service.app.rendering import body
 from zeh_spark.service.store.batches import StoredReceipt
 from zeh_spark.service.store.feed import ChunkFeed
+from zeh_spark.tools.audit.findings import Difference, Tally
+from zeh_spark.tools.audit.judge import Judge
+from zeh_spark.tools.audit.ledger import Ledger, ListedProducer
+from zeh_spark.tools.audit.pieces import Cutter, Piece
 from zeh_spark.wire.served_lines import with_all_headers
 
 
@@ -106,7 +106,7 @@ def test_feed_that_ends_early_is_named(ledger, feed, left):
 
 def test_numbers_and_producers_beyond_memory_are_kept(ledger, monkeypatch):
     """On disk, and found there."""
-    monkeypatch.setattr("zeh_spark.audit.ledger._IN_MEMORY", 3)
+    monkeypatch.setattr("zeh_spark.tools.audit.ledger._IN_MEMORY", 3)
     for number in range(10):
         ledger.saw(f"p{number % 5}", number % 2, number)
         ledger.add_producer(f"p{number}", ListedProducer(bool(number % 2), number))

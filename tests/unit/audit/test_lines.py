@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cases import each_case
-from zeh_spark.audit.lines import OddLineError, content, stamps_of
-from zeh_spark.audit.pieces import Cutter, Piece, StrangeFeedError
 from zeh_spark.service.app.rendering import body
+from zeh_spark.tools.audit.lines import OddLineError, content, stamps_of
+from zeh_spark.tools.audit.pieces import Cutter, Piece, StrangeFeedError
 from zeh_spark.wire import wire
 from zeh_spark.wire.served_lines import Block, with_all_headers
 from zeh_spark.wire.upload_format import Content, content_of, rest_of

@@ -10,7 +10,7 @@ import sys
 import click
 
 from tests.cases import each_case
-from zeh_spark.cli import main
+from zeh_spark.tools.cli import main
 
 LOADED = """
 import json, os, sys
@@ -36,8 +36,10 @@ def loaded(statement: str, **environment: str) -> tuple[set[str], set[str]]:
     return set(ours), set(others)
 
 
-HELP = "from zeh_spark.cli.main import zeh_spark; zeh_spark(['--help'], prog_name='zeh-spark')"
-TAB = "from zeh_spark.cli.main import zeh_spark; zeh_spark(prog_name='zeh-spark')"
+HELP = (
+    "from zeh_spark.tools.cli.main import zeh_spark; zeh_spark(['--help'], prog_name='zeh-spark')"
+)
+TAB = "from zeh_spark.tools.cli.main import zeh_spark; zeh_spark(prog_name='zeh-spark')"
 TAB_ENVIRONMENT = {
     "COMP_WORDS": "zeh-spark ",
     "COMP_CWORD": "1",
@@ -45,7 +47,7 @@ TAB_ENVIRONMENT = {
 }
 
 
-LISTED = {f"zeh_spark.cli{each}" for each in ("", ".main", ".output", ".spelling", ".text")}
+LISTED = {f"zeh_spark.tools.cli{each}" for each in ("", ".main", ".output", ".spelling", ".text")}
 
 
 @each_case(
@@ -65,7 +67,7 @@ def test_what_is_not_used_is_not_loaded(
     found, packages = loaded(statement, **environment)
 
     assert others == packages
-    assert ours == {name for name in found if name.startswith("zeh_spark.cli")}
+    assert ours == {name for name in found if name.startswith("zeh_spark.tools.cli")}
     assert ours or {"zeh_spark._lazy"} == found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.scratch_store import ScratchStore
-from zeh_spark.loading.load import Source, load
+from zeh_spark.tools.loading.load import Source, load
 from zeh_spark.wire.upload_format import lines_of
 
 Files = Callable[[str, bytes | pa.Table], str]

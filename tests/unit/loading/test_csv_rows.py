@@ -9,7 +9,7 @@ import pytest
 
 from tests.cases import each_case
 from tests.unit.loading.loads import Files, data, text_of
-from zeh_spark.loading.csv_rows import CsvFormat
+from zeh_spark.tools.loading.csv_rows import CsvFormat
 from zeh_spark.wire import wire
 
 

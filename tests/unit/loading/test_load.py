@@ -14,10 +14,10 @@ import pytest
 
 from tests.unit.loading.loads import Files, created, data, loaded
 from zeh_spark.errors import StoreError
-from zeh_spark.loading.csv_rows import CsvFormat
-from zeh_spark.loading.load import Source, load
-from zeh_spark.loading.one_batch import named_batch
 from zeh_spark.publisher import Problem
+from zeh_spark.tools.loading.csv_rows import CsvFormat
+from zeh_spark.tools.loading.load import Source, load
+from zeh_spark.tools.loading.one_batch import named_batch
 from zeh_spark.wire import partitioning
 from zeh_spark.wire.upload_format import (
     UPLOAD_BYTES,

@@ -1,0 +1,207 @@
+"""The commands that make, fill and list the feeds of a publisher's store.
+
+They are a thin shell around `publisher`, `store` and `loading`. The command that serves a store is
+in `serve_command`, those that talk to a running publisher are in `feed_commands`. Runs on the
+publisher's machine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+
+import click
+
+from zeh_spark.errors import StoreError
+from zeh_spark.service.app.stores import shown_url
+from zeh_spark.service.store.batches import Overrides, base
+from zeh_spark.service.store.interface import UnknownFeedError
+from zeh_spark.tools.cli.output import print_result, progress
+from zeh_spark.tools.cli.parameters import (
+    ALLOW,
+    BATCH,
+    ENVELOPE,
+    KEEP_KEY,
+    KEY,
+    STORE,
+    name_of,
+    opened,
+    operator,
+    refuse_contradicting_keys,
+)
+from zeh_spark.tools.loading import load as loading
+from zeh_spark.tools.loading.csv_rows import CsvFormat
+from zeh_spark.tools.loading.load import Source
+from zeh_spark.tools.loading.one_batch import named_batch, next_batch
+from zeh_spark.wire.phrases import counted, size_of
+
+
+@click.command()
+@click.argument("feed")
+@click.option(
+    "--partitions", default=4, show_default=True, type=int,
+    help="Number of partitions, 1 to 1024. It cannot be changed later.",
+)  # fmt: skip
+@STORE
+def create(feed: str, partitions: int, url: str) -> None:
+    """Create an empty feed, and the store if it does not exist.
+
+    \b
+    Example:
+      zeh-spark create flights --partitions 4 --store sqlite:///feeds.db
+    """
+    with opened(url, must_exist=False) as store:
+        store.create(feed, partitions, by=operator())
+    print_result(
+        f"Feed {feed!r} with {counted(partitions, 'partition')} is in {shown_url(url)}.",
+        feed=feed,
+        partitions=partitions,
+        store=shown_url(url),
+    )
+
+
+@click.command()
+@click.argument("feed")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@STORE
+@KEY
+@KEEP_KEY
+@ENVELOPE
+@click.option(
+    "--delimiter", default=",", show_default=True, metavar="CHAR",
+    help="CSV: the character between two fields.",
+)  # fmt: skip
+@click.option(
+    "--null", "nulls", multiple=True, metavar="TEXT",
+    help="CSV: a field TEXT means null, too. Can be repeated.",
+)  # fmt: skip
+@click.option(
+    "--text", "texts", multiple=True, metavar="COLUMN",
+    help="CSV: keep the numbers of COLUMN as text; '*' stands for every column. Can be repeated.",
+)  # fmt: skip
+@click.option(
+    "--producer", metavar="NAME", callback=name_of,
+    help="The producer's name, under which the events are published.  [default: load]",
+)  # fmt: skip
+@BATCH
+@ALLOW
+def load(
+    feed: str,
+    files: tuple[str, ...],
+    url: str,
+    key: str | None,
+    keep_key: bool,
+    envelope: bool,
+    delimiter: str,
+    nulls: tuple[str, ...],
+    texts: tuple[str, ...],
+    producer: str | None,
+    batch: str | None,
+    allowed: dict[str, str],
+) -> None:
+    """Load files into a feed of a store: all of their rows, or nothing.
+
+    The feed may be served at the same time. A line or row becomes the data of one event. FILE is
+    NDJSON (.ndjson, .jsonl, .json) or CSV with a header (.csv), either also with .gz, or Parquet
+    (.parquet); - is NDJSON from standard input. Input without events is an error.
+
+    An event without a key (no --key, or the key is null) goes to the next partition in turn: 1,000
+    events to each. Each load begins with another partition.
+
+    In CSV, a field that is a JSON number stays that number, digit for digit. An empty field is
+    null. Any other field is text, 00123 too. Name columns of codes with --text: a reader that takes
+    the number 1.10 as a string may get 1.1.
+
+    \b
+    Examples:
+      zeh-spark load flights 2013-*.parquet --key carrier
+      zeh-spark load flights flights.csv --null NA --text tailnum --key carrier
+      zeh-spark load flights 2013-01.csv --producer airport --batch 2013-01
+      gunzip -c log.gz | zeh-spark load log -
+      echo '{"key": "a", "headers": {"h": "1"}, "data": 42}' | zeh-spark load log - --envelope
+    """
+    refuse_contradicting_keys(key, envelope, keep_key)
+    if files.count("-") > 1:
+        raise click.UsageError("Standard input can be loaded once. Give '-' once.")
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise click.UsageError(
+            f"--delimiter has to be one character, not a quote or a line end: {delimiter!r} is "
+            "not. Give the character between two fields."
+        )
+    form = CsvFormat(delimiter, nulls, texts)
+    stdin = Source("standard input", sys.stdin.buffer, key, envelope, form, keep_key)
+    sources = [stdin if name == "-" else replace(stdin, name=name, stream=None) for name in files]
+    begun = time.monotonic()
+    with opened(url) as store, progress("Loading", _size(files)) as bar:
+        try:
+            name = producer or loading.PRODUCER
+            call = named_batch(store, feed, name, batch) if batch else None
+            call = call or next_batch(store, feed, name)
+            overrides = Overrides.named(allowed)
+            call = replace(call, overrides=overrides, by=operator())
+            loaded = loading.load(store, feed, sources, bar, call)
+        except UnknownFeedError as exc:
+            raise StoreError(
+                f"{exc}; create it with zeh-spark create {feed} --store {shown_url(url)}",
+                anchor="there-is-no-store-or-no-feed",
+            ) from exc
+    seconds = time.monotonic() - begun
+    outcome = "dropped" if loaded.dropped else "repeated" if loaded.repeated else "published"
+    say = partial(
+        print_result, feed=feed, outcome=outcome, events=loaded.events, bytes=loaded.bytes,
+        dropped=loaded.dropped, seconds=round(seconds, 3),
+    )  # fmt: skip
+    if loaded.dropped and loaded.receipt:
+        said = loaded.content.dropped("keepFirst", loaded.receipt)
+        say(f"Batch {call.producer!r}: {said}. Nothing was added.")
+        return
+    if loaded.repeated:
+        say(f"Published before with the same {counted(loaded.events, 'event')}: no change.")
+        return
+    say(
+        f"Loaded {counted(loaded.events, 'event')}, {size_of(loaded.bytes)}, into {feed!r} in "
+        f"{seconds:.1f} s."
+    )
+
+
+@click.command("delete-producer")
+@click.argument("feed")
+@click.argument("producer")
+@STORE
+@click.confirmation_option(
+    prompt="It will never publish again under this name. Continue?",
+    help="Delete without asking for confirmation.",
+)
+def delete_producer(feed: str, producer: str, url: str) -> None:
+    """Permanently delete a producer: it can never publish to the feed again.
+
+    That holds for its named batches, PRODUCER#NAME, too. The events that it has published stay.
+
+    \b
+    Example:
+      zeh-spark delete-producer orders till-7 --store sqlite:///feeds.db
+    """
+    if "#" in producer:
+        raise click.UsageError(
+            f"{producer} is a named batch, which is deleted with its producer. Give the producer: "
+            f"{base(producer)}."
+        )
+    with opened(url) as store:
+        if not any(base(each.name) == producer for each in store.producers(feed)):
+            raise StoreError(
+                f"producer {producer!r} has never published to feed {feed!r}. Look at the feed's "
+                f"producers with zeh-spark producers."
+            )
+        store.delete_producer(feed, producer, by=operator())
+    print_result(
+        f"Producer {producer!r} of feed {feed!r} is deleted.", feed=feed, producer=producer
+    )
+
+
+def _size(files: tuple[str, ...]) -> int | None:
+    """Return the bytes of all files; None if one of them is no file on disk."""
+    known = all(os.path.isfile(name) for name in files)
+    return sum(os.path.getsize(name) for name in files) if known else None

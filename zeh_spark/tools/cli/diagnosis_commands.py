@@ -1,0 +1,379 @@
+"""The commands that say what is wrong, or how far something is behind: `check`, `doctor`, `lag`.
+
+`check` judges any publisher by the protocol; `doctor` looks at this machine, and at a feed from it;
+`lag` tells how far a reader is behind. They only look. None needs a server's libraries, and only
+`doctor --spark` imports PySpark.
+
+A reader's positions are in a checkpoint, which Spark's commits and offsets make, or in a cursor set
+of the publisher. Of a cursor set the publisher tells the lag alone, never the cursors: another
+reader could take them for its own.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import Any
+
+import click
+
+from zeh_spark.client.http import direct_client
+from zeh_spark.client.http.lag import Lag, lag_at, metrics
+from zeh_spark.client.http.transport import Body, Transport
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.given import parse
+from zeh_spark.errors import PublisherError, StoreError, printable
+from zeh_spark.spark.source.offset_log import source_offsets
+from zeh_spark.spark.source.offsets import is_of_a_feed, reached
+from zeh_spark.tools.check.judge import judge
+from zeh_spark.tools.check.rules import Finding, Verdict
+from zeh_spark.tools.cli import output
+from zeh_spark.tools.cli.output import print_answer
+from zeh_spark.tools.cli.parameters import AGE, PATIENCE, SIZE, connects
+from zeh_spark.tools.cli.text import table
+from zeh_spark.tools.doctor import installed_spark, machine, peer, trial
+from zeh_spark.tools.doctor.checks import Check, State
+from zeh_spark.wire.option_values import MAX_PARTITIONS, FeedUrl
+from zeh_spark.wire.phrases import counted
+
+_SYMBOLS = {
+    Verdict.PASS: "ok", Verdict.DEVIATION: "DEVIATION", Verdict.FAILURE: "FAILURE",
+    Verdict.SKIPPED: "-",
+}  # fmt: skip
+_COLORS = {Verdict.PASS: "green", Verdict.DEVIATION: "yellow", Verdict.FAILURE: "red"}
+
+
+@click.command()
+@click.argument("url")
+@click.option(
+    "--partitions", type=click.IntRange(1, MAX_PARTITIONS), metavar="N",
+    help="The number of partitions that the feed's documentation names. Without it, the number is "
+    "asked for, and otherwise found by trying 1, 2, 4 and so on.",
+)  # fmt: skip
+@click.option(
+    "--timeout", type=AGE, default="60s", show_default=True, metavar="DURATION",
+    help="The time for all requests together.",
+)  # fmt: skip
+@click.option(
+    "--max-bytes", type=SIZE, default="64m", show_default=True, metavar="SIZE",
+    help="The bytes of all answers together. A single answer may have an eighth of them.",
+)  # fmt: skip
+@click.option("--all", "every", is_flag=True, help="Print the rules that pass, too.")
+@connects
+def check(
+    url: str,
+    partitions: int | None,
+    timeout: int,
+    max_bytes: int,
+    every: bool,
+    connect: dict[str, str],
+) -> None:
+    """Judge the publisher of a feed by the ZeroEventHub specification and by known traps.
+
+    The feed may be of any publisher. The command sends about 20 GET requests, stores nothing, and
+    needs no Spark. It judges each rule:
+
+    ok: the publisher does what the rule says, as far as was seen.
+
+    DEVIATION: clients of one kind fail, or need an option.
+
+    FAILURE: readers lose events, get them twice, or cannot read. The exit code is 3 then.
+
+    Each rule that does not pass is printed with what was found, the section of the specification or
+    the reason, and what to do.
+
+    \b
+    Examples:
+      zeh-spark check https://orders.example/feed/v1
+      zeh-spark check https://orders.example/feed/v1 --partitions 4 --token-file token.txt --json
+    """
+    options = parse(ClientOptions, {"url": url, **connect, "retryTimeout": "0"})
+    found = judge(options, partitions=partitions, seconds=timeout / 1000, most_bytes=max_bytes)
+    counts: dict[str, Any] = {each.value: found.count(each) for each in Verdict}
+    parts = [_finding(each) for each in found if every or _counts(each)]
+    read = (
+        f"{counted(found.events, 'event')} read in {counted(found.requests, 'request')} from "
+        f"{counted(found.partitions or 0, 'partition')}"
+    )
+    summary = (
+        f"{counted(counts['pass'], 'rule')} ok, {counted(counts['deviation'], 'deviation')}, "
+        f"{counted(counts['failure'], 'failure')}, {counts['skipped']} not tested: {read}."
+    )
+    output.print_answer(
+        "\n".join([*parts, summary]),
+        styled=True,
+        url=str(options.url),
+        verdict="failure" if counts["failure"] else "deviation" if counts["deviation"] else "pass",
+        partitions=found.partitions,
+        events=found.events,
+        requests=found.requests,
+        bytes=found.bytes,
+        counts=counts,
+        rules=[each.document() for each in found],
+    )
+    if counts["failure"]:
+        click.get_current_context().exit(output.DIFFERENT)
+
+
+def _counts(finding: Finding) -> bool:
+    return finding.verdict in (Verdict.DEVIATION, Verdict.FAILURE)
+
+
+def _finding(finding: Finding) -> str:
+    rule, verdict = finding.rule, finding.verdict
+    mark = click.style(f"{_SYMBOLS[verdict]:9}", _COLORS.get(verdict))
+    head = f"{mark}  {rule.id}: {rule.title}"
+    if not _counts(finding):
+        return head
+    times = f" ({finding.times:,} times)" if finding.times > 1 else ""
+    told = [("found", f"{finding.found}{times}"), ("source", rule.source), ("do", rule.remedy)]
+    return "\n".join([head, *(wrapped(name, printable(text)) for name, text in told)])
+
+
+def wrapped(name: str, text: str) -> str:
+    """Return a named paragraph below a heading, as wide as the terminal."""
+    width = max(40, min(100, get_terminal_size((100, 24)).columns))
+    first = f"{'':11}{name + ':':8}"
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=" " * len(first))
+
+
+@click.command()
+@click.argument("url", required=False)
+@click.option(
+    "--spark", "starts_spark", is_flag=True,
+    help="Start Spark, too, and have a worker import the package and read an event of URL. Takes "
+    "about 20 seconds.",
+)  # fmt: skip
+@connects
+def doctor(url: str | None, starts_spark: bool, connect: dict[str, str]) -> None:
+    """Look for what keeps Spark on this machine from reading and publishing feeds.
+
+    Looks at Python, Java, PySpark, the Python of Spark's workers and the package there, the
+    libraries for sessions, Delta Lake and RocksDB. With URL, the address of a feed, also whether it
+    is reached, the token, the number of partitions, and the difference of the clocks.
+
+    Each check that is not in order says what to do. A note is about something that only some users
+    need. The exit code is 3 if a check fails.
+
+    \b
+    Examples:
+      zeh-spark doctor
+      zeh-spark doctor http://127.0.0.1:8080/flights --spark
+    """
+    found = [*machine.checks(), *installed_spark.checks()]
+    if url:
+        found += peer.checks(parse(ClientOptions, {"url": url, **connect, "retryTimeout": "0"}))
+    failed = any(each.state is State.FAILURE for each in found)
+    if starts_spark and not failed:
+        found += trial.checks(url, connect)
+        failed = any(each.state is State.FAILURE for each in found)
+    said = "\n".join(map(_check, found))
+    if starts_spark and not any(each.name == "spark" for each in found):
+        said += "\nSpark was not started: mend what failed first."
+    output.print_answer(
+        said, styled=True, ok=not failed, checks=[each.document() for each in found]
+    )
+    if failed:
+        click.get_current_context().exit(output.DIFFERENT)
+
+
+def _check(check: Check) -> str:
+    mark = {State.OK: "ok", State.NOTE: "note", State.WARNING: "WARNING", State.FAILURE: "FAILURE"}
+    color = {State.OK: "green", State.WARNING: "yellow", State.FAILURE: "red"}.get(check.state)
+    head = f"{click.style(f'{mark[check.state]:9}', color)}  {check.name}"
+    if check.state is State.OK:
+        return f"{head}: {printable(check.found)}"
+    told = [("found", printable(check.found)), *([("do", check.remedy)] if check.remedy else ())]
+    return "\n".join([head, *(wrapped(name, text) for name, text in told)])
+
+
+# lag
+
+_PATIENCE_SECONDS = 10.0
+"""Seconds for which a publisher that counts a long feed for the first time is asked again."""
+
+
+@click.command()
+@click.argument("url")
+@click.option(
+    "--checkpoint", type=click.Path(path_type=Path), metavar="DIR",
+    help="The checkpointLocation of a query, a folder on this machine.",
+)  # fmt: skip
+@click.option("--cursorset", metavar="NAME", help="The cursor set of a reader: option cursorSet.")
+@click.option(
+    "--feed-id", metavar="NAME", help="The query's option feedId, if it has one.",
+)  # fmt: skip
+@connects
+def lag(
+    url: str,
+    checkpoint: Path | None,
+    cursorset: str | None,
+    feed_id: str | None,
+    connect: dict[str, str],
+) -> None:
+    """Show how many events a reader has not read yet, and how old they are.
+
+    Give --checkpoint or --cursorset. Events count as read when the query has committed them. The
+    number is exact near the end of the feed; far from it, it may be too high by two percent. The
+    publisher has to be zeh-spark serve. There is no lag for a table of your own.
+
+    With --cursorset the token needs the right that /metrics needs.
+
+    \b
+    Examples:
+      zeh-spark lag http://127.0.0.1:8080/orders --checkpoint checkpoints/orders
+      zeh-spark lag http://127.0.0.1:8080/orders --cursorset warehouse --json
+    """
+    if (checkpoint is None) == (cursorset is None):
+        raise click.UsageError("Give either --checkpoint or --cursorset.")
+    options = parse(ClientOptions, {"url": url, **connect, **PATIENCE})
+    if checkpoint:
+        found, shown = _of_checkpoint(options, checkpoint, feed_id)
+    else:
+        found, shown = _of_cursor_set(options, str(cursorset))
+    print_answer(shown, feed=str(options.url), **found)
+
+
+def _of_checkpoint(
+    options: ClientOptions, checkpoint: Path, feed_id: str | None
+) -> tuple[dict[str, Any], str]:
+    """Return the lag of a checkpoint as a document, and as text."""
+    batch, cursors = committed_cursors(checkpoint, feed_id or options.url.identity)
+    found = _asked(Transport(options), cursors)
+    parts = list(zip(found.events, found.seconds, strict=True))
+    document = {
+        "batch": batch,
+        **metrics(found),
+        "partitions": {
+            str(each): {"eventsBehind": events, "secondsBehind": seconds}
+            for each, (events, seconds) in enumerate(parts)
+        },
+    }
+    rows = [(f"{each}", f"{events:,}", _age(age)) for each, (events, age) in enumerate(parts)]
+    told = table(("PARTITION", "EVENTS BEHIND", "OLDEST"), rows)
+    return document, f"{told}\n\n{_summary(found.total, found.age)} after batch {batch}."
+
+
+def committed_cursors(checkpoint: Path, feed: str) -> tuple[int, list[str]]:
+    """Return the newest batch that a query has committed, and the feed's cursors after it.
+
+    `feed` is its name in the checkpoint: the option `feedId`, or its URL.
+    """
+    try:
+        done = [
+            int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdigit()
+        ]
+        batch = max(done, default=-1)
+        text = (checkpoint / "offsets" / str(batch)).read_text() if done else ""
+        offsets = list(filter(is_of_a_feed, source_offsets(text) if done else ()))
+    except (OSError, ValueError) as exc:
+        raise StoreError(
+            f"{checkpoint} is no checkpoint that can be read here: {exc}. Give the query's "
+            f"checkpointLocation; copy it to this machine if it is elsewhere, or use --cursorset"
+        ) from exc
+    if not done:
+        raise StoreError(
+            f"the query of {checkpoint} has committed no batch yet. Wait for the first one"
+        )
+    named = [each for each in offsets if each["feed"] == feed]
+    if not named:
+        known = ", ".join(repr(each["feed"]) for each in offsets) or "no feed"
+        raise StoreError(
+            f"the checkpoint {checkpoint} has no committed batch of {feed!r}; it has {known}. Give "
+            f"the URL as in the query, or --feed-id if the query has the option feedId"
+        )
+    document = named[0]
+    at, count = reached(document).cursors, document["partitionCount"] or 0
+    if not count:
+        raise StoreError(
+            f"the checkpoint {checkpoint} has no cursors of {feed!r} yet. Wait for the first batch"
+        )
+    return batch, [at.get(str(each), "_first") for each in range(count)]
+
+
+def _asked(transport: Transport, cursors: list[str]) -> Lag:
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            plan, found = lag_at(transport, cursors)
+        except PublisherError as exc:
+            if exc.status not in direct_client.NOT_OFFERED:
+                raise
+            raise StoreError(
+                f"the publisher of {transport.url} tells no lag of this feed: a table of a "
+                f"service's own tells none, and neither does a publisher other than a present "
+                f"zeh-spark serve. See what is unread with zeh-spark tail, from the query's cursors"
+            ) from exc
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise PublisherError(
+                f"the publisher of {transport.url} has not counted the feed yet. Try again in a "
+                f"minute. The newest event was committed at {plan.time} ms since 1970"
+            )
+        time.sleep(0.2)
+
+
+def _of_cursor_set(options: ClientOptions, name: str) -> tuple[dict[str, Any], str]:
+    """Return the lag of a cursor set as a document, and as text."""
+    feed = options.url.parts.path.rstrip("/").rpartition("/")[2]
+    found = {
+        (labels["n"], metric): value
+        for metric, labels, value in _gauges(options)
+        if labels.get("feed") == feed and labels.get("cursorset") == name
+    }
+    numbers = sorted({n for n, _ in found}, key=int)
+    if not numbers:
+        raise StoreError(
+            f"the publisher tells no lag of the cursor set {name!r} of feed {feed!r}. A table of a "
+            f"service's own tells none. For a feed of a store, list the names with zeh-spark "
+            f"cursor-sets {feed}; if it is there, try again in a minute"
+        )
+    n = numbers[-1]
+    events = int(found[n, "zeh_consumer_lag_events"])
+    seconds = found[n, "zeh_consumer_lag_seconds"]
+    known = int(found[n, "zeh_consumer_partitions"])
+    document = {
+        "cursorset": name,
+        "n": int(n),
+        "partitionsWithPosition": known,
+        "eventsBehind": {"total": events},
+        "secondsBehind": {"max": seconds},
+    }
+    told = f"{_summary(events, seconds)} after the positions of {name!r}."
+    if known < int(n):
+        told += (
+            f" It has a position in {known} of {counted(int(n), 'partition')}; events of the "
+            f"others are not counted."
+        )
+    return document, told
+
+
+def _gauges(options: ClientOptions) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Yield name, labels and value of each metric of a publisher."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    parts = options.url.parts
+    above = parts._replace(path=parts.path.rstrip("/").rpartition("/")[0], query="").geturl()
+    transport = Transport(replace(options, url=FeedUrl(above)))
+
+    def read() -> str:
+        with transport.request("GET", "/metrics") as response:
+            return Body(response, transport.url).whole().decode(errors="replace")
+
+    for family in text_string_to_metric_families(transport.retry().call(read)):
+        yield from ((each.name, each.labels, each.value) for each in family.samples)
+
+
+def _summary(events: int, seconds: float) -> str:
+    if not events:
+        return "Nothing is unread"
+    return f"{counted(events, 'event')} unread, the oldest for {_age(seconds)},"
+
+
+def _age(seconds: float) -> str:
+    return f"{seconds:,.1f} s" if seconds else "-"

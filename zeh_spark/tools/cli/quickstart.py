@@ -1,0 +1,125 @@
+"""What `zeh-spark quickstart` makes: a store with sample data, and a script that reads it.
+
+The script is whole: it reads the feed as a stream into a table, shows the table, and publishes a
+frame as a feed. It can be run again at any time: it continues, and adds nothing twice.
+
+Needs the extra `publisher`. Runs on the user's machine.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from zeh_spark.service.app.stores import open_store
+from zeh_spark.service.store.interface import UnknownFeedError
+from zeh_spark.tools.loading import load
+from zeh_spark.tools.loading.load import Source
+from zeh_spark.tools.loading.one_batch import named_batch
+
+FLIGHTS = 1000
+_PRODUCER, _BATCH = "quickstart", "sample"
+_CARRIERS = ("AA", "B6", "DL", "EV", "UA")
+_ORIGINS = ("EWR", "JFK", "LGA")
+
+SCRIPT = '''\
+"""A feed becomes a table, and a frame becomes a feed. Run it again: it continues, and adds nothing
+twice."""
+
+import os
+import sys
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the Python of Spark's workers
+
+from pyspark.sql import SparkSession
+
+import zeh_spark
+
+PUBLISHER = {publisher!r}
+FOLDER = {folder!r}
+
+spark = zeh_spark.configure(SparkSession.builder, delta=False).getOrCreate()
+
+# 1. Stream the feed "flights" into a table of Parquet files. The checkpoint keeps the position.
+feed = spark.readStream.format("zeroeventhub").load(f"{{PUBLISHER}}/flights")
+flights = zeh_spark.parsed(
+    feed, "carrier STRING, flight INT, origin STRING, dep_delay DOUBLE"
+)
+query = (
+    flights.writeStream.format("parquet")
+    .option("path", f"{{FOLDER}}/table")
+    .option("checkpointLocation", f"{{FOLDER}}/checkpoint")
+    .trigger(availableNow=True)  # read what is there, and end; without it, the stream runs on
+    .start()
+)
+query.awaitTermination()
+
+# 2. Look at the table.
+table = spark.read.parquet(f"{{FOLDER}}/table")
+delays = table.groupBy("origin").agg({{"dep_delay": "avg", "flight": "count"}}).orderBy("origin")
+delays.show()
+
+# 3. Publish the frame as the feed "delays". The batch has a name, so a repetition adds nothing.
+rows = delays.selectExpr("origin AS key", "struct(*) AS data")
+(
+    rows.write.format("zeroeventhub")
+    .option("url", f"{{PUBLISHER}}/delays")
+    .option("producerId", "quickstart-job")
+    .option("batchId", "first")
+    .mode("append")
+    .save()
+)
+print(f"Published. Look: zeh-spark tail {{PUBLISHER}}/delays --from first --no-follow")
+spark.stop()
+'''
+"""The script, to be formatted with the publisher's address and a folder."""
+
+
+def sample() -> Iterator[bytes]:
+    """Yield the sample: flights that are the same on each machine, as lines of JSON."""
+    for number in range(FLIGHTS):
+        flight = {
+            "carrier": _CARRIERS[number * 7 % len(_CARRIERS)],
+            "flight": 100 + number * 37 % 900,
+            "origin": _ORIGINS[number % len(_ORIGINS)],
+            "dep_delay": float(number * 13 % 61 - 10),
+        }
+        yield json.dumps(flight).encode() + b"\n"
+
+
+def make(folder: Path) -> str:
+    """Make the store, its feeds and the sample, unless they are there; return the store's URL."""
+    folder.mkdir(parents=True, exist_ok=True)
+    url = f"sqlite:///{folder.resolve() / 'feeds.db'}"
+    with closing(open_store(url)) as store:
+        for name in ("flights", "delays"):
+            try:
+                store.feed(name)
+            except UnknownFeedError:
+                store.create(name, 4)
+        call = named_batch(store, "flights", _PRODUCER, _BATCH)
+        flights = Source("the sample", io.BytesIO(b"".join(sample())), "carrier")
+        load.load(store, "flights", [flights], call=call)
+    return url
+
+
+def write_script(folder: Path, publisher: str) -> Path:
+    file = folder / "quickstart.py"
+    text = SCRIPT.format(publisher=publisher, folder=str(folder.resolve()))
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def free_port(wanted: int) -> int:
+    """Return the wanted port of the loopback address if it is free, and otherwise a free one."""
+    for port in (wanted, 0):
+        try:
+            with socket.create_server(("127.0.0.1", port)) as found:
+                return int(found.getsockname()[1])
+        except OSError:
+            continue
+    return wanted  # listening will say why it is not free

@@ -1,0 +1,272 @@
+"""The commands `serve` and `quickstart`: a publisher that listens. They run on its machine."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import click
+
+from zeh_spark.errors import StoreError
+from zeh_spark.service.access.gate import Gate, is_loopback, own_hosts
+from zeh_spark.service.app import server
+from zeh_spark.service.app.app import create_app
+from zeh_spark.service.app.config import Config, opened_tables
+from zeh_spark.service.app.reload import Hangups, Reload, Use
+from zeh_spark.service.app.stores import shown_url
+from zeh_spark.service.network.certificates import Certificates
+from zeh_spark.service.network.connections import Listener
+from zeh_spark.service.network.draining import stop_on_signals
+from zeh_spark.service.outbox.feed import SqlTableFeed
+from zeh_spark.service.store import clock as clocks
+from zeh_spark.service.store.interface import RESERVED_NAMES, Store, StoreBusyError
+from zeh_spark.service.telemetry import logs
+from zeh_spark.service.telemetry.settings import Check, Telemetry
+from zeh_spark.tools.cli import quickstart as sample
+from zeh_spark.tools.cli.outbox_commands import settings_of
+from zeh_spark.tools.cli.parameters import STORE, opened
+from zeh_spark.tools.cli.serve_options import CONFIG, takes_settings, with_given
+from zeh_spark.wire.phrases import counted
+
+_SKEW_MS = 1000
+"""The difference of two clocks, in ms, from which it is worth a word."""
+
+log = logging.getLogger("zeh_spark.publisher")
+
+
+@click.command()
+@STORE
+@CONFIG
+@takes_settings
+@click.pass_context
+def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, object]) -> None:
+    """Serve feeds over HTTP, each at /FEED: those of a store, and tables of your own.
+
+    Tokens say who may read and publish (zeh-spark token). As long as the store never had one,
+    everybody on this machine may do everything, and only this machine is served.
+
+    Other commands can work on the store at the same time; a new feed is served at once. With
+    --config, the tables of that file are served, and a store only if the file or --store names one.
+
+    \b
+    Examples:
+      zeh-spark serve --store sqlite:///feeds.db --port 8080
+      zeh-spark serve --store postgresql+psycopg://zeh@db.example/feeds --port 8080
+      zeh-spark serve --config conf/publisher.toml
+    """
+    import httptools  # noqa: F401  # without it uvicorn would run, but slowly
+
+    def load() -> Config:
+        return with_given(settings_of(ctx, file, url), given)
+
+    hangups = Hangups()
+    config = load()
+    with ExitStack() as stack:
+        tables = stack.enter_context(opened_tables(config))
+        store = stack.enter_context(opened(config.store)) if config.store else None
+        stack.enter_context(server.only_publisher(config.store or ""))
+        if store and abs(skew := store.skew()) > _SKEW_MS:
+            click.echo(
+                f"This machine's clock is {skew / 1000:+.1f} s off the database's, which the "
+                f"publisher uses. Keep both right with NTP.",
+                err=True,
+            )
+        listener = stack.enter_context(
+            server.listen(
+                config.host,
+                config.port,
+                config.connections_per_address,
+                config.forwarded_allow_ips,
+            )
+        )
+        gate = _gate(store, config)
+        running = _running(config, gate, load, hangups)
+        stop_on_signals(running.draining)  # before anybody is told that it runs
+        _announce(_base(config, listener), config, store, tables)
+        logs.configure(config.log_format, config.log_level)
+        app = create_app(
+            store or tables,
+            tables if store else None,
+            staging_quota=config.bytes_of("staging_quota"),
+            most_chunks=config.most_chunks,
+            most_producers=config.most_producers,
+            most_cursor_sets=config.most_cursor_sets,
+            cache_bytes=config.bytes_of("answer_cache"),
+            send_buffer=config.bytes_of("send_buffer"),
+            connections=listener.most,
+            gate=gate,
+            draining=running.draining,
+            telemetry=_telemetry(store, config, listener),
+            console=_has_console(config),
+        )
+        server.serve(app, store, listener, running)
+
+
+@click.command()
+@click.option(
+    "--folder", type=click.Path(file_okay=False, path_type=Path), default="zeh-quickstart",
+    show_default=True, metavar="FOLDER", help="Where the store, the script and its table are kept.",
+)  # fmt: skip
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True,
+    help="TCP port to listen on. If it is taken, a free one is used.",
+)  # fmt: skip
+@click.pass_context
+def quickstart(ctx: click.Context, folder: Path, port: int) -> None:
+    """Make a feed with sample data, serve it on this machine, and print a script that reads it.
+
+    The feed `flights` has 1,000 events. The script streams it into a table, and publishes a
+    DataFrame as the feed `delays`. Run the script in another terminal, with the Python in which
+    PySpark is installed.
+    Ctrl-C stops the publisher. Everything is in FOLDER: delete it to begin again.
+
+    \b
+    Example:
+      zeh-spark quickstart
+    """
+    url, port = sample.make(folder), sample.free_port(port)
+    base = f"http://127.0.0.1:{port}"
+    with server.only_publisher(url):  # the script of another one that runs stays as it is
+        script = sample.write_script(folder, base)
+    click.echo(
+        f"{script.read_text(encoding='utf-8')}\n"
+        f"The script above is {script}. Run it in another terminal:\n\n"
+        f"  {sys.executable} {script}\n"
+    )
+    ctx.invoke(serve, url=url, port=port, host="127.0.0.1", log_level="warning")
+
+
+def _has_console(config: Config) -> bool:
+    """Return whether the publisher has a console: unless told otherwise, on this machine alone."""
+    return is_loopback(config.host) if config.console is None else config.console
+
+
+def _telemetry(store: Store | None, config: Config, listener: Listener) -> Telemetry:
+    return Telemetry(
+        store_file=_sqlite_file(config.store),
+        least_free=config.bytes_of("least_free"),
+        clock=partial(_clock, store) if store else None,
+        connections=lambda: listener.open,
+        access_log=config.access_log,
+    )
+
+
+def _clock(store: Store) -> Check:
+    """Return whether batches can be committed by the store's clock; and what it is, in words."""
+    now, sign = store.now(), clocks.sign(store)
+    seconds = round(store.skew() / 1000, 1) + 0.0  # never "-0.0"
+    if clocks.is_believed(now, sign):
+        return Check("clock", True, f"this machine's clock is {seconds:+.1f} s off the store's")
+    return Check("clock", clocks.may_commit(now, sign), clocks.ahead(now, sign))
+
+
+def _sqlite_file(url: str | None) -> Path | None:
+    """Return the file of a SQLite store; None for any other store."""
+    if url is None or not url.startswith("sqlite:///"):
+        return None
+    return Path(url.removeprefix("sqlite:///")).resolve()
+
+
+def _base(config: Config, listener: Listener) -> str:
+    scheme = "https" if config.tls_cert else "http"
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return f"{scheme}://{host}:{listener.getsockname()[1]}"
+
+
+def _running(
+    config: Config, gate: Gate, load: Callable[[], Config], hangups: Hangups
+) -> server.Running:
+    """Return how the publisher runs. A SIGHUP has it read the settings again."""
+    certificates = Certificates(config.tls_files) if config.tls_files else None
+    look = partial(certificates.look, now=True) if certificates else lambda: None
+    reload = Reload(config, load, _live(gate, certificates), look, hangups.take)
+    return server.Running(
+        times=config.stop_times,
+        certificates=certificates,
+        forwarded_allow_ips=config.forwarded_allow_ips,
+        look=reload.look,
+    )
+
+
+def _live(gate: Gate, certificates: Certificates | None) -> dict[str, Use]:
+    """Return what takes settings over while the publisher runs, by their names."""
+
+    def use_hosts(config: Config) -> None:
+        gate.use_hosts(own_hosts(config.host, config.allowed_hosts))
+
+    def use_level(config: Config) -> None:
+        logs.use_level(config.log_level)
+
+    live: dict[str, Use] = {"allowed_hosts": use_hosts, "log_level": use_level}
+    if certificates is not None:
+
+        def use_files(config: Config) -> bool:
+            if config.tls_files is None:
+                log.error("TLS is not switched off without a restart of the publisher")
+                return False
+            return certificates.read(config.tls_files)
+
+        live |= dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), use_files)
+    return live
+
+
+def _gate(store: Store | None, config: Config) -> Gate:
+    """Return who may do what. Raises StoreError if that would be anybody, and nobody said so."""
+    host, hosts = config.host, config.allowed_hosts
+    if config.jwt_issuer and config.jwt_audience and config.jwt_keys:
+        # It is slow to import, and rarely needed.
+        from zeh_spark.service.access.jwt_tokens import JwtTokens
+
+        issued = JwtTokens(config.jwt_issuer, config.jwt_audience, config.jwt_keys)
+        return Gate(store, issued=issued)
+    if is_loopback(host):
+        if store is None:
+            return Gate(hosts=own_hosts(host, hosts))
+        return Gate(store, is_open=True, hosts=own_hosts(host, hosts))
+    if config.allow_anyone:
+        return Gate(store, is_open=True)
+    if store is None:
+        raise StoreError(
+            f"{host} is an address that others reach, and without a store there are no tokens: "
+            f"anybody could read the tables. Name a store, which keeps the tokens "
+            f"(--store sqlite:///tokens.db), or say --allow-anyone",
+            anchor="tokens",
+        )
+    if not store.tokens():
+        raise StoreError(
+            f"{host} is an address that others reach, and there are no tokens: anybody could read "
+            f"and publish. Make one first (zeh-spark token create NAME --read FEED), or say "
+            f"--allow-anyone",
+            anchor="tokens",
+        )
+    return Gate(store)
+
+
+def _announce(
+    base: str, config: Config, store: Store | None, tables: Mapping[str, SqlTableFeed]
+) -> None:
+    """Print what is served, and where. Raises StoreError for a table that cannot be served."""
+    stored = store.feeds() if store else []
+    if both := sorted({each.name for each in stored} & set(tables)):
+        raise StoreError(f"{both[0]!r} is a feed of the store and a table's. Rename one of them.")
+    if reserved := sorted(RESERVED_NAMES & set(tables)):
+        raise StoreError(f"no table can be called {reserved[0]!r}: the publisher answers there")
+    for name, feed in tables.items():
+        try:
+            feed.check()
+        except StoreBusyError as exc:
+            click.echo(f"Feed {name!r} is tried again at the next request: {exc}", err=True)
+    what = [shown_url(config.store)] if config.store else []
+    what += [counted(len(tables), "table")] if tables or not what else []
+    click.echo(f"Serving {' and '.join(what)} at {base}; Ctrl-C stops.")
+    partitions = {each.name: each.partitions for each in stored}
+    partitions.update({name: feed.partitions for name, feed in tables.items()})
+    for name, count in partitions.items():
+        click.echo(f"  {base}/{name}  {counted(count, 'partition')}")
+    if _has_console(config):
+        click.echo(f"Look at them in a browser: {base}/console")
+    sys.stdout.flush()

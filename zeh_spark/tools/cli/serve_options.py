@@ -1,0 +1,195 @@
+"""The settings of `zeh-spark serve`: each is an option, an environment variable, and in the file.
+
+An option takes precedence over its variable, and a variable over the file.
+
+Rule for editors: a setting has the same name everywhere: `--drain-delay`, `ZEH_DRAIN_DELAY`, and
+`drain_delay` in `config.Config`, which also has the default. So an option here has none.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from zeh_spark.errors import OptionError
+from zeh_spark.service.app.config import Config
+from zeh_spark.service.telemetry import logs
+from zeh_spark.tools.cli.parameters import SIZE, Parsed
+from zeh_spark.wire.option_values import parse_duration
+
+
+def _duration(text: str) -> str:
+    """Return the text of a duration like 10s or 500ms. Raises ValueError for another text."""
+    try:
+        parse_duration(text)
+    except ValueError as exc:
+        raise ValueError(f"{text!r} {exc}") from None
+    return text
+
+
+_DURATION = Parsed("duration", _duration)
+
+
+def _setting(name: str, meaning: str, *, option: str = "", **more: Any) -> Any:
+    """Return the option of a setting; its default, for people, is that of `Config`."""
+    default = getattr(Config(), name)
+    shown = "" if default in (None, [], False) else f"  [default: {default}]"
+    return click.option(
+        option or f"--{name.replace('_', '-')}",
+        name,
+        envvar=f"ZEH_{name.upper()}",
+        show_envvar=True,
+        help=f"{meaning}{shown}",
+        **more,
+    )
+
+
+CONFIG = click.option(
+    "--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    envvar="ZEH_CONFIG", show_envvar=True,
+    help="The publisher's settings, a TOML file like conf/publisher.toml.",
+)  # fmt: skip
+
+_SETTINGS = {
+    "host": _setting("host", "IP address or host name to listen on."),
+    "port": _setting(
+        "port", "TCP port to listen on; 0 takes a free one.", type=click.IntRange(0, 65535)
+    ),
+    "staging_quota": _setting(
+        "staging_quota", type=SIZE, metavar="SIZE",
+        meaning="Most bytes that a producer may have uploaded and not yet committed, like 500m or "
+        "64g.",
+    ),
+    "most_chunks": _setting(
+        "most_chunks", type=click.IntRange(min=1), metavar="COUNT",
+        meaning="Most chunks in a batch. A chunk has up to 1,000 events of one partition.",
+    ),
+    "most_producers": _setting(
+        "most_producers", type=click.IntRange(min=1), metavar="COUNT",
+        meaning="Most producers that each client may have begun. A client is a token, or without "
+        "tokens an address.",
+    ),
+    "most_cursor_sets": _setting(
+        "most_cursor_sets", type=click.IntRange(min=1), metavar="COUNT",
+        meaning="Most cursor sets that each client may have begun; for a table, all together.",
+    ),
+    "least_free": _setting(
+        "least_free", type=SIZE, metavar="SIZE",
+        meaning="Take uploads, and be ready, only with this much room on the disk of a SQLite "
+        "store, like 1g; and commits and new cursor sets with half of it.",
+    ),
+    "answer_cache": _setting(
+        "answer_cache", type=SIZE, metavar="SIZE",
+        meaning="Most bytes of answers kept in memory for the next readers, like 256m.",
+    ),
+    "send_buffer": _setting(
+        "send_buffer", type=SIZE, metavar="SIZE",
+        meaning="Most bytes of answers in memory that clients have not taken yet, like 256m. Above "
+        "it, readers get 503 and try again.",
+    ),
+    "connections_per_address": _setting(
+        "connections_per_address", type=click.IntRange(min=1), metavar="COUNT",
+        meaning="Most open connections from one IP address. Those of --forwarded-allow-ips have "
+        "no such limit.  [default: three quarters of all connections]",
+    ),
+    "allow_anyone": _setting(
+        "allow_anyone", is_flag=True,
+        meaning="Serve an address that others reach without tokens: anybody may read and publish.",
+    ),
+    "allowed_hosts": _setting(
+        "allowed_hosts", option="--allowed-host", multiple=True, metavar="HOST",
+        meaning="Answer requests for this host name, too, while there are no tokens: that of a "
+        "proxy on this machine. Can be repeated.",
+    ),
+    "forwarded_allow_ips": _setting(
+        "forwarded_allow_ips", option="--forwarded-allow-ips", multiple=True, metavar="ADDRESS",
+        meaning="Trust the proxies at this IP address, or in this network (10.0.0.0/24), to "
+        "set X-Forwarded-For and X-Forwarded-Proto. Can be repeated.",
+    ),
+    "tls_cert": _setting(
+        "tls_cert", metavar="FILE",
+        meaning="Serve with TLS, with the certificates in this PEM file. It is read again when "
+        "it changes.",
+    ),
+    "tls_key": _setting(
+        "tls_key", metavar="FILE",
+        meaning="The PEM file with the key of the certificate, if it is not in --tls-cert.",
+    ),
+    "tls_client_ca": _setting(
+        "tls_client_ca", metavar="FILE",
+        meaning="Serve only clients with a certificate that an authority in this PEM file has "
+        "issued, and that is in none of its lists of revoked certificates (CRLs).",
+    ),
+    "jwt_issuer": _setting(
+        "jwt_issuer", metavar="URL",
+        meaning="Accept JWTs of this issuer as tokens, too. It is the value of their claim iss.",
+    ),
+    "jwt_audience": _setting(
+        "jwt_audience", metavar="NAME", meaning="The audience that JWTs name in their claim aud."
+    ),
+    "jwt_keys": _setting(
+        "jwt_keys", metavar="FILE|URL",
+        meaning="The public keys of the issuer: a file with a JWK set, or its https URL.",
+    ),
+    "log_format": _setting(
+        "log_format", type=click.Choice(logs.FORMATS),
+        meaning="The format of the log, which is written to the standard error.",
+    ),
+    "log_level": _setting(
+        "log_level", type=click.Choice(logs.LEVELS), meaning="The lowest level that is logged."
+    ),
+    "access_log": _setting(
+        "access_log", is_flag=True, meaning="Log a line for each request."
+    ),
+    "console": _setting(
+        "console", option="--console/--no-console", default=None,
+        meaning="Serve web pages about the feeds at /console, or not.  [default: on an address "
+        "that only this machine reaches]",
+    ),
+    "drain_delay": _setting(
+        "drain_delay", type=_DURATION, metavar="DURATION",
+        meaning="How long to answer all requests after SIGTERM, while /readyz tells load balancers "
+        "to use another publisher, like 10s.",
+    ),
+    "grace": _setting(
+        "grace", type=_DURATION, metavar="DURATION",
+        meaning="How long answers that have begun may continue after that.",
+    ),
+}  # fmt: skip
+
+
+def takes_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of the settings. It gets those that were given, as `given`."""
+
+    @functools.wraps(command)
+    def with_options(*words: Any, **named: Any) -> Any:
+        values = {name: named.pop(name) for name in _SETTINGS}
+        given = {name: value for name, value in values.items() if _is_given(name, value)}
+        return command(*words, given=given, **named)
+
+    for option in reversed(_SETTINGS.values()):
+        with_options = option(with_options)
+    return with_options
+
+
+def _is_given(name: str, value: object) -> bool:
+    """Return whether a setting was given. A flag without an opposite is not given if it is off."""
+    return value is not None and value != () and (value is not False or name == "console")
+
+
+def with_given(config: Config, given: Mapping[str, object]) -> Config:
+    """Return the settings of a file with those that were given; a list gets both."""
+    lists = {
+        name: [*value, *getattr(config, name)]
+        for name, value in given.items()
+        if isinstance(value, tuple)
+    }
+    try:
+        return msgspec.structs.replace(config, **{**given, **lists})
+    except ValueError as exc:
+        raise OptionError(f"the settings are not valid: {exc}") from exc

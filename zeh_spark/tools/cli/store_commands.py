@@ -1,0 +1,220 @@
+"""The commands for a whole store: `migrate`, `clock`, `backup`, `restore`.
+
+They run on the publisher's machine, or where its database is reached.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zeh_spark.errors import StoreError
+from zeh_spark.service.app.server import only_publisher
+from zeh_spark.service.app.stores import migrate_store, shown_url
+from zeh_spark.service.store import clock as clocks
+from zeh_spark.service.store.acts import Action, Actor, lacking, new_act
+from zeh_spark.service.store.epochs import over_at
+from zeh_spark.service.store.interface import Store
+from zeh_spark.tools.cli.output import print_answer, print_result, progress
+from zeh_spark.tools.cli.parameters import STORE, opened, operator
+from zeh_spark.tools.cli.text import moment
+from zeh_spark.wire.feed_identity import FeedIdentity
+from zeh_spark.wire.phrases import size_of
+
+if TYPE_CHECKING:
+    from zeh_spark.service.sqlite.copies import Replaced
+
+
+@click.command()
+@STORE
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+def migrate(url: str, dry_run: bool) -> None:
+    """Upgrade a store that an older zeh-spark has made, in one transaction.
+
+    Back the store up first: only a restore undoes an upgrade. Stop the publisher of a SQLite store.
+    Publishers of a PostgreSQL store may run: those of the older version continue to serve readers,
+    and refuse writers until you replace them.
+
+    \b
+    Examples:
+      zeh-spark migrate --dry-run
+      zeh-spark migrate --store postgresql+psycopg://owner@db.example/feeds
+    """
+    done = migrate_store(url, dry_run=True)
+    if not dry_run and done.before != done.after:
+        with only_publisher(url):
+            done = migrate_store(url, by=operator())
+    facts: dict[str, Any] = {"store": shown_url(url), "before": done.before, "after": done.after}
+    if done.before == done.after:
+        said = f"{shown_url(url)} is of version {done.after} already: nothing to do."
+        print_answer(said, **facts, statements=[], changed=False)
+        return
+    says = "would be upgraded" if dry_run else "was upgraded"
+    lines = [f"{shown_url(url)} {says} from version {done.before} to {done.after}."]
+    if dry_run:
+        lines.append("Missing tables would be made. The other statements:")
+        lines += [f"  {statement};" for statement in done.statements]
+    statements = [str(each) for each in done.statements]
+    print_answer("\n".join(lines), **facts, statements=statements, changed=not dry_run)
+
+
+@click.command()
+@STORE
+@click.option("--accept", is_flag=True, help="Confirm that the clock is right.")
+def clock(url: str, accept: bool) -> None:
+    """Compare the clock with the last time that the store knows.
+
+    A store in PostgreSQL uses the database's clock, any other store the clock of this machine. If
+    the clock is more than a day ahead of the last time, the publisher removes nothing by age for a
+    day; if it is more than a year ahead, it commits nothing. --accept ends both. Use it if the
+    clock is right, because no publisher ran for that long.
+
+    \b
+    Examples:
+      zeh-spark clock
+      zeh-spark clock --accept --store sqlite:///feeds.db
+    """
+    with opened(url) as store:
+        now, sign, skew = store.now(), clocks.sign(store), store.skew()
+        if accept:
+            store.see_clock(now, by=operator())
+    said = [f"The clock of {shown_url(url)} says {moment(now)}."]
+    if skew:
+        said.append(f"This machine's clock is {abs(skew) / 1000:.1f} s {_direction(skew)} it.")
+    said.append(f"The last time that the store knows is {moment(sign)}.")
+    trusted = accept or clocks.is_believed(now, sign)
+    if accept:
+        said.append("The clock is accepted.")
+    elif not trusted:
+        said.append(
+            "The clock is not trusted, so nothing is removed by age. Set it right; or, if it is "
+            "right, run zeh-spark clock --accept."
+        )
+    print_answer(
+        "\n".join(said), store=shown_url(url), now=now, last=sign, skewMs=skew, trusted=trusted,
+        accepted=accept,
+    )  # fmt: skip
+
+
+def _direction(ms: int) -> str:
+    return "ahead of" if ms > 0 else "behind"
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@STORE
+def backup(file: Path, url: str) -> None:
+    """Back up a SQLite store to FILE: a complete, consistent copy.
+
+    The store may be served at the same time. Do not copy the database file yourself: the newest
+    commits may still be in the log file beside it. Back up a store in PostgreSQL with pg_dump or
+    pg_basebackup.
+
+    \b
+    Example:
+      zeh-spark backup feeds-2026-11-21.db --store sqlite:///feeds.db
+    """
+    if not url.startswith("sqlite:"):
+        raise click.UsageError(
+            "backup copies SQLite stores only. Back up a store in PostgreSQL with pg_dump or "
+            "pg_basebackup."
+        )
+    if file.exists():
+        raise StoreError(
+            f"{file} exists already, and a backup overwrites nothing. Name a new file."
+        )
+    from zeh_spark.service.sqlite import copies as sqlite_copies
+
+    path = Path(url.removeprefix("sqlite:///"))
+    with progress("Copying", path.stat().st_size if path.exists() else None) as bar:
+        sqlite_copies.backup(str(path), file, bar)
+    size = file.stat().st_size
+    print_result(
+        f"{file} is a copy of {url}, {size_of(size)}.", file=str(file), store=url, bytes=size
+    )
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@STORE
+@click.confirmation_option(
+    "--yes", prompt="What was committed since the copy is undone. Continue?",
+    help="Do it without asking for confirmation.",
+)  # fmt: skip
+def restore(file: Path, url: str) -> None:
+    """Replace a SQLite store with the copy FILE, and begin new epochs of its feeds.
+
+    Stop the publisher first. The old store stays in the same folder, under its name with .before-
+    and the time. The tokens are those of the old store, if it can be read.
+    Each feed begins a new epoch, as with new-history, so that readers do not confuse events that
+    are published from now on with those that were undone. FILE is not changed.
+
+    \b
+    Example:
+      zeh-spark restore feeds-2026-11-21.db --store sqlite:///feeds.db
+    """
+    if not url.startswith("sqlite:"):
+        raise click.UsageError(
+            "restore is for SQLite stores only. Restore a store in PostgreSQL with pg_restore, and "
+            "run zeh-spark new-history for each feed."
+        )
+    from zeh_spark.service.sqlite import copies as sqlite_copies
+
+    with only_publisher(url):
+        by, path = operator(), url.removeprefix("sqlite:///")
+        renew = partial(_renew, copy=file, by=by)
+        old, (begun, kept) = sqlite_copies.restore(path, file, renew, by=by)
+    said = [f"{url} is as {file} was.{f' The old store is {old}.' if old else ''}"]
+    said += [
+        f"Feed {name!r}: events that are published from now on have zeh-feed "
+        f"{identity.epochs[-1].id}. Programs that compare zeh-feed tell them from events that "
+        f"the restore undid."
+        for name, identity in begun
+    ]
+    print_result(
+        "\n".join(said),
+        store=url,
+        file=str(file),
+        old=str(old) if old else None,
+        feeds=[{"feed": name, "epoch": each.epochs[-1].id} for name, each in begun],
+    )
+    if old and kept and (after := sqlite_copies.kept_of(old)):
+        for each in lacking(after.acts, kept.acts):
+            click.echo(
+                f"While the copy took its place, {each.via}:{each.actor} did {each.action} "
+                f"{each.feed} {each.subject} on the old store. The new one lacks it: do it again.",
+                err=True,
+            )
+    if not kept:
+        click.echo(
+            "The tokens of the old store could not be read. Tokens that were revoked since the "
+            "copy was made are valid again: look at zeh-spark token list.",
+            err=True,
+        )
+
+
+def _renew(
+    store: Store, old: Replaced | None, *, copy: Path, by: Actor
+) -> tuple[list[tuple[str, FeedIdentity]], Replaced | None]:
+    """Begin epochs, and keep what was done with tokens, and all acts.
+
+    None stands for an old store that could not be read.
+    """
+    if old:
+        store.record(lacking(old.acts, store.acts(limit=1 << 31)))
+    store.record([new_act(by, Action.RESTORE, store.now(), copy=str(copy.resolve()))])
+    begun = [(each.name, store.begin_epoch(each.name, by=by)) for each in store.feeds()]
+    there = {each.id: each for each in store.tokens()}
+    for token in old.tokens if old else ():
+        if token.id not in there:
+            store.add_token(token, by=by)
+        elif token.revoked is not None and there[token.id].revoked is None:
+            store.revoke_token(token.id, by=by)
+    until = max((over_at(each.epochs[-1]) for _, each in begun), default=0)
+    if 0 < (left := until - store.now()) <= 1000:
+        time.sleep(left / 1000)  # so that the next epoch begins later, as in `new-history`
+    return begun, old

@@ -1,0 +1,154 @@
+"""The commands about tokens: `token create`, `token list`, `token revoke`.
+
+They work on the store, also while it is served. What tokens are is in `store.access`.
+"""
+
+from __future__ import annotations
+
+import click
+
+from zeh_spark.errors import StoreError
+from zeh_spark.service.store.access import ADMIN, Right, new_token, parse_grant
+from zeh_spark.tools.cli.output import print_answer, print_remark, print_result, print_table
+from zeh_spark.tools.cli.parameters import AGE, STORE, name_of, opened, operator
+from zeh_spark.tools.cli.text import moment
+from zeh_spark.wire.phrases import counted
+
+
+@click.group()
+def token() -> None:
+    """Make, list and revoke the tokens that say who may read and publish.
+
+    As soon as a store has a token, its publishers ask every request for one: the option token or
+    tokenFile of Spark, ZEH_TOKEN or --token-file of these commands.
+    """
+
+
+@token.command()
+@click.argument("name", callback=name_of)
+@STORE
+@click.option("--read", multiple=True, metavar="FEED", help="May read the feed's events.")
+@click.option(
+    "--publish", multiple=True, metavar="FEED[/PRODUCER]",
+    help="May publish to the feed, under this producer's name.",
+)  # fmt: skip
+@click.option(
+    "--consume", multiple=True, metavar="FEED[/CURSORSET]",
+    help="May keep its position under this cursor set (with --read).",
+)  # fmt: skip
+@click.option(
+    "--audit", multiple=True, metavar="FEED",
+    help="May see the feed's producers, and the receipts of what they published.",
+)  # fmt: skip
+@click.option("--admin", is_flag=True, help="May do all of this with every feed.")
+@click.option("--expires", type=AGE, metavar="DURATION", help="Not valid after this, like 90d.")
+def create(
+    name: str,
+    url: str,
+    read: tuple[str, ...],
+    publish: tuple[str, ...],
+    consume: tuple[str, ...],
+    audit: tuple[str, ...],
+    admin: bool,
+    expires: int | None,
+) -> None:
+    """Make a token, and print it once: the store keeps only a hash of it.
+
+    NAME says who has the token. A feed, a producer and a cursor set may end with *, which matches
+    any ending: --read '*' is all feeds. Each option can be repeated. A publisher accepts a new
+    token within about a second.
+
+    \b
+    Examples:
+      zeh-spark token create warehouse --read orders --consume orders/warehouse > token.txt
+      zeh-spark token create tills --publish 'orders/till-*' --expires 90d
+      zeh-spark token create auditor --read '*' --audit '*'
+    """
+    given = {
+        Right.READ: read, Right.PUBLISH: publish, Right.CONSUME: consume, Right.AUDIT: audit,
+    }  # fmt: skip
+    grants = [parse_grant(right, text) for right, texts in given.items() for text in texts]
+    if admin:
+        grants = list(ADMIN)
+    if not grants:
+        raise click.UsageError(
+            "A token without rights is of no use. Give --read, --publish, --consume, --audit or "
+            "--admin."
+        )
+    from zeh_spark.service.app.stores import shown_url  # needs the extra `publisher`
+
+    with opened(url, must_exist=False) as store:
+        now = store.now()
+        text, made = new_token(name, grants, now, None if expires is None else now + expires)
+        store.add_token(made, by=operator())
+        feeds = {each.name for each in store.feeds()}
+    may = ", ".join(map(str, grants))
+    print_remark(
+        f"Token {made.id} of {name!r} may {may}. It is in {shown_url(url)}, and is for publishers "
+        f"that serve this store."
+    )
+    if missing := sorted({each.feed for each in grants if "*" not in each.feed} - feeds):
+        print_remark(
+            f"That store has no feed {', '.join(map(repr, missing))}. This is right for a feed "
+            f"that is made later, or for a table that is served beside the store."
+        )
+    print_answer(
+        text, token=text, id=made.id, name=name, rights=[str(each) for each in grants],
+        expires=made.expires,
+    )  # fmt: skip
+
+
+@token.command("list")
+@STORE
+def list_tokens(url: str) -> None:
+    """List the tokens of a store, with their rights, also those that are not valid any more.
+
+    \b
+    Example:
+      zeh-spark token list --store sqlite:///feeds.db
+    """
+    with opened(url) as store:
+        now, found = store.now(), store.tokens()
+    rows, items = [], []
+    for each in found:
+        state = "revoked" if each.revoked else "valid" if each.is_valid(now) else "expired"
+        until = moment(each.expires) if each.expires else "-"
+        rights = [str(grant) for grant in each.grants]
+        rows.append((each.id, each.name, state, until, " ".join(rights)))
+        items.append(
+            {
+                "id": each.id,
+                "name": each.name,
+                "state": state,
+                "expires": each.expires,
+                "rights": rights,
+            }
+        )
+    none = "There are no tokens: publishers on a loopback address ask for none."
+    print_table("tokens", ("ID", "NAME", "STATE", "EXPIRES", "RIGHTS"), rows, items, none)
+
+
+@token.command()
+@click.argument("which", metavar="ID|NAME")
+@STORE
+def revoke(which: str, url: str) -> None:
+    """Revoke a token permanently by its id, or all tokens of a name.
+
+    Every publisher of the store refuses it within about a second, in any case within ten. Answers
+    that have begun are sent to their end.
+
+    \b
+    Example:
+      zeh-spark token revoke warehouse
+    """
+    with opened(url) as store:
+        revoked = store.revoke_token(which, by=operator())
+    if not revoked:
+        raise StoreError(
+            f"there is no valid token with the id or name {which!r}. Look at zeh-spark token list",
+            anchor="tokens",
+        )
+    print_result(
+        f"Revoked {counted(len(revoked), 'token')} of {which!r}: {', '.join(revoked)}.",
+        revoked=list(revoked),
+    )
