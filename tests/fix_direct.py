@@ -82,7 +82,7 @@ def planned(*chunks: Sent, partition: int = 0, begin: str = BEGIN, end: str = EN
 
 
 def group(*chunks: Sent, number: int = 0, producers: Sequence[str] = ("p",)) -> bytes:
-    """Neighbours in a range, as `protocol.direct_reads` describes them."""
+    """Neighbours in a range, as `wire.direct_reads` describes them."""
     sent = frames(chunks)
     sizes = list(map(len, sent))
     head = {"range": number, "chunks": len(sent), "producers": producers, "bytes": sum(sizes)}

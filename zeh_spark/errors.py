@@ -57,7 +57,7 @@ _UNPRINTABLE = re.compile(
 _CODE = re.compile(r"\[ZEH_[A-Z0-9_]+\] ")
 
 REFUSAL_CODES: dict[str, str] = {}
-"""The codes of a publisher's refusals, by their names. `protocol.problems` declares them."""
+"""The codes of a publisher's refusals, by their names. `wire.problems` declares them."""
 
 ERRORS_PAGE = "docs/operate/errors.md"
 """The page that describes all errors."""

@@ -212,7 +212,8 @@ def test_two_folder_levels_are_enough():
             ["pyspark", "zeh_spark.publisher", "zeh_spark.service", *SERVER],
         ),
         (
-            "publisher tools.loading.parquet_rows tools.cli.main spark.sessions.logic spark.stateful.seen",
+            "publisher tools.loading.parquet_rows tools.cli.main spark.sessions.logic "
+            "spark.stateful.seen",
             ["pyspark"],
         ),
         (

@@ -5,7 +5,7 @@ then counts by itself. So a batch of another program under the same name is an e
 to skip. Rejected: to ask before each batch, because what the program derived from an older answer
 would be doubled.
 
-`client.batch_attempt` finds out what became of a commit whose answer is lost.
+`http.batch_attempt` finds out what became of a commit whose answer is lost.
 
 Runs in services and in the command line.
 """

@@ -75,7 +75,7 @@ class ZeroEventHubDataSource(DataSource):
     """A ZeroEventHub feed as a DataFrame: partition INT, headers MAP<STRING, STRING>, data STRING.
 
     `data` is each event's JSON byte for byte, or NULL if the publisher left it out. The option
-    `stamps` adds typed columns (`protocol.stamp_columns`), and a schema may name any of them, and
+    `stamps` adds typed columns (`wire.stamp_columns`), and a schema may name any of them, and
     `position` and `key`. Which columns of a DataFrame are published is in `sink.row_layout`. Spark
     makes and calls this class; users name the format instead. Raises OptionError if the options fit
     neither reading nor writing.

@@ -1,7 +1,7 @@
 """Make uploads of the events of a batch, or of one task's part of it.
 
 The events are placed in partitions, chunked, grouped, and given to `send`. The sink,
-`publish.Producer` and `zeh-spark load` publish through this class. They differ in what `send` does
+`producer.Producer` and `zeh-spark load` publish through this class. They differ in what `send` does
 (a request, or a transaction of a store), and in where an event comes from.
 
 Rule for editors: a batch is compared by its `Content`, which depends on the events alone. It must

@@ -1,6 +1,6 @@
 """Choose the partition of an event: by its key, as it says itself, or wherever there is room.
 
-All writers use these functions: the sink, `publish.Producer`, `zeh-spark load`, SQLite's tables.
+All writers use these functions: the sink, `producer.Producer`, `zeh-spark load`, SQLite's tables.
 
 Rule for editors: `partition_of` never changes. The order of a key's events rests on it, in all
 feeds that were ever written. Pure; runs wherever events are published.

@@ -2,7 +2,7 @@
 
 A problem is an RFC 9457 document. The publisher and its stores raise problems of these types
 (`store.problems`), clients compare their names, and the OpenAPI document describes them
-(`publisher.openapi`).
+(`app.openapi`).
 
 Rule for editors: names, statuses and members are part of the API. A new problem is declared here
 before it can be raised. `says` is for people who write clients: what happened, and what a client

@@ -1,7 +1,7 @@
 """Ask a publisher how many partitions its feed has, and which feed it is.
 
 The request has no parameters. Our publisher answers 400 with a problem document (RFC 9457) that has
-the members `partitionCount` and `feed` (see `protocol.feed_identity`). Other publishers may answer
+the members `partitionCount` and `feed` (see `wire.feed_identity`). Other publishers may answer
 anything: a refusal without these members, a page, an error of their framework. Their feeds have no
 identity of their own.
 
@@ -41,7 +41,7 @@ class Discovered:
 
     Args:
         identity: the feed's identity; None if the publisher tells none.
-        direct: whether executors can fetch chunks (`protocol.direct_reads`).
+        direct: whether executors can fetch chunks (`wire.direct_reads`).
     """
 
     partition_count: int

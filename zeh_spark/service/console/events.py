@@ -159,7 +159,7 @@ _whole, _part = msgspec.json.Decoder(_Whole).decode, msgspec.json.Decoder(_Part)
 
 
 def _letter(data: bytes) -> Letter | None:
-    """Return what a dead letter says (see `protocol.dead_letters`); None for another event."""
+    """Return what a dead letter says (see `wire.dead_letters`); None for another event."""
     try:
         whole = _whole(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

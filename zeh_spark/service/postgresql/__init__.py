@@ -1,4 +1,4 @@
-"""Feeds in PostgreSQL, on the tables and transactions of `sql_store`. `store` opens it.
+"""Feeds in PostgreSQL, on the tables and transactions of `sql`. `store` opens it.
 
 `writer` serializes commits of all publishers by a lock and commits in groups (`group_commit`).
 `reads` bounds how long a read may take. `commit_listener` wakes readers, `chores` cleans up,

@@ -1,7 +1,7 @@
 """What a dialect brings to a SQL store: how it reads and writes, and what its errors mean.
 
-Rule for editors: nothing here knows what is written. `store` uses these interfaces; `sqlite_store`
-and `postgresql_store` implement them. Runs in the publisher and in commands that write.
+Rule for editors: nothing here knows what is written. `store` uses these interfaces; `sqlite`
+and `postgresql` implement them. Runs in the publisher and in commands that write.
 """
 
 from __future__ import annotations

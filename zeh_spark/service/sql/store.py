@@ -1,6 +1,6 @@
 """A store in a SQL database, through SQLAlchemy Core.
 
-Rule for editors: use only SQL that every dialect knows. `sqlite_store` and `postgresql_store` hold
+Rule for editors: use only SQL that every dialect knows. `sqlite` and `postgresql` hold
 what differs: pragmas, how a write begins, how another process's commit is noticed, what errors
 mean. A read is one short statement or a few; it is never held open while a client is waited for. A
 write is one short transaction; `uploads` and `commits` hold what it does with uploads and batches.

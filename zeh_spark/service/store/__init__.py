@@ -3,7 +3,7 @@
 `interface` is what a store offers. The rules have no side effects and are the same for every store:
 `commit_decision` (is a batch new, a repetition, or refused?), `commit_plan` (which chunks it adds),
 `refusals`, `feed` (what a page holds), `epochs`, `clock`. The stores are in the packages
-`sqlite_store` and `postgresql_store`.
+`sqlite` and `postgresql`.
 
 `tests.store_contract` holds the tests that each store has to pass.
 """

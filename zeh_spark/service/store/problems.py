@@ -1,4 +1,4 @@
-"""What a publisher refuses, made from the declared types (`protocol.problems`).
+"""What a publisher refuses, made from the declared types (`wire.problems`).
 
 Rule for editors: `detail` has the value that came and what is allowed. Facts are also members of
 the document, so that a program need not read the sentence.

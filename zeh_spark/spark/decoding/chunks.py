@@ -1,6 +1,6 @@
 """Decode chunks, as they are stored, to Arrow record batches.
 
-A stored line is canonical (see `protocol.served_lines`), so it is cut and not parsed: the first
+A stored line is canonical (see `wire.served_lines`), so it is cut and not parsed: the first
 `},"data":` ends its headers, because no raw quotation mark stands inside a string. The stamps are
 those of the chunk, and are made for all its lines at once.
 

@@ -9,7 +9,7 @@ Delta refuses the second of two transactions that change a table's properties. S
 that claim a feed at the same time is refused and reads the other's claim. Rejected: looking for the
 feed in the records of others, which does not find what is written at the same time.
 
-A feed's id is the one that its publisher tells (see `protocol.feed_identity`), so that a feed is
+A feed's id is the one that its publisher tells (see `wire.feed_identity`), so that a feed is
 known at each of its addresses; otherwise the option `feedId` or the URL. The module has no side
 effects.
 """

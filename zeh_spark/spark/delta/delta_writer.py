@@ -71,7 +71,7 @@ class DeltaFeedWriter:
         name: the name that keeps the feed in the table, as long as the table lives. The checkpoint
             may change.
         checkpointLocation: the query's own checkpoint.
-        merge_keys: keep one row for each key, found by these columns (see `lakehouse.merging`).
+        merge_keys: keep one row for each key, found by these columns (see `delta.merging`).
             None means that rows are appended.
         deleted: a SQL condition, true for events that delete their key; needs `merge_keys`.
         order: which of two events of a key is the newer one: "sequence" by the producer's numbers,

@@ -49,7 +49,7 @@ class Rendered:
     Attributes:
         partitions: int32 for each row, -1 for a row that may go to any partition; None if all may.
         rests: For each row what the stored line has after `{"partition":P,`, without newline (see
-            `protocol.upload_format`).
+            `wire.upload_format`).
     """
 
     partitions: np.ndarray | None

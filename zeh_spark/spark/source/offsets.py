@@ -21,7 +21,7 @@ The version says what the digests are:
   give the events between two checkpoints in another order when it is asked again.
 - 2: batches which executors fetched. Behind `partitionCount` it has `"direct": {"version": 1,
   "columns": …}`: the version of the digests, and the fingerprint of the options that decide what
-  rows hold. Its digests are those of plans (`protocol.direct_reads`), and its bytes are those of
+  rows hold. Its digests are those of plans (`wire.direct_reads`), and its bytes are those of
   the stored lines.
 
 `id` is the identity of the feed in the checkpoint (`FeedIdentity.id`): its own id; or `feed` again,

@@ -5,7 +5,7 @@
     once = dedup.drop_seen(df, origin=True)                     # by the origin of relayed events
     once = dedup.drop_seen(df, id="headers['id']", window="7 days")     # state grows with events
 
-Rule for editors: a number belongs to a feed (an epoch of it, see `protocol.feed_identity`), a
+Rule for editors: a number belongs to a feed (an epoch of it, see `wire.feed_identity`), a
 producer and a stored partition. It never belongs to the reader's `partition` column, which may hold
 several stored partitions, each with numbers of its own.
 

@@ -4,7 +4,7 @@
                owner      the feed that those belong to, once it is known
                feeds      feed -> key -> Seen: numbers that were seen with it
 
-Numbers belong to (feed, epoch, key), see `protocol.feed_identity`. An event may not tell its feed:
+Numbers belong to (feed, epoch, key), see `wire.feed_identity`. An event may not tell its feed:
 such numbers are of the query's only feed, so the first feed that comes owns them. If a second one
 comes, the numbers of both may be mixed in one range, and some of its events may have been dropped
 as duplicates of the other's. That is refused.

@@ -1,6 +1,6 @@
 """Take served lines apart: into their stamps, and the content as it was stored. Pure.
 
-This is the counterpart of `protocol.served_lines`, which puts the stamps of a chunk in front of
+This is the counterpart of `wire.served_lines`, which puts the stamps of a chunk in front of
 each line's own headers, the sequence number last. So all lines of a chunk begin with the same
 bytes, up to a number that grows by one.
 

@@ -1,4 +1,4 @@
-"""How results are written as text: tables and times. `protocol.phrases` has counts and sizes.
+"""How results are written as text: tables and times. `wire.phrases` has counts and sizes.
 
 Rule for editors: `zeh-spark --help` and shell completion load this module, so it imports nothing
 that takes long to load.

@@ -1,4 +1,4 @@
-"""Parquet files as events: each row is an object, as `protocol.arrow_json` writes it.
+"""Parquet files as events: each row is an object, as `wire.arrow_json` writes it.
 
 What JSON cannot say is refused with column and row, and never changed.
 """
