@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from zeh_spark.errors import LakehouseError, OptionError
-from zeh_spark.sessions import verdicts
+from zeh_spark.spark.sessions import verdicts
 from zeh_spark.spark.sessions.processing import _kind
 
 VERDICT = "'orders' processor, 'a' session, timestamp_millis(0) begun, {} number"

@@ -209,7 +209,7 @@ def problems_raised() -> Iterator[tuple[str, set[str]]]:
     of_refusals = {"producer", "incarnation", "run", "batch", "remedy"}
     calls = [
         call
-        for folder in ("access", "network", "outbox", "publisher", "store")
+        for folder in ("access", "app", "network", "outbox", "store")
         for path in sorted((PACKAGE / folder).glob("*.py"))
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(call, ast.Call)
@@ -227,7 +227,7 @@ def problems_raised() -> Iterator[tuple[str, set[str]]]:
             yield made.name, members
             if "feed" in made.optional:  # the app adds what the feed tells
                 yield made.name, members | {"feed"}
-    app = ast.parse((PACKAGE / "publisher" / "app.py").read_text(encoding="utf-8"))
+    app = ast.parse((PACKAGE / "app" / "app.py").read_text(encoding="utf-8"))
     for table in (each for each in ast.walk(app) if isinstance(each, ast.Dict)):
         for value in table.values:  # those of the HTTP layer, by status
             if made := types.get(getattr(value, "attr", "")):

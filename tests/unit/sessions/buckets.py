@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from zeh_spark.sessions import state
+from zeh_spark.spark.sessions import state
 from zeh_spark.spark.sessions.bucket import BucketBatch, Given
 from zeh_spark.spark.sessions.model import Policy, SessionEvent
 from zeh_spark.spark.sessions.state import Settings

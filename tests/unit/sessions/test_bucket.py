@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.cases import each_case
 from tests.unit.sessions.buckets import DAY, Memory, Told, reason, row, rows, told, went
-from zeh_spark.sessions import state
+from zeh_spark.spark.sessions import state
 from zeh_spark.spark.sessions.bucket import BucketBatch, Given
 from zeh_spark.spark.sessions.logic import SessionLogic
 from zeh_spark.spark.sessions.model import (

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.sessions.buckets import Told, row, told
-from zeh_spark.sessions import state
+from zeh_spark.spark.sessions import state
 from zeh_spark.spark.sessions.model import Policy
 from zeh_spark.spark.sessions.state import Settings
 

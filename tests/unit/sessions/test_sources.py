@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.cases import each_case
 from tests.unit.sessions.buckets import DAY, Memory, reason, row
 from zeh_spark.errors import CheckpointError
-from zeh_spark.sessions import state
+from zeh_spark.spark.sessions import state
 from zeh_spark.spark.sessions.bucket import BucketBatch
 from zeh_spark.spark.sessions.model import Policy, SessionEvent
 from zeh_spark.spark.sessions.sources import Mark, SourceClock, _marks

@@ -10,7 +10,7 @@ import pytest
 from tests.cases import each_case
 from tests.unit.sessions.buckets import DAY, Memory, Told, row, rows, told, went
 from zeh_spark.errors import CheckpointError
-from zeh_spark.sessions import state
+from zeh_spark.spark.sessions import state
 from zeh_spark.spark.sessions.bucket import BucketBatch
 from zeh_spark.spark.sessions.inspecting import _sessions
 from zeh_spark.spark.sessions.model import Policy
