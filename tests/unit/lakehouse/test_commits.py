@@ -75,12 +75,16 @@ def test_what_others_write_is_no_record(text):
     assert record_of(text, "t") is None
 
 
-@each_case("other", [1, 3])
+@each_case(
+    "other",
+    [{"zeh_spark": 1}, {"zeh_spark": 3}, {"content": [7]}, {"content": "ab"}, {"number": "7"}],
+)
 def test_a_record_of_another_format_is_refused(other):
     """Another version's is not guessed at."""
-    text = json.dumps({**json.loads(record(0).to_json()), "zeh_spark": other})
+    document = {**json.loads(record(0).to_json()), **other}
+    text = json.dumps(document)
 
-    with pytest.raises(LakehouseError, match=f"format {other}, .* reads format 2"):
+    with pytest.raises(LakehouseError, match=f"format {document['zeh_spark']}, .* reads format 2"):
         record_of(text, "t")
 
 

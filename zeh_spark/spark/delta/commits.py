@@ -21,22 +21,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import orjson
 
 from zeh_spark.errors import LakehouseError
 from zeh_spark.wire.phrases import counted
 
 FORMAT = 2
-_MEMBERS = {"name", "app", "number", "query", "batch", "cursors"}
 
 Cursors = Mapping[str, Mapping[str, str]]
 """Cursors by feed, then by partition; empty while all partitions of a feed are at `_first`."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchContent:
+class BatchContent(NamedTuple):
     """What a batch holds (see `content.content_of`).
 
     Attributes:
@@ -132,19 +131,19 @@ def record_of(metadata: str | None, table: str) -> CommitRecord | None:
         return None
     if not isinstance(document, dict) or "zeh_spark" not in document:
         return None
-    if document["zeh_spark"] != FORMAT or not document.keys() >= {*_MEMBERS, "content"}:
+    try:
+        if document["zeh_spark"] != FORMAT or "content" not in document:
+            raise msgspec.ValidationError("another format")
+        return msgspec.convert(document, CommitRecord)
+    except msgspec.ValidationError as exc:
         raise LakehouseError(
-            f"table {table}: a commit has a record of format {document['zeh_spark']!r}, this "
-            f"version of zeh-spark reads format {FORMAT}. Use the version that wrote it",
+            f"table {table}: a commit has a record of format {document['zeh_spark']!r}, and this "
+            f"version of zeh-spark, which reads format {FORMAT}, cannot read it ({exc}). Use the "
+            f"version that wrote it",
             table=table,
             expected=FORMAT,
             got=document["zeh_spark"],
-        )
-    content = document["content"]
-    return CommitRecord(
-        **{member: document[member] for member in _MEMBERS},
-        content=BatchContent(*content) if content else None,
-    )
+        ) from None
 
 
 def standing(
