@@ -128,6 +128,12 @@ def test_state_of_another_version_is_refused(version):
         opened(bytes([version]) + encoded(SeenBucket(4))[1:], 4)
 
 
+@pytest.mark.parametrize("blob", [b"", b"\x03", b"\x03\x07", encoded(SeenBucket(4))[:-1]])
+def test_damaged_state_is_refused(blob):
+    with pytest.raises(CheckpointError, match=r"the checkpoint's state has format [03], .*knows 3"):
+        opened(blob, 4)
+
+
 def test_the_error_of_a_number_used_again_says_all_of_it():
     said = str(used_again(A, "4 load12", Reuse(7, 2000, 9, 1000)))
 

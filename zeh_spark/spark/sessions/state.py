@@ -162,8 +162,7 @@ def empty(settings: Settings) -> bytes:
 
 def opened(blob: bytes | None, settings: Settings) -> SessionBucket:
     """Return a bucket. Raises CheckpointError for other settings or another version."""
-    bucket = _bucket(state_buckets.opened(blob, VERSION, settings.buckets))
-    state_buckets.same("buckets", settings.buckets, bucket.buckets)
+    bucket = state_buckets.opened(blob, VERSION, settings.buckets, _bucket)
     state_buckets.same("first", settings.policy.first, bucket.first)
     _keep_steps(bucket, settings.steps)
     _declare(bucket, settings.sources)

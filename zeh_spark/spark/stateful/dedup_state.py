@@ -97,9 +97,7 @@ def encoded(bucket: SeenBucket) -> bytes:
 
 def opened(blob: bytes | None, buckets: int) -> SeenBucket:
     """Read a bucket. Raises CheckpointError for another version or count."""
-    bucket = _decode(state_buckets.opened(blob, VERSION, buckets))
-    state_buckets.same("buckets", buckets, bucket.buckets)
-    return bucket
+    return state_buckets.opened(blob, VERSION, buckets, _decode)
 
 
 # Which feed owns the numbers that were seen without one

@@ -116,9 +116,7 @@ def encoded(bucket: IdBucket) -> bytes:
 
 def opened(blob: bytes | None, buckets: int) -> IdBucket:
     """Read a bucket. Raises CheckpointError for another version or number of buckets."""
-    bucket = _decode(state_buckets.opened(blob, VERSION, buckets))
-    state_buckets.same("buckets", buckets, bucket.buckets)
-    return bucket
+    return state_buckets.opened(blob, VERSION, buckets, _decode)
 
 
 def judge(

@@ -12,10 +12,11 @@ is refused: its keys would be looked for in the wrong places.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
 
 FRAME = 10_000
 """Most rows in a frame that a task returns."""
+
+
+class _Counted(Protocol):
+    buckets: int
+
+
+Bucket = TypeVar("Bucket", bound=_Counted)
+"""A bucket that knows how many the query has."""
 
 
 def bucket_of(key: str, buckets: int) -> Column:
@@ -107,10 +116,12 @@ def frames(rows: Iterable[Sequence[str | None]], columns: Sequence[str]) -> Iter
         yield pd.DataFrame(part, columns=list(columns), dtype=object)
 
 
-def opened(blob: bytes | None, version: int, buckets: int) -> memoryview:
-    """Return a bucket's value after its version.
+def opened(
+    blob: bytes | None, version: int, buckets: int, decode: Callable[[memoryview], Bucket]
+) -> Bucket:
+    """Return a bucket from its value, whose first byte is the version.
 
-    Raises CheckpointError if the bucket has no value, or another version.
+    Raises CheckpointError if it has no value, another version or another number of buckets.
     """
     if blob is None:
         raise CheckpointError(
@@ -119,15 +130,21 @@ def opened(blob: bytes | None, version: int, buckets: int) -> memoryview:
             got=buckets,
             anchor="the-state-was-made-with-another-option",
         )
-    if blob[0] != version:
-        raise CheckpointError(
-            f"the checkpoint's state has format {blob[0]}, of another version of zeh_spark; this "
-            f"one knows {version}. Continue with that version, or take a new checkpoint",
-            expected=version,
-            got=blob[0],
-            anchor="the-state-was-made-with-another-option",
-        )
-    return memoryview(blob)[1:]
+    found, why = blob[0] if blob else 0, "of another version of zeh_spark"
+    try:
+        if found == version:
+            bucket = decode(memoryview(blob)[1:])
+            same("buckets", buckets, bucket.buckets)
+            return bucket
+    except msgspec.DecodeError as exc:
+        why = f"and cannot be read ({exc})"
+    raise CheckpointError(
+        f"the checkpoint's state has format {found}, {why}; this one knows {version}. Continue "
+        f"with the version that wrote it, or take a new checkpoint",
+        expected=version,
+        got=found,
+        anchor="the-state-was-made-with-another-option",
+    )
 
 
 def same(name: str, mine: object, theirs: object) -> None:
