@@ -47,7 +47,7 @@ TAB_ENVIRONMENT = {
 }
 
 
-LISTED = {f"zeh_spark.tools.cli{each}" for each in ("", ".main", ".output", ".spelling", ".text")}
+LISTED = {f"zeh_spark.tools.cli{each}" for each in ("", ".main", ".output")}
 
 
 @each_case(

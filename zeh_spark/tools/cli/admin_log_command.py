@@ -13,9 +13,8 @@ from typing import Any
 import click
 
 from zeh_spark.service.store.acts import ActFilter, Action
-from zeh_spark.tools.cli.output import json_line
+from zeh_spark.tools.cli.output import json_line, moment, table
 from zeh_spark.tools.cli.parameters import STORE, Parsed, opened
-from zeh_spark.tools.cli.text import moment, table
 from zeh_spark.wire.option_values import parse_age_ms
 
 _MOST = (1 << 63) - 1

@@ -32,9 +32,8 @@ from zeh_spark.spark.source.offsets import is_of_a_feed, reached
 from zeh_spark.tools.check.judge import judge
 from zeh_spark.tools.check.rules import Finding, Verdict
 from zeh_spark.tools.cli import output
-from zeh_spark.tools.cli.output import print_answer
+from zeh_spark.tools.cli.output import print_answer, table
 from zeh_spark.tools.cli.parameters import AGE, PATIENCE, SIZE, connects
-from zeh_spark.tools.cli.text import table
 from zeh_spark.tools.doctor import installed_spark, machine, peer, trial
 from zeh_spark.tools.doctor.checks import Check, State
 from zeh_spark.wire.option_values import MAX_PARTITIONS, FeedUrl

@@ -25,11 +25,13 @@ from zeh_spark.errors import OutcomeUnknownError, PublishError, RowError, StoreE
 from zeh_spark.tools.audit.auditing import Audit
 from zeh_spark.tools.audit.findings import Difference, Tally
 from zeh_spark.tools.cli.output import (
+    moment,
     print_answer,
     print_difference,
     print_result,
     print_table,
     progress,
+    table,
     without_warnings,
 )
 from zeh_spark.tools.cli.parameters import (
@@ -43,7 +45,6 @@ from zeh_spark.tools.cli.parameters import (
     name_of,
     refuse_contradicting_keys,
 )
-from zeh_spark.tools.cli.text import moment, table
 from zeh_spark.tools.loading.load import Source, bad_line, events_of, without_events
 from zeh_spark.wire.phrases import counted
 from zeh_spark.wire.problems import FORBIDDEN

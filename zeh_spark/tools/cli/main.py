@@ -21,10 +21,11 @@ from zeh_spark.errors import (
     AccessError,
     OptionError,
     OutcomeUnknownError,
+    PublisherError,
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.tools.cli import output, spelling
+from zeh_spark.tools.cli import output
 
 _OVER_HTTP = {
     "audit": ("feed_commands", "Check that what was published is on a feed, unaltered."),
@@ -42,15 +43,15 @@ _ON_STORES = {
     "admin-log": ("admin_log_command", "Show who changed what in a store, and when."),
     "backup": ("store_commands", "Copy a SQLite store to a file, also while it is served."),
     "clock": ("store_commands", "Compare the clock with the last time that a store knows."),
-    "create": ("commands", "Create an empty feed, and the store if it is missing."),
+    "create": ("store_commands", "Create an empty feed, and the store if it is missing."),
     "cursor-sets": ("retention_commands", "Show or delete the positions kept for readers."),
     "ddl": ("outbox_commands", "Print the SQL that prepares a table to be a feed."),
-    "delete-producer": ("commands", "Delete a producer permanently."),
-    "load": ("commands", "Load files into a feed: NDJSON, CSV or Parquet."),
+    "delete-producer": ("store_commands", "Delete a producer permanently."),
+    "load": ("load_command", "Load files into a feed: NDJSON, CSV or Parquet."),
     "migrate": ("store_commands", "Upgrade a store that an older version has made."),
     "new-history": ("outbox_commands", "Tell readers that a feed was restored from a backup."),
     "prune": ("retention_commands", "Show or remove the events that are past the retention."),
-    "quickstart": ("serve_command", "Serve a feed with sample data, and print a script."),
+    "quickstart": ("quickstart", "Serve a feed with sample data, and print a script."),
     "restore": ("store_commands", "Replace a SQLite store with a backup."),
     "retention": ("retention_commands", "Show or set how long a feed keeps its events."),
     "serve": ("serve_command", "Serve the feeds of a store, and tables, over HTTP."),
@@ -71,6 +72,21 @@ _EXTRA = {
     "starlette", "uvicorn", "yaml",
 }  # fmt: skip
 """What only the extra `publisher` installs, by the names of the modules."""
+
+_OPTIONS = {
+    "url": "URL",
+    "token": "ZEH_TOKEN",
+    "tokenFile": "--token-file",
+    "oauth.tokenUrl": "ZEH_OAUTH_TOKEN_URL",
+    "oauth.clientId": "ZEH_OAUTH_CLIENT_ID",
+    "oauth.clientSecret": "ZEH_OAUTH_CLIENT_SECRET",
+    "oauth.scope": "ZEH_OAUTH_SCOPE",
+    "caFile": "--ca-file",
+    "clientCertFile": "--client-cert",
+    "clientKeyFile": "--client-key",
+    "partitionCount": "--partitions",
+}
+"""What commands call options of the format."""
 
 
 class _Commands(click.Group):
@@ -126,10 +142,10 @@ class _Commands(click.Group):
         except click.UsageError as exc:  # wrong words, which click has found
             raise output.wrong_usage(exc) from exc
         except OptionError as exc:
-            said = f"{spelling.option_error(exc)}\n{exc.see}"
+            said = f"{_option_error(exc)}\n{exc.see}"
             raise output.wrong_usage(click.UsageError(said), exc) from exc
         except ZeroEventHubError as exc:
-            said = f"[{exc.code}] {spelling.message(exc)}\n{exc.see}"
+            said = f"[{exc.code}] {_message(exc)}\n{exc.see}"
             raise output.Failure(said, exit_code(exc), exc) from exc
 
 
@@ -140,6 +156,38 @@ def exit_code(exc: ZeroEventHubError) -> int:
     if isinstance(exc, OutcomeUnknownError):
         return output.UNKNOWN
     return output.DOWN if isinstance(exc, UnavailableError) else output.FAILED
+
+
+def _message(exc: ZeroEventHubError) -> str:
+    """Return what an error says, without its code, in the words of the command line.
+
+    The advice to set options is left out unless the publisher refused: a command sets
+    `retryTimeout` itself, for instance.
+    """
+    said = exc.what
+    advice = exc.advice if isinstance(exc, PublisherError) else None
+    if advice:
+        said = (
+            f"{said}; {advice.text.format(*(_OPTIONS.get(each, each) for each in advice.options))}"
+        )
+    for name, value in _overrides(exc).items():
+        said = said.replace(f"{name}={value}", f"--allow {name}={value}")
+    return said
+
+
+def _option_error(exc: OptionError) -> str:
+    """Return what an error about an option says, with the command's name for it."""
+    said = str(exc)
+    for name, own in _OPTIONS.items():
+        said = said.replace(f"option {name!r}", own)
+    return said
+
+
+def _overrides(exc: ZeroEventHubError) -> dict[str, Any]:
+    """Return the overrides that a refusal names, whether the publisher or the store refused."""
+    facts: Any = getattr(exc, "facts", None) or getattr(exc, "members", None) or {}
+    option = facts.get("option")
+    return option if isinstance(option, dict) else {}
 
 
 def _missing(exc: ModuleNotFoundError) -> str:

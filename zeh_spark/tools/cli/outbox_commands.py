@@ -21,9 +21,8 @@ from zeh_spark.service.app.stores import shown_url
 from zeh_spark.service.outbox.feed import SqlTableFeed
 from zeh_spark.service.store.epochs import over_at
 from zeh_spark.service.store.interface import UnknownFeedError, now_ms
-from zeh_spark.tools.cli.output import print_result
+from zeh_spark.tools.cli.output import moment, print_result
 from zeh_spark.tools.cli.parameters import CONFIG, STORE, opened, operator
-from zeh_spark.tools.cli.text import moment
 
 
 @click.command()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,13 +24,14 @@ from typing import IO, Any, NoReturn
 import click
 
 from zeh_spark.errors import ZeroEventHubError, printable
-from zeh_spark.tools.cli.text import table
+from zeh_spark.wire import phrases
 
 FAILED, USAGE, DIFFERENT, DOWN, REFUSED, UNKNOWN = 1, 2, 3, 4, 5, 6
 """Exit codes: failed for another reason, wrong usage, differences or failures found, the publisher
 does not answer, it refuses the credentials, it is not known whether it published.
 """
 
+_NUMBER = re.compile(r"-?[0-9.,]+( [KMGT]?i?B)?")
 _JSON, _QUIET = f"{__name__}.json", f"{__name__}.quiet"
 _PLAIN = {"dead-letters", "ddl", "serve", "tail"}
 """Commands whose output has one form alone: lines of JSON, SQL, or a publisher's log."""
@@ -215,3 +217,23 @@ def progress(
     ) as bar:
         yield bar.update
         bar.update(length - bar.pos)  # what was counted may differ a little from the length
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as text, in columns as wide as their longest cell, numbers to the right."""
+    rows = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
+    align = [
+        ">" if rows and all(_NUMBER.fullmatch(cell) for cell in column) else "<"
+        for column in zip(*rows, strict=True)
+    ] or ["<"] * len(heads)
+    lines = []
+    for row in [heads, *rows]:
+        cells = (f"{cell:{a}{w}}" for cell, a, w in zip(row, align, widths, strict=True))
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def moment(time_ms: int) -> str:
+    """Return a time in ms since 1970 as a date in UTC, or "never" for 0."""
+    return phrases.moment(time_ms) if time_ms else "never"

@@ -1,4 +1,4 @@
-"""What `zeh-spark quickstart` makes: a store with sample data, and a script that reads it.
+"""The command `quickstart`: serve sample data of a new store, and print a script that reads it.
 
 The script is whole: it reads the feed as a stream into a table, shows the table, and publishes a
 frame as a feed. It can be run again at any time: it continues, and adds nothing twice.
@@ -11,12 +11,17 @@ from __future__ import annotations
 import io
 import json
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import click
+
+from zeh_spark.service.app import server
 from zeh_spark.service.app.stores import open_store
 from zeh_spark.service.store.interface import UnknownFeedError
+from zeh_spark.tools.cli.serve_command import serve
 from zeh_spark.tools.loading import load
 from zeh_spark.tools.loading.load import Source
 from zeh_spark.tools.loading.one_batch import named_batch
@@ -77,6 +82,40 @@ print(f"Published. Look: zeh-spark tail {{PUBLISHER}}/delays --from first --no-f
 spark.stop()
 '''
 """The script, to be formatted with the publisher's address and a folder."""
+
+
+@click.command()
+@click.option(
+    "--folder", type=click.Path(file_okay=False, path_type=Path), default="zeh-quickstart",
+    show_default=True, metavar="FOLDER", help="Where the store, the script and its table are kept.",
+)  # fmt: skip
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True,
+    help="TCP port to listen on. If it is taken, a free one is used.",
+)  # fmt: skip
+@click.pass_context
+def quickstart(ctx: click.Context, folder: Path, port: int) -> None:
+    """Make a feed with sample data, serve it on this machine, and print a script that reads it.
+
+    The feed `flights` has 1,000 events. The script streams it into a table, and publishes a
+    DataFrame as the feed `delays`. Run the script in another terminal, with the Python in which
+    PySpark is installed.
+    Ctrl-C stops the publisher. Everything is in FOLDER: delete it to begin again.
+
+    \b
+    Example:
+      zeh-spark quickstart
+    """
+    url, port = make(folder), free_port(port)
+    base = f"http://127.0.0.1:{port}"
+    with server.only_publisher(url):  # the script of another one that runs stays as it is
+        script = write_script(folder, base)
+    click.echo(
+        f"{script.read_text(encoding='utf-8')}\n"
+        f"The script above is {script}. Run it in another terminal:\n\n"
+        f"  {sys.executable} {script}\n"
+    )
+    ctx.invoke(serve, url=url, port=port, host="127.0.0.1", log_level="warning")
 
 
 def sample() -> Iterator[bytes]:

@@ -18,9 +18,8 @@ from zeh_spark.client.http.following import follow
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse
-from zeh_spark.tools.cli.output import print_table, write_lines
+from zeh_spark.tools.cli.output import moment, print_table, write_lines
 from zeh_spark.tools.cli.parameters import CONFIG, PATIENCE, connects, opened, store_option
-from zeh_spark.tools.cli.text import moment
 from zeh_spark.wire import wire
 from zeh_spark.wire.option_values import MAX_PARTITIONS
 from zeh_spark.wire.phrases import size_of

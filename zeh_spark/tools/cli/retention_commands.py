@@ -16,9 +16,8 @@ from zeh_spark.service.retention.rules import Removal
 from zeh_spark.service.store import clock
 from zeh_spark.service.store.cursor_sets import NAME, CursorSet
 from zeh_spark.service.store.interface import Retention, Store
-from zeh_spark.tools.cli.output import print_answer, print_result, print_table, progress
+from zeh_spark.tools.cli.output import moment, print_answer, print_result, print_table, progress
 from zeh_spark.tools.cli.parameters import AGE, SIZE, STORE, Parsed, opened, operator
-from zeh_spark.tools.cli.text import moment
 from zeh_spark.wire.option_values import parse_age_ms
 from zeh_spark.wire.phrases import counted, size_of
 

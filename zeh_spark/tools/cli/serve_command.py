@@ -1,4 +1,4 @@
-"""The commands `serve` and `quickstart`: a publisher that listens. They run on its machine."""
+"""The command `serve`: a publisher that listens. It runs on the publisher's machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from zeh_spark.service.store import clock as clocks
 from zeh_spark.service.store.interface import RESERVED_NAMES, Store, StoreBusyError
 from zeh_spark.service.telemetry import logs
 from zeh_spark.service.telemetry.settings import Check, Telemetry
-from zeh_spark.tools.cli import quickstart as sample
 from zeh_spark.tools.cli.outbox_commands import settings_of
 from zeh_spark.tools.cli.parameters import STORE, opened
 from zeh_spark.tools.cli.serve_options import CONFIG, takes_settings, with_given
@@ -104,40 +103,6 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
             console=_has_console(config),
         )
         server.serve(app, store, listener, running)
-
-
-@click.command()
-@click.option(
-    "--folder", type=click.Path(file_okay=False, path_type=Path), default="zeh-quickstart",
-    show_default=True, metavar="FOLDER", help="Where the store, the script and its table are kept.",
-)  # fmt: skip
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True,
-    help="TCP port to listen on. If it is taken, a free one is used.",
-)  # fmt: skip
-@click.pass_context
-def quickstart(ctx: click.Context, folder: Path, port: int) -> None:
-    """Make a feed with sample data, serve it on this machine, and print a script that reads it.
-
-    The feed `flights` has 1,000 events. The script streams it into a table, and publishes a
-    DataFrame as the feed `delays`. Run the script in another terminal, with the Python in which
-    PySpark is installed.
-    Ctrl-C stops the publisher. Everything is in FOLDER: delete it to begin again.
-
-    \b
-    Example:
-      zeh-spark quickstart
-    """
-    url, port = sample.make(folder), sample.free_port(port)
-    base = f"http://127.0.0.1:{port}"
-    with server.only_publisher(url):  # the script of another one that runs stays as it is
-        script = sample.write_script(folder, base)
-    click.echo(
-        f"{script.read_text(encoding='utf-8')}\n"
-        f"The script above is {script}. Run it in another terminal:\n\n"
-        f"  {sys.executable} {script}\n"
-    )
-    ctx.invoke(serve, url=url, port=port, host="127.0.0.1", log_level="warning")
 
 
 def _has_console(config: Config) -> bool:

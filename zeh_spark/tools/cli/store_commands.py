@@ -1,6 +1,6 @@
-"""The commands for a whole store: `migrate`, `clock`, `backup`, `restore`.
+"""The commands that change a store or copy it, from `create` to `restore`.
 
-They run on the publisher's machine, or where its database is reached.
+They work on the store itself, on the publisher's machine or where its database is reached.
 """
 
 from __future__ import annotations
@@ -17,16 +17,74 @@ from zeh_spark.service.app.server import only_publisher
 from zeh_spark.service.app.stores import migrate_store, shown_url
 from zeh_spark.service.store import clock as clocks
 from zeh_spark.service.store.acts import Action, Actor, lacking, new_act
+from zeh_spark.service.store.batches import base
 from zeh_spark.service.store.epochs import over_at
 from zeh_spark.service.store.interface import Store
-from zeh_spark.tools.cli.output import print_answer, print_result, progress
+from zeh_spark.tools.cli.output import moment, print_answer, print_result, progress
 from zeh_spark.tools.cli.parameters import STORE, opened, operator
-from zeh_spark.tools.cli.text import moment
 from zeh_spark.wire.feed_identity import FeedIdentity
-from zeh_spark.wire.phrases import size_of
+from zeh_spark.wire.phrases import counted, size_of
 
 if TYPE_CHECKING:
     from zeh_spark.service.sqlite.copies import Replaced
+
+
+@click.command()
+@click.argument("feed")
+@click.option(
+    "--partitions", default=4, show_default=True, type=int,
+    help="Number of partitions, 1 to 1024. It cannot be changed later.",
+)  # fmt: skip
+@STORE
+def create(feed: str, partitions: int, url: str) -> None:
+    """Create an empty feed, and the store if it does not exist.
+
+    \b
+    Example:
+      zeh-spark create flights --partitions 4 --store sqlite:///feeds.db
+    """
+    with opened(url, must_exist=False) as store:
+        store.create(feed, partitions, by=operator())
+    print_result(
+        f"Feed {feed!r} with {counted(partitions, 'partition')} is in {shown_url(url)}.",
+        feed=feed,
+        partitions=partitions,
+        store=shown_url(url),
+    )
+
+
+@click.command("delete-producer")
+@click.argument("feed")
+@click.argument("producer")
+@STORE
+@click.confirmation_option(
+    prompt="It will never publish again under this name. Continue?",
+    help="Delete without asking for confirmation.",
+)
+def delete_producer(feed: str, producer: str, url: str) -> None:
+    """Permanently delete a producer: it can never publish to the feed again.
+
+    That holds for its named batches, PRODUCER#NAME, too. The events that it has published stay.
+
+    \b
+    Example:
+      zeh-spark delete-producer orders till-7 --store sqlite:///feeds.db
+    """
+    if "#" in producer:
+        raise click.UsageError(
+            f"{producer} is a named batch, which is deleted with its producer. Give the producer: "
+            f"{base(producer)}."
+        )
+    with opened(url) as store:
+        if not any(base(each.name) == producer for each in store.producers(feed)):
+            raise StoreError(
+                f"producer {producer!r} has never published to feed {feed!r}. Look at the feed's "
+                f"producers with zeh-spark producers."
+            )
+        store.delete_producer(feed, producer, by=operator())
+    print_result(
+        f"Producer {producer!r} of feed {feed!r} is deleted.", feed=feed, producer=producer
+    )
 
 
 @click.command()

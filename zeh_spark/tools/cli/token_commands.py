@@ -9,9 +9,8 @@ import click
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.store.access import ADMIN, Right, new_token, parse_grant
-from zeh_spark.tools.cli.output import print_answer, print_remark, print_result, print_table
+from zeh_spark.tools.cli.output import moment, print_answer, print_remark, print_result, print_table
 from zeh_spark.tools.cli.parameters import AGE, STORE, name_of, opened, operator
-from zeh_spark.tools.cli.text import moment
 from zeh_spark.wire.phrases import counted
 
 

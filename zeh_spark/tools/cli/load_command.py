@@ -1,8 +1,6 @@
-"""The commands that make, fill and list the feeds of a publisher's store.
+"""The command `load`, which loads files into a feed of a store: a thin shell around `loading`.
 
-They are a thin shell around `publisher`, `store` and `loading`. The command that serves a store is
-in `serve_command`, those that talk to a running publisher are in `feed_commands`. Runs on the
-publisher's machine.
+It works on the store itself, also while it is served.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import click
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.app.stores import shown_url
-from zeh_spark.service.store.batches import Overrides, base
+from zeh_spark.service.store.batches import Overrides
 from zeh_spark.service.store.interface import UnknownFeedError
 from zeh_spark.tools.cli.output import print_result, progress
 from zeh_spark.tools.cli.parameters import (
@@ -37,30 +35,6 @@ from zeh_spark.tools.loading.csv_rows import CsvFormat
 from zeh_spark.tools.loading.load import Source
 from zeh_spark.tools.loading.one_batch import named_batch, next_batch
 from zeh_spark.wire.phrases import counted, size_of
-
-
-@click.command()
-@click.argument("feed")
-@click.option(
-    "--partitions", default=4, show_default=True, type=int,
-    help="Number of partitions, 1 to 1024. It cannot be changed later.",
-)  # fmt: skip
-@STORE
-def create(feed: str, partitions: int, url: str) -> None:
-    """Create an empty feed, and the store if it does not exist.
-
-    \b
-    Example:
-      zeh-spark create flights --partitions 4 --store sqlite:///feeds.db
-    """
-    with opened(url, must_exist=False) as store:
-        store.create(feed, partitions, by=operator())
-    print_result(
-        f"Feed {feed!r} with {counted(partitions, 'partition')} is in {shown_url(url)}.",
-        feed=feed,
-        partitions=partitions,
-        store=shown_url(url),
-    )
 
 
 @click.command()
@@ -164,40 +138,6 @@ def load(
     say(
         f"Loaded {counted(loaded.events, 'event')}, {size_of(loaded.bytes)}, into {feed!r} in "
         f"{seconds:.1f} s."
-    )
-
-
-@click.command("delete-producer")
-@click.argument("feed")
-@click.argument("producer")
-@STORE
-@click.confirmation_option(
-    prompt="It will never publish again under this name. Continue?",
-    help="Delete without asking for confirmation.",
-)
-def delete_producer(feed: str, producer: str, url: str) -> None:
-    """Permanently delete a producer: it can never publish to the feed again.
-
-    That holds for its named batches, PRODUCER#NAME, too. The events that it has published stay.
-
-    \b
-    Example:
-      zeh-spark delete-producer orders till-7 --store sqlite:///feeds.db
-    """
-    if "#" in producer:
-        raise click.UsageError(
-            f"{producer} is a named batch, which is deleted with its producer. Give the producer: "
-            f"{base(producer)}."
-        )
-    with opened(url) as store:
-        if not any(base(each.name) == producer for each in store.producers(feed)):
-            raise StoreError(
-                f"producer {producer!r} has never published to feed {feed!r}. Look at the feed's "
-                f"producers with zeh-spark producers."
-            )
-        store.delete_producer(feed, producer, by=operator())
-    print_result(
-        f"Producer {producer!r} of feed {feed!r} is deleted.", feed=feed, producer=producer
     )
 
 
