@@ -16,8 +16,9 @@ other publishers are named by the option `feedId`, or by their URL, and have one
 The reader adds the id to the headers that it asked for, as `zeh-feed`. Rejected: a stamp added by
 the publisher, because it would not fit into lines that are stored already.
 
-Rule for editors: ids are stored in checkpoints, tables and batch names, so their form stays. Pure;
-runs everywhere.
+Rules for editors: ids are stored in checkpoints, tables and batch names, so their form stays.
+`decoding.lines` does for a block's columns at once what `stamp` does for single events; a law in
+its tests compares the two. Pure; runs everywhere.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from zeh_spark.errors import MalformedLineError
+from zeh_spark.wire import wire
+
 HEADER = "zeh-feed"
 """The header that the reader adds to each event."""
 
@@ -37,6 +41,11 @@ EPOCH = r"^([0-9a-f]{16})~([0-9]{1,9})$"
 
 ID = re.compile(r"[0-9a-f]{16}(~[0-9]{1,9})?")
 """The id of an epoch, as our publisher tells it."""
+
+TIME_DIGITS = 18
+"""The maximum digits of a `zeh-time`, in ms since 1970: such a number fits 64 bits."""
+
+_TIME = re.compile(rf"[0-9]{{1,{TIME_DIGITS}}}")
 
 _FEED = re.compile(r"[0-9a-f]{16}")
 
@@ -114,3 +123,44 @@ def feed_of(epoch: str) -> str:
     """Return the feed's id, given the id of one of its epochs."""
     match = re.match(EPOCH, epoch)
     return match[1] if match else epoch
+
+
+def stamp(events: Sequence[wire.Event], feed: FeedIdentity | None) -> bool:
+    """Set the header `zeh-feed` of each event to the id of its epoch.
+
+    It returns False at the first event whose `zeh-time` does not tell in which of several epochs it
+    was committed. Events after it are not changed.
+    """
+    for event in events if feed else ():
+        headers = dict(event.headers or {})
+        epoch = _epoch_at(headers.get(wire.TIME_HEADER), feed)  # type: ignore[arg-type]  # not None here
+        if epoch is None:
+            return False
+        headers.pop(HEADER, None)
+        event.headers = {**headers, HEADER: epoch}
+    return True
+
+
+def _epoch_at(time: str | None, feed: FeedIdentity) -> str | None:
+    if len(feed.epochs) == 1:
+        return feed.epochs[0].id
+    return feed.at(int(time)) if time and _TIME.fullmatch(time) else None
+
+
+def parse_stamped(line: bytes, partition: int, feed: FeedIdentity | None) -> wire.Event | None:
+    """Parse one event line as in `wire.parse_event`, and add its header `zeh-feed`.
+
+    Raises MalformedLineError if it is no event, or its epoch is not known.
+    """
+    event = wire.parse_event(line, partition)
+    if event is not None and feed and not stamp([event], feed):
+        raise MalformedLineError(
+            f"partition {partition}: an event has no valid {wire.TIME_HEADER!r} among its headers, "
+            f"so it is not known to which of the feed's {len(feed.epochs)} epochs it belongs: "
+            f"{wire.excerpt(line)}. Tell the publisher's owner, or put such lines into a column "
+            f"with mode=PERMISSIVE",
+            partition=partition,
+            body=wire.excerpt(line),
+            anchor="headers-without-zeh-time",
+        )
+    return event

@@ -16,8 +16,7 @@ from zeh_spark.errors import MalformedLineError, PublisherError
 from zeh_spark.spark.decoding import lines as decode
 from zeh_spark.spark.decoding.lines import Decoder, blocks
 from zeh_spark.wire import wire
-from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, untold
-from zeh_spark.wire.stamps import parse_stamped
+from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, parse_stamped, untold
 
 ALL = Decoder(("partition", "headers", "data"), "_corrupt_record", False)
 PERMISSIVE = Decoder(("partition", "headers", "data", "_corrupt_record"), "_corrupt_record", True)

@@ -52,7 +52,7 @@ def test_what_is_not_declared_is_refused_at_once():
     with pytest.raises(TypeError, match="'cursor-gone' has no member 'newest'"):
         Problem(problems.CURSOR_GONE, "removed", **GONE, newest="30.ef")
     with pytest.raises(ValueError, match="'fenced' is declared twice"):
-        problems._problem("fenced", 403, "Again.")
+        problems.declare("fenced", 403, "Again.")
 
 
 def test_an_optional_member_may_be_left_out_and_added_later():

@@ -22,8 +22,7 @@ from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import MalformedLineError, OptionError, PublisherError
 from zeh_spark.wire import wire
-from zeh_spark.wire.feed_identity import FeedIdentity
-from zeh_spark.wire.stamps import parse_stamped
+from zeh_spark.wire.feed_identity import FeedIdentity, parse_stamped
 
 WAIT = 20
 PAUSE = 1.0

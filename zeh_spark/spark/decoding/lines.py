@@ -29,9 +29,8 @@ from msgspec import UNSET, Raw, UnsetType
 from zeh_spark.errors import MalformedLineError
 from zeh_spark.spark.decoding.typed_stamps import check, columns_of, without
 from zeh_spark.wire import wire
-from zeh_spark.wire.feed_identity import HEADER, FeedIdentity
+from zeh_spark.wire.feed_identity import HEADER, TIME_DIGITS, FeedIdentity, parse_stamped, stamp
 from zeh_spark.wire.stamp_columns import OF_HEADERS, POSITION
-from zeh_spark.wire.stamps import TIME_DIGITS, parse_stamped, stamp
 
 T = TypeVar("T")
 
