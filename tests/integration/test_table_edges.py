@@ -16,7 +16,7 @@ from tests.fix_table import COLUMNS, Database, SqliteDatabase, insert, prepared,
 from tests.integration.test_table_restores import events
 from tests.patience import PATIENCE, eventually
 from zeh_spark.publisher import Problem, SqlTableFeed
-from zeh_spark.service.outbox import feed as outbox_feed
+from zeh_spark.service.outbox import pages as outbox_feed
 from zeh_spark.service.outbox.queries import READ_BYTES
 from zeh_spark.testing import running_publisher
 

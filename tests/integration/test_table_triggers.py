@@ -17,7 +17,7 @@ from tests.fix_table import (
     refusal,
 )
 from zeh_spark.publisher import Problem, SqlTableFeed
-from zeh_spark.service.outbox import feed as outbox_feed
+from zeh_spark.service.outbox import pages as outbox_feed
 
 KEYED = {"partition_by": "k", "partitions": 4}
 

@@ -1,7 +1,8 @@
 """A service's own table as a feed: the transactional outbox pattern, without a copy of its rows.
 
-`feed` is the feed; `table`, `cursors` and `rows` hold its rules. `postgresql` and `sqlite` inspect
-a table and make the statements about it (`queries`) from its settings and facts.
+`feed` is the feed; `pages`, `cursors`, `rows` and `table` hold its rules. `connection` asks the
+database. `postgresql` and `sqlite` inspect a table and make the statements about it (`queries`)
+from its settings and facts.
 `postgresql_check`, `postgresql_ddl` and `sqlite_ddl` find what a table lacks (`faults`) and print
 the statements that add it. `blockers` finds the transactions that hold readers back, and
 `cursor_sets` keeps cursors for readers that ask for it.

@@ -17,8 +17,7 @@ from contextlib import contextmanager, suppress
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from zeh_spark.service.outbox.names import CURSORS, literal, qualified
-from zeh_spark.service.outbox.table import OutboxTable
+from zeh_spark.service.outbox.table import CURSORS, OutboxTable, literal, qualified
 from zeh_spark.service.postgresql.errors import NOT_ALLOWED, READ_ONLY, sqlstate
 from zeh_spark.service.store.access import Maker
 from zeh_spark.service.store.cursor_sets import check_consumer, check_made

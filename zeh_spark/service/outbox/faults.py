@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.outbox.names import HISTORY
-from zeh_spark.service.outbox.table import OutboxTable
+from zeh_spark.service.outbox.table import HISTORY, OutboxTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,19 @@ from sqlalchemy import Connection
 from zeh_spark.errors import StoreError
 from zeh_spark.service.outbox import postgresql_check, postgresql_ddl
 from zeh_spark.service.outbox.faults import Fault, gone_history
-from zeh_spark.service.outbox.names import CURSORS, HISTORY, REMOVED, literal, qualified, quoted
 from zeh_spark.service.outbox.postgresql_check import Column, PostgresqlFacts
 from zeh_spark.service.outbox.queries import TableSql
-from zeh_spark.service.outbox.table import OutboxTable, Place, Removed
+from zeh_spark.service.outbox.table import (
+    CURSORS,
+    HISTORY,
+    REMOVED,
+    OutboxTable,
+    Place,
+    Removed,
+    literal,
+    qualified,
+    quoted,
+)
 from zeh_spark.service.outbox.table_facts import BlockingTransaction, More, TableStatus
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire import problems

@@ -13,8 +13,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.service.outbox import cursor_sets
 from zeh_spark.service.outbox import postgresql_ddl as statements
 from zeh_spark.service.outbox.faults import Fault, repair_statements, unreleased_history
-from zeh_spark.service.outbox.names import quoted
-from zeh_spark.service.outbox.table import OutboxTable
+from zeh_spark.service.outbox.table import OutboxTable, quoted
 from zeh_spark.service.outbox.table_facts import More, TableFacts
 
 _INTEGERS = ("int2", "int4", "int8")

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import xxhash
 
-from zeh_spark.service.outbox.names import HISTORY, REMOVED, literal, qualified, quoted
-from zeh_spark.service.outbox.table import OutboxTable
+from zeh_spark.service.outbox.table import HISTORY, REMOVED, OutboxTable, literal, qualified, quoted
 
 CHANNEL = "zeroeventhub_rows"
 """The channel on which a trigger tells of new rows."""

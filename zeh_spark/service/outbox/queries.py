@@ -19,8 +19,17 @@ from typing import Any
 from sqlalchemy import Connection
 
 from zeh_spark.service.outbox.faults import Fault
-from zeh_spark.service.outbox.names import HISTORY, REMOVED, literal, quoted
-from zeh_spark.service.outbox.table import Cells, OutboxRow, OutboxTable, Place, Removed
+from zeh_spark.service.outbox.table import (
+    HISTORY,
+    REMOVED,
+    Cells,
+    OutboxRow,
+    OutboxTable,
+    Place,
+    Removed,
+    literal,
+    quoted,
+)
 from zeh_spark.service.outbox.table_facts import BlockingTransaction, More, TableFacts, TableStatus
 from zeh_spark.wire import wire
 

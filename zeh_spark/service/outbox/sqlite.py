@@ -19,10 +19,18 @@ from sqlalchemy import Connection
 from zeh_spark.errors import StoreError
 from zeh_spark.service.outbox import sqlite_ddl, sqlite_values
 from zeh_spark.service.outbox.faults import Fault, gone_history
-from zeh_spark.service.outbox.names import CURSORS, HISTORY, REMOVED, literal, quoted
 from zeh_spark.service.outbox.queries import TableSql
 from zeh_spark.service.outbox.sqlite_ddl import Column, SqliteFacts
-from zeh_spark.service.outbox.table import OutboxTable, Place, Removed
+from zeh_spark.service.outbox.table import (
+    CURSORS,
+    HISTORY,
+    REMOVED,
+    OutboxTable,
+    Place,
+    Removed,
+    literal,
+    quoted,
+)
 from zeh_spark.service.outbox.table_facts import BlockingTransaction, More, TableStatus
 
 _FUNCTIONS = {

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from zeh_spark.errors import StoreError
 from zeh_spark.service.outbox import cursor_sets
 from zeh_spark.service.outbox.faults import Fault, repair_statements, unreleased_history
-from zeh_spark.service.outbox.names import HISTORY, REMOVED, literal, quoted
 from zeh_spark.service.outbox.postgresql_ddl import DELETES
-from zeh_spark.service.outbox.table import OutboxTable
+from zeh_spark.service.outbox.table import HISTORY, REMOVED, OutboxTable, literal, quoted
 from zeh_spark.service.outbox.table_facts import More, TableFacts
 
 NEW_FEED_ID = "lower(hex(randomblob(8)))"

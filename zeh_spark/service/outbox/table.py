@@ -1,4 +1,4 @@
-"""A service's own table as a feed sees it: its columns, its rows, and the cursors into it. Pure.
+"""A service's own table as a feed sees it: columns, rows, cursors, and the tables beside it. Pure.
 
 A row has a place, (tx, id). In PostgreSQL `tx` grows with the transactions that write. So a place
 that has been passed never gets a row later, however late a transaction commits. Rejected: `id`
@@ -13,6 +13,8 @@ A cursor is `history.tx.id.tag` of the last row that was read, or `history.begin
   of them as there were, so that columns can be added at the end.
 - If deletions are noted, the number of the last one follows. A reader before a deleted row can
   continue if none was deleted since.
+
+Rule for editors: every name and text in a statement is quoted by a function here.
 """
 
 from __future__ import annotations
@@ -39,6 +41,16 @@ page took 0.26 seconds.
 
 BEGIN = "begin"
 """What a cursor before the first row has instead of a place."""
+
+HISTORY = "zeroeventhub_history"
+REMOVED = "zeroeventhub_removed"
+CURSORS = "zeroeventhub_cursors"
+"""The tables beside the service's own.
+
+`HISTORY` has one row for each table that is a feed. `REMOVED` has up to where rows of a table were
+removed, if a trigger notes that. `CURSORS` has the cursors that the feed keeps for readers, if its
+owner wants that.
+"""
 
 _TABLE = re.compile(r"[^.\0]{1,63}(\.[^.\0]{1,63})?")
 _CURSOR = re.compile(
@@ -279,3 +291,17 @@ def all_removed(removed: Mapping[int, Removed], stored: range) -> Removed:
         if each in removed:
             place, count = later(place, removed[each].place), count + removed[each].times
     return Removed(place, count)
+
+
+def quoted(name: str) -> str:
+    """Return a name as a quoted identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def qualified(table: OutboxTable, name: str) -> str:
+    """Return a quoted name in the schema of the table."""
+    return f"{quoted(table.schema)}.{quoted(name)}" if table.schema else quoted(name)
