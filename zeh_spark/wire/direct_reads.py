@@ -29,6 +29,7 @@ import numpy as np
 import xxhash
 from msgspec import UNSET, UnsetType
 
+from zeh_spark.wire.feed_identity import Epoch
 from zeh_spark.wire.hashes import sum_of
 from zeh_spark.wire.upload_format import CHUNK_BYTES
 
@@ -73,6 +74,9 @@ FRAMES = np.dtype([("bytes", "<u4"), ("xxh3", "<u8")])
 
 _LINE_BYTES = 1 << 20
 _MAX_FRAME = CHUNK_BYTES + (64 << 10)
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_LIMIT)]
 
 
 class PlanRequest(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
@@ -129,8 +133,8 @@ class PartitionLag(msgspec.Struct, frozen=True):
         ms: the age of the oldest of them by the publisher's clock, in ms; 0 without one.
     """
 
-    events: int
-    ms: int
+    events: _Count
+    ms: _Count
 
 
 class Plan(msgspec.Struct, rename="camel"):
@@ -145,6 +149,7 @@ class Plan(msgspec.Struct, rename="camel"):
         ranges: the ranges in the order of partitions; those of a partition follow each other.
         lag: how far each partition is behind at its end; None if the publisher does not know it
             yet.
+        epoch: the feed's newest epoch, as of the plan; None if the publisher does not tell it.
     """
 
     ends: dict[str, str]
@@ -154,6 +159,7 @@ class Plan(msgspec.Struct, rename="camel"):
     behind: int
     ranges: list[PlannedRange]
     lag: dict[str, PartitionLag] | None = None
+    epoch: Epoch | None = None
 
 
 class WantedRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

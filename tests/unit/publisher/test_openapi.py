@@ -26,7 +26,7 @@ from zeh_spark.publisher import create_app
 from zeh_spark.service.app import openapi, read_requests, upload_validation
 from zeh_spark.service.app.openapi import PATH, document
 from zeh_spark.service.store.batches import StoredReceipt, chained
-from zeh_spark.wire import partitioning, problems, upload_format, wire
+from zeh_spark.wire import page_headers, partitioning, problems, upload_format, wire
 from zeh_spark.wire.option_values import FeedUrl
 from zeh_spark.wire.problems import PROBLEMS
 
@@ -100,7 +100,7 @@ def test_every_parameter_is_described():
         named = [found(each["$ref"])["name"] for each in item.get("parameters", [])]
         assert re.findall(r"{(\w+)}", path) == named
     described = {each["name"] for each in OPERATIONS["/{feed}", "get"]["parameters"]}
-    assert read_requests._KNOWN | {"cursorN", wire.CONSUMER_HEADER} == described
+    assert read_requests._KNOWN | {"cursorN", wire.CONSUMER_HEADER, page_headers.TELL} == described
 
 
 def test_every_problem_that_is_raised_is_described_and_no_other():

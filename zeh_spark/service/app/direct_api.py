@@ -184,8 +184,8 @@ class DirectApi:
         return feed
 
     def _planned(self, name: str, feed: ChunkFeed, ask: PlanRequest) -> tuple[object, Plan]:
-        """Return the feed's version before a plan, and the plan with the lag after it."""
+        """Return the feed's version before a plan, and the plan with what comes after it."""
         seen, plan = feed.own_version() if ask.wait else None, feed.plan(ask)
-        if not feed.found.replica:  # it may have nothing more, while the primary has
-            plan.lag = self._calls.lag_after(name, ask.n, plan.ends)
+        plan.lag = self._calls.lag_after(feed.now(), ask.n, plan.ends)
+        plan.epoch = feed.identity().epochs[-1]  # after the plan, so that it knows all its events
         return seen, plan

@@ -24,7 +24,7 @@ from zeh_spark.service.network.draining import POLL_SECONDS, Draining
 from zeh_spark.service.network.shares import SMALL, Shares, Unsent
 from zeh_spark.service.store.answer_cache import AnswerCache
 from zeh_spark.service.store.feed import ChunkFeed, Feed
-from zeh_spark.service.store.interface import Store, UnknownFeedError
+from zeh_spark.service.store.interface import FeedState, Store, UnknownFeedError
 from zeh_spark.service.telemetry.lag import Backlogs
 from zeh_spark.service.telemetry.rare_log import RareLog
 from zeh_spark.wire.direct_reads import PartitionLag
@@ -142,10 +142,15 @@ class FeedCalls:
         return ChunkFeed(self._store, name, self.cache)
 
     def lag_after(
-        self, name: str, n: int, cursors: Mapping[str, str]
+        self, feed: FeedState, n: int, cursors: Mapping[str, str]
     ) -> dict[str, PartitionLag] | None:
-        """Return how far a reader is behind (see `Backlogs.after`). It may block."""
-        return self.backlogs.after(name, n, cursors) if self.backlogs else None
+        """Return how far a reader of a feed of the store is behind (see `Backlogs.after`).
+
+        It may block. It returns None for a replica: the primary may have more.
+        """
+        if self.backlogs is None or feed.replica:
+            return None
+        return self.backlogs.after(feed, n, cursors)
 
     async def wait(
         self, gone: asyncio.Future[None], name: str, feed: Feed, seen: object, timeout: float

@@ -31,6 +31,7 @@ from zeh_spark.wire import (
     direct_reads,
     event_key,
     event_origin,
+    page_headers,
     problems,
     upload_format,
     wire,
@@ -48,8 +49,8 @@ _MODULES = {
     each.__name__.rpartition(".")[2]: each
     for each in (
         batches, bodies, direct_api, direct_reads, event_key, event_origin, feed, interface,
-        problems, publish_api, publish_requests, read_requests, upload_format, upload_validation,
-        wire, zeh_spark,
+        page_headers, problems, publish_api, publish_requests, read_requests, upload_format,
+        upload_validation, wire, zeh_spark,
     )
 }  # fmt: skip
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\.(\w+)(?:/(\d+))?(?::([^}]*))?\}")

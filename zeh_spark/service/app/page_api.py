@@ -30,11 +30,13 @@ from zeh_spark.service.app.read_requests import Ask, names_cursor_set, parse_que
 from zeh_spark.service.app.rendering import render_blocks, render_parts
 from zeh_spark.service.store.access import Maker
 from zeh_spark.service.store.answer_cache import AnswerCache
-from zeh_spark.service.store.feed import ChunkFeed, Feed
+from zeh_spark.service.store.feed import ChunkFeed, Feed, Outline
 from zeh_spark.service.store.interface import FeedState
 from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.store.reading import head_of
 from zeh_spark.service.telemetry.exchange import Tally, exchange_of
-from zeh_spark.wire import wire
+from zeh_spark.wire import page_headers, wire
+from zeh_spark.wire.page_headers import Standing
 from zeh_spark.wire.served_lines import Block
 
 MOST_CURSOR_SETS = 1000
@@ -52,11 +54,13 @@ class How:
     """How a page is answered.
 
     Attributes:
+        tells: Whether header fields tell where the feed stands (see `wire.page_headers`).
         cache: Where its parts are kept. Nowhere, if the request has `Cache-Control: no-cache`: then
             the answer is what the store has now (RFC 9111, 5.2.1.4).
     """
 
     gzip: bool
+    tells: bool
     cache: AnswerCache
 
 
@@ -66,6 +70,7 @@ class Opened:
 
     Attributes:
         begun: The first part of the answer; None if the page has no events and its reader waits.
+        fields: The header fields that tell where the feed stands, as of the page.
         is_taken: Whether a reader takes the rest, which is there once.
     """
 
@@ -74,6 +79,7 @@ class Opened:
     cursors: Mapping[int, str]
     seen: object
     begun: Taken | None
+    fields: Mapping[str, str] = field(default_factory=dict)
     served: Tally = field(default_factory=Tally)
     is_taken: bool = False
 
@@ -123,13 +129,19 @@ class PageApi:
         if is_get:
             exchange_of(request).served = page.served
         return self._calls.answer(
-            name, begun, headers, _MEDIA_TYPE, gone=gone, asker=Asker(asker.client)
+            name,
+            begun,
+            {**headers, **page.fields},
+            _MEDIA_TYPE,
+            gone=gone,
+            asker=Asker(asker.client),
         )
 
     def _how(self, request: Request) -> How:
         fresh = "no-cache" in request.headers.get("cache-control", "").lower()
         gzip = accepts_gzip(request.headers.get("accept-encoding", ""))
-        return How(gzip, _NO_CACHE if fresh else self._calls.cache)
+        tells = page_headers.TELL in request.headers
+        return How(gzip, tells, _NO_CACHE if fresh else self._calls.cache)
 
     async def _shared(self, name: str, key: object, call: partial[Opened], asker: Asker) -> Opened:
         """Return a page that readers may share, if its first part is the whole of it."""
@@ -193,7 +205,7 @@ class PageApi:
         A special cursor means what it meant at first: taken again after a wait, `_last` would skip
         events. So the cursors of a page without events replace those that were asked for.
         """
-        tally = Tally()
+        tally, outline = Tally(), None
         if isinstance(feed, ChunkFeed):
             outline = feed.outline(cursors, ask.n, ask.hint, now)
             seen = outline.state
@@ -214,7 +226,19 @@ class PageApi:
         if waits and not found:
             return Opened(feed, ask, {**cursors, **after}, seen, None)
         begun = self._calls.taken(gzip_stream(pieces) if how.gzip else plain_stream(pieces))
-        return Opened(feed, ask, cursors, seen, begun, tally)
+        fields = self._standing(feed, ask.n, outline).fields() if how.tells else {}
+        return Opened(feed, ask, cursors, seen, begun, fields, tally)
+
+    def _standing(self, feed: Feed, n: int, outline: Outline | None) -> Standing:
+        """Return where a feed stands. It knows at least the epochs of a page that was begun."""
+        identity = feed.identity()
+        epoch = identity.epochs[-1] if identity else None
+        if outline is None:
+            return Standing(epoch)
+        starts = {str(each): cursor for each, cursor in outline.starts.items()}
+        is_short = len(starts) <= page_headers.MOST_LAGS
+        lags = self._calls.lag_after(outline.feed, n, starts) if is_short else None
+        return Standing(epoch, head_of(outline.feed), lags)
 
 
 def asked(feed: Feed, query: bytes, consumer: str | None) -> Ask:

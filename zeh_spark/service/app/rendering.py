@@ -45,7 +45,7 @@ def render_parts(
     for part in outline.parts:
         tally.add(sum(each.events for each in part.chunks))
         if part.chunks:
-            key = key_of("page", outline.origin, part.chunks, n, headers, gzip)
+            key = key_of("page", outline.feed.origin, part.chunks, n, headers, gzip)
             yield cache.get(key, lambda part=part: made(part))  # type: ignore[misc]
         else:
             yield made(part)

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from zeh_spark.service.store.commit_plan import tag
 from zeh_spark.service.store.direct_reads import (
     check_not_ahead,
     chunks_of,
@@ -26,7 +25,14 @@ from zeh_spark.service.store.direct_reads import (
 )
 from zeh_spark.service.store.interface import Chunk, Store
 from zeh_spark.service.store.problems import Problem, other_history
-from zeh_spark.service.store.reading import check_kept, covered, parse_cursor, positions, scanned
+from zeh_spark.service.store.reading import (
+    check_kept,
+    covered,
+    head_of,
+    parse_cursor,
+    positions,
+    scanned,
+)
 from zeh_spark.wire import problems, wire
 from zeh_spark.wire.direct_reads import (
     MAX_LIMIT,
@@ -115,7 +121,7 @@ class Planner:
         return Plan(
             {str(each): cursor for each, cursor in sorted(cursors.items())},
             more,
-            f"{self._feed.head}.{tag(self._feed.history)}",
+            head_of(self._feed),
             self._feed.time,
             self._feed.head - limit.last if more else 0,
             [each for partition in sorted(ranges) for each in ranges[partition]],

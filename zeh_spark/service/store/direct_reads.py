@@ -15,7 +15,6 @@ from functools import partial
 import numpy as np
 
 from zeh_spark.service.store.answer_cache import AnswerCache, key_of
-from zeh_spark.service.store.commit_plan import tag
 from zeh_spark.service.store.interface import Chunk, FeedState, Store
 from zeh_spark.service.store.problems import Problem, other_history
 from zeh_spark.service.store.reading import (
@@ -23,6 +22,7 @@ from zeh_spark.service.store.reading import (
     covered,
     frames_of,
     groups,
+    head_of,
     in_order,
     known_history,
     parse_cursor,
@@ -130,7 +130,7 @@ def check_not_ahead(feed: FeedState, partition: int, cursor: str) -> None:
         if feed.replica:
             why = f"the feed ends at position {feed.head}"
             raise other_history(partition, cursor, why, replica=True)
-        head = f"{feed.head}.{tag(feed.history)}"
+        head = head_of(feed)
         raise Problem(
             problems.CURSOR_AHEAD,
             f"the cursor {cursor!r} of partition {partition} is after the feed's newest chunk, "

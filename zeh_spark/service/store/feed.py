@@ -158,11 +158,21 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a page will have, before its events are read."""
+    """What a page will have, before its events are read.
 
-    origin: bytes
-    state: object
+    Attributes:
+        feed: The feed as of the page.
+        starts: The cursors that were asked with, by partition; special ones as what they mean.
+    """
+
+    feed: FeedState
+    starts: Mapping[int, str]
     parts: Iterator[Part]
+
+    @property
+    def state(self) -> object:
+        """A value that differs once the feed may have more events."""
+        return _state_of(self.feed)
 
 
 class ChunkFeed(Feed):
@@ -197,8 +207,9 @@ class ChunkFeed(Feed):
         `now` is the feed as of now, if it was just read. Raises Problem, here or while the parts
         are taken, if cursors or n are refused.
         """
-        feed = now or self._store.feed(self._name)
+        feed = now or self.now()
         found = positions(self._store, feed, asked, n)
+        starts = {each: cursor for each, (_, cursor) in found.items()}
         stored = {
             partition: position
             for each, (position, _) in found.items()
@@ -206,7 +217,7 @@ class ChunkFeed(Feed):
         }
 
         def parts() -> Iterator[Part]:
-            cursors = {each: cursor for each, (_, cursor) in found.items()}
+            cursors = dict(starts)
             before: list[Chunk] = []
             for group in self._groups(stored, feed.head, DEFAULT_HINT if hint is None else hint):
                 check_history_kept(self._store, self._name, before)
@@ -217,7 +228,7 @@ class ChunkFeed(Feed):
             if cursors:
                 yield Part((), cursors)
 
-        return Outline(feed.origin, _state_of(feed), parts())
+        return Outline(feed, starts, parts())
 
     def read(self, part: Part) -> Iterator[Block]:
         """Yield the blocks of a part. Raises Problem if its chunks were removed meanwhile."""
@@ -243,8 +254,12 @@ class ChunkFeed(Feed):
     def version(self) -> object:
         return self._store.version()
 
+    def now(self) -> FeedState:
+        """Return the feed as of now."""
+        return self._store.feed(self._name)
+
     def own_version(self) -> object:
-        return _state_of(self._store.feed(self._name))
+        return _state_of(self.now())
 
     def identity(self) -> FeedIdentity:
         return self._store.identity(self._name)

@@ -169,6 +169,11 @@ def frames_of(store: Store, feed: str, chunks: Sequence[Chunk]) -> list[bytes]:
     return frames
 
 
+def head_of(feed: FeedState) -> str:
+    """Return the cursor of a feed's newest chunk, or of its beginning."""
+    return Anchor(feed.head, tag(feed.history)).cursor
+
+
 def covered(partition: int, n: int, partitions: int) -> range:
     """Return the stored partitions of a reader's partition.
 

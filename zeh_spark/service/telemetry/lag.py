@@ -5,7 +5,7 @@ adds only the chunks that are new since the last look, so that its cost does not
 of the feed. Old positions are kept more sparsely: near the head the lag is exact; far behind it may
 be too high by two percent, because it counts from a position before the cursor.
 
-Metrics and plans of direct reads share the backlogs of a store (`Backlogs`).
+Metrics, pages and plans of direct reads share the backlogs of a store (`Backlogs`).
 
 Rejected: sum up the chunks after a cursor at each look, because the cost grows with the lag.
 """
@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from zeh_spark.service.store.commit_plan import tag
 from zeh_spark.service.store.cursor_sets import CursorSet
 from zeh_spark.service.store.interface import Anchor, Chunk, FeedState, Store
 from zeh_spark.service.store.reading import covered
@@ -32,8 +33,8 @@ POSITIONS = 1024
 PRECISION = 64
 """The largest relative error of a lag; it is never too low."""
 
-PLAN_SECONDS = 0.05
-"""Seconds for which a plan reads chunks to know the lag. Without enough time, it is unknown."""
+ANSWER_SECONDS = 0.05
+"""Seconds for which chunks are read to tell the lag. Without enough time, it is unknown."""
 
 SCAN_CHUNKS = 2_000
 """Chunks that are read at a time."""
@@ -140,14 +141,13 @@ class Backlogs:
             kept.lock.release()
 
     def after(
-        self, name: str, n: int, cursors: Mapping[str, str]
+        self, feed: FeedState, n: int, cursors: Mapping[str, str]
     ) -> dict[str, PartitionLag] | None:
-        """Return how far a reader is behind, for the answer to its request for a plan.
+        """Return how far a reader is behind, for the answer to its request for a plan or a page.
 
         No chunk after the cursors was removed. It returns None if the lag is not known yet.
         """
-        feed = self._store.feed(name)
-        with self.up_to_date(feed, PLAN_SECONDS) as backlog:
+        with self.up_to_date(feed, ANSWER_SECONDS) as backlog:
             if backlog is None:
                 return None
             found = {each: backlog.after(int(each), n, at, {}) for each, at in cursors.items()}
@@ -171,15 +171,15 @@ def _is_caught_up(store: Store, feed: FeedState, backlog: Backlog, end: float) -
     while backlog.head < feed.head and time.monotonic() < end:
         found = store.scan(feed.name, backlog.head, feed.head, SCAN_CHUNKS)
         if not found:  # retention has removed them
-            backlog.head = feed.head
+            backlog.head, backlog.tag = feed.head, tag(feed.history)
         backlog.add(found)
     return backlog.head >= feed.head
 
 
 def _is_of_another_history(store: Store, feed: FeedState, backlog: Backlog) -> bool:
     """Return whether a restore has undone chunks that were added."""
-    if backlog.head > feed.head:
-        return True
+    if backlog.head >= feed.head:
+        return backlog.head > feed.head or backlog.tag not in ("", tag(feed.history))
     tags = store.tags(feed.name, [backlog.head]) if backlog.tag else {}
     return tags.get(backlog.head, backlog.tag) != backlog.tag
 

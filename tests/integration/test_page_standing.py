@@ -1,0 +1,140 @@
+"""What a page tells of its feed, if its reader asks for it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import requests
+
+from tests.fix_publisher import Publisher
+from tests.fix_table import Database, prepared
+from tests.patience import PATIENCE, eventually
+from zeh_spark.service.app.openapi import document
+from zeh_spark.service.retention.rules import prune
+from zeh_spark.service.store.interface import Retention
+from zeh_spark.testing import running_publisher
+from zeh_spark.wire import feed_identity
+from zeh_spark.wire.direct_reads import PartitionLag
+from zeh_spark.wire.feed_identity import Epoch
+from zeh_spark.wire.page_headers import FEED, HEAD, LAG, TELL, Standing, parse_fields
+
+ASK = {TELL: "1"}
+FROM_THE_FIRST = "n=2&cursor0=_first&cursor1=_first"
+
+
+def standing(publisher: Publisher, query: str, **options: object) -> Standing:
+    answer = publisher.get(query, headers=ASK, **options)
+    assert 200 == answer.status
+    return parse_fields(answer.headers)
+
+
+def unread(found: Standing) -> dict[str, int]:
+    return {each: lag.events for each, lag in (found.lags or {}).items()}
+
+
+def test_a_page_tells_where_the_feed_stands(publisher: Publisher) -> None:
+    """The epoch that discovery lists last, the newest cursor, and what follows the cursors that I
+    asked with, whatever of it the page has.
+    """
+    publisher.publish(1, 2, 3, partition=0)
+    publisher.publish(4, partition=1)
+    epochs = feed_identity.parse(publisher.get().problem["feed"]).epochs
+
+    answer = publisher.get(f"{FROM_THE_FIRST}&pagesizehint=1", headers=ASK)
+
+    found = parse_fields(answer.headers)
+    assert [1, 2, 3] == answer.data
+    assert epochs[-1] == found.epoch
+    assert {"0": 3, "1": 1} == unread(found)
+    assert found.lags and 0 <= found.lags["0"].ms < PATIENCE * 1000
+    after = f"n=2&cursor0={answer.cursors[0]}&cursor1={found.head}"
+    assert Standing(epochs[-1], found.head, dict.fromkeys("01", PartitionLag(0, 0))) == standing(
+        publisher, after
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"method": "HEAD"}, {"headers": {**ASK, "Accept-Encoding": "gzip"}}, {"headers": ASK}],
+    ids=["HEAD", "gzip", "again"],
+)
+def test_every_answer_tells_it(publisher: Publisher, options: dict[str, object]) -> None:
+    """Without a body, packed, and when its parts are kept for the next readers."""
+    publisher.publish(1, 2, partition=0)
+    expected = standing(publisher, FROM_THE_FIRST)
+    found = parse_fields(publisher.get(FROM_THE_FIRST, **{"headers": ASK, **options}).headers)
+
+    assert (expected.epoch, expected.head) == (found.epoch, found.head)
+    assert {"0": 2, "1": 0} == unread(found)
+
+
+def test_only_who_asks_is_told_and_no_refusal_tells_it(publisher: Publisher) -> None:
+    """Other readers get what the specification says, and errors are no pages."""
+    publisher.publish(1)
+    for query, headers in ((FROM_THE_FIRST, {}), ("n=1&cursor0=8.0a1b2c3d", ASK)):
+        told = publisher.get(query, headers=headers).headers
+        assert [] == [each for each in (FEED, HEAD, LAG) if each in told]
+
+
+def test_a_reader_that_has_waited_is_told_what_it_is_woken_by(publisher: Publisher) -> None:
+    """`_last` means what it meant when I began to wait."""
+    publisher.publish(1, 2, partition=0)
+    query = "n=2&cursor0=_last&cursor1=_last&wait=30"
+    found: list[Standing] = []
+    waiting = threading.Thread(target=lambda: found.append(standing(publisher, query)))
+    waiting.start()
+    eventually(lambda: 'zeh_waiting_readers{feed="orders"} 1' in metrics(publisher))
+    publisher.publish(3, partition=1)
+    waiting.join(PATIENCE)
+
+    assert {"0": 0, "1": 1} == unread(found[0])
+
+
+def metrics(publisher: Publisher) -> str:
+    return requests.get(f"{publisher.base}/metrics", timeout=30).text
+
+
+def test_what_retention_removed_is_not_unread(publisher: Publisher) -> None:
+    """`_first` is the oldest event that is left."""
+    publisher.publish(1, 2, 3, partition=0)
+    publisher.publish(4, partition=0)
+    prune(publisher.store, "orders", Retention(bytes=40))
+
+    assert {"0": 1, "1": 0} == unread(standing(publisher, FROM_THE_FIRST))
+
+
+def test_a_new_epoch_is_told_with_the_next_page(publisher: Publisher) -> None:
+    """Its id and time, with which a reader knows that it has to ask for the epochs."""
+    before = standing(publisher, FROM_THE_FIRST).epoch
+    begun = publisher.store.begin_epoch("orders").epochs[-1]
+
+    assert isinstance(before, Epoch) and before != begun
+    assert begun == standing(publisher, FROM_THE_FIRST).epoch
+    planned = {"n": 2, "cursors": {"0": "_first", "1": "_first"}}
+    plan = requests.post(f"{publisher.url}/plan", json=planned, timeout=30).json()
+    assert {"id": begun.id, "time": begun.time} == plan["epoch"]
+
+
+def test_many_partitions_have_no_lag(publisher: Publisher) -> None:
+    """Their field would be longer than what some proxies let through."""
+    publisher.publish(1)
+    cursors = "&".join(f"cursor{each}=_first" for each in range(33))
+    found = standing(publisher, f"n=33&{cursors}")
+
+    assert found.epoch and found.head
+    assert found.lags is None
+
+
+def test_a_table_tells_which_feed_it_is(database: Database) -> None:
+    """It has neither chunks nor a lag."""
+    with running_publisher({"outbox": prepared(database)}) as base:
+        answer = requests.get(f"{base}/outbox?n=1&cursor0=_first", headers=ASK, timeout=30)
+
+    assert Standing(Epoch(database.feed().identity().id)) == parse_fields(answer.headers)
+
+
+def test_the_fields_are_described() -> None:
+    """A client in any language finds them in the description of the API."""
+    described = document()["paths"]["/{feed}"]["get"]["responses"]["200"]["headers"]
+    assert {FEED, HEAD, LAG} == described.keys()
