@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from dataclasses import replace
 
 import pytest
 import requests
 
+from tests.fix_client import BODY, ask, checkpoint, client, event
 from tests.fix_publisher import Publisher
+from tests.fix_raw_server import Answer, RawServer, ok
 from tests.fix_table import Database, prepared
 from tests.patience import PATIENCE, eventually
 from zeh_spark.service.app.openapi import document
@@ -138,3 +142,30 @@ def test_the_fields_are_described() -> None:
     """A client in any language finds them in the description of the API."""
     described = document()["paths"]["/{feed}"]["get"]["responses"]["200"]["headers"]
     assert {FEED, HEAD, LAG} == described.keys()
+
+
+def test_the_client_tells_the_lag_after_each_event(raw_server: RawServer) -> None:
+    """Also in a page that breaks off and is continued: the newest answer counts."""
+    first = event(1) + checkpoint("c1") + event(2) + checkpoint("c2")
+    answers = [told(first, 7, cut=True), told(event(3) + checkpoint("c3"), 6), ok(BODY)]
+    raw_server.script(*answers)
+    one, found = client(raw_server), []
+    page = one.page(ask(tell=True))
+    for interval in page:
+        found.append((interval.cursor, page.lag and page.lag.events))
+    assert [("c1", 6), ("c2", 5), ("c3", 5)] == found
+    assert page.lag and page.lag.ms >= 3400
+    assert Epoch("9f86d081884c7d65") == page.standing.epoch
+    another = one.page(ask(tell=True))
+    assert 1 <= len(list(another))
+    assert (None, Standing()) == (another.lag, another.standing)
+    assert ["1"] * 3 == [each.headers.get("zeh-tell") for each in raw_server.requests]
+
+
+def told(body: bytes, unread: int, *, cut: bool = False) -> Answer:
+    fields = {
+        "zeh_feed": "9f86d081884c7d65;since=0",
+        "zeh_lag": json.dumps({"0": {"events": unread, "ms": 3400}}),
+    }
+    whole = ok(body, content_length=len(body) + cut, **fields)
+    return replace(whole, end="close") if cut else whole

@@ -20,9 +20,12 @@ from zeh_spark.client.http.responses import TransientError, problem_document
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import PublisherError
-from zeh_spark.wire import wire
+from zeh_spark.wire import page_headers, wire
+from zeh_spark.wire.direct_reads import PartitionLag
+from zeh_spark.wire.page_headers import Standing, parse_fields
 from zeh_spark.wire.page_scanner import PageScanner
 
+_TELL = {page_headers.TELL: "1"}
 _ABOUT_THE_CURSOR = {400, 409, 410}
 MAX_HINT = 640_000
 """The page size hint, in events, up to which the client may raise a smaller one."""
@@ -46,6 +49,7 @@ class PageRequest:
         page_size_hint: the number of events to ask for; publishers may give more or fewer.
         headers: the names of the event headers to ask for; none if empty.
         wait: the seconds that the publisher may wait for events; 0 for long polling off.
+        tell: whether to ask where the feed stands (`wire.page_headers`).
     """
 
     partition: int
@@ -54,6 +58,7 @@ class PageRequest:
     page_size_hint: int
     headers: tuple[str, ...] = ()
     wait: int = 0
+    tell: bool = False
 
     def query(self) -> str:
         """Return the query string: each parameter once, every reserved character encoded."""
@@ -157,7 +162,8 @@ class FeedClient:
 class Page:
     """The intervals of one page, in their order. It is read while it is iterated over, once.
 
-    `cursor` is the last checkpoint that arrived. `end` is there when all intervals have come.
+    `cursor` is the last checkpoint that arrived. `standing` is what the last answer told of the
+    feed; nothing before the first one. `end` is there when all intervals have come.
     `_distrusted` tells whether the last answer had neither a body nor framing.
 
     Raises:
@@ -174,6 +180,8 @@ class Page:
         statistics: Statistics,
     ) -> None:
         self.cursor = request.cursor
+        self.standing = Standing()
+        self._answered = 0.0
         self.end: PageEnd
         self._client = client
         self._request = request
@@ -194,6 +202,19 @@ class Page:
 
     def __exit__(self, *_: object) -> None:
         self._intervals.close()
+
+    @property
+    def lag(self) -> PartitionLag | None:
+        """How far the partition is behind at `cursor`, as of the answer; None if it is not told.
+
+        The age is that of the first event after the cursor with which the answer was asked for,
+        because the publisher tells only that.
+        """
+        lag = (self.standing.lags or {}).get(str(self._request.partition))
+        if lag is None:
+            return None
+        passed = round(1000 * (time.monotonic() - self._answered))
+        return PartitionLag(max(0, lag.events - self._events), lag.ms + passed)
 
     def _read(self) -> Generator[wire.Interval, None, None]:
         retry = self._client.transport.retry()
@@ -238,7 +259,8 @@ class Page:
         scanner = PageScanner(request.partition)
         self._events, self._complete = 0, False
         started = time.monotonic()
-        body = self._client.transport.body(request.query())
+        body = self._client.transport.body(request.query(), _TELL if request.tell else None)
+        self.standing, self._answered = parse_fields(body.headers), time.monotonic()
         received = 0
         try:
             for data in body:

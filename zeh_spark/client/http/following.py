@@ -22,7 +22,7 @@ from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import MalformedLineError, OptionError, PublisherError
 from zeh_spark.wire import wire
-from zeh_spark.wire.feed_identity import FeedIdentity, parse_stamped
+from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, parse_stamped
 
 WAIT = 20
 PAUSE = 1.0
@@ -69,6 +69,7 @@ def follow(
             _HINT,
             (wire.ALL_HEADERS,) if whole else (),
             WAIT if endless else 0,
+            tell=feed is not None and feed.told,
         )
         worker = threading.Thread(
             target=_read, args=(client, request, feed, arrived.put), daemon=True
@@ -107,10 +108,9 @@ def _read(
     put: Callable[[list[bytes] | BaseException | None], object],
 ) -> None:
     """Put the events of a partition into the queue; then None, or the error that ended it."""
-    told = feed is not None and feed.told
     try:
-        for lines in _lines(client, request, joined=told):
-            if feed and told:  # asked after the page, so an epoch that began meanwhile is known
+        for lines, epoch in _lines(client, request):
+            if feed and feed.told and epoch != feed.epochs[-1]:
                 feed = _again(client, request, feed)
             put(shown(lines, request.partition, feed))
         put(None)
@@ -130,13 +130,13 @@ def _again(client: FeedClient, request: PageRequest, feed: FeedIdentity) -> Feed
     return now
 
 
-def _lines(client: FeedClient, request: PageRequest, *, joined: bool) -> Iterator[bytes]:
-    """Yield the lines after a cursor, page after page.
+def _lines(client: FeedClient, request: PageRequest) -> Iterator[tuple[bytes, Epoch | None]]:
+    """Yield the lines after a cursor, page after page, with the feed's newest epoch if it is told.
 
     Without `wait` in the request, it ends at a page without events that does not move the cursor.
-    The lines of a page are yielded as they come or, with `joined`, together at its end, or once
-    they are many. Raises PublisherError if, without `wait`, too many pages in a row moved the
-    cursor without an event.
+    The lines of a page are yielded as they come or, for a feed that tells epochs, together at its
+    end, or once they are many. Raises PublisherError if, without `wait`, too many pages in a row
+    moved the cursor without an event.
     """
     cursor, skipping = request.cursor, 0
     while True:
@@ -148,11 +148,11 @@ def _lines(client: FeedClient, request: PageRequest, *, joined: bool) -> Iterato
             events += interval.events
             held.append(interval.lines)
             size += len(interval.lines)
-            if not joined or size > _HELD_BYTES:
-                yield b"".join(held)
+            if not request.tell or size > _HELD_BYTES:
+                yield b"".join(held), page.standing.epoch
                 held, size = [], 0
         if size:
-            yield b"".join(held)
+            yield b"".join(held), page.standing.epoch
         cursor = page.cursor
         skipping = 0 if events else skipping + 1
         if not events and not request.wait:

@@ -99,9 +99,9 @@ class Transport:
         """End all retries of this transport, because nobody waits for answers any more."""
         self._stopped.set()
 
-    def body(self, query: str) -> Body:
+    def body(self, query: str, headers: Mapping[str, str] | None = None) -> Body:
         """Start a GET request, and return its body (errors as in `request`)."""
-        return Body(self.request("GET", query=query), self.url)
+        return Body(self.request("GET", query=query, headers=headers), self.url)
 
     def request(
         self,
@@ -304,7 +304,7 @@ class Transport:
 
 
 class Body:
-    """The bytes of an answer's body, to be iterated once.
+    """The bytes of an answer's body, to be iterated once, and its header fields.
 
     Its attribute `proven` tells at the end whether the framing shows that nothing is missing.
     """
@@ -312,6 +312,7 @@ class Body:
     def __init__(self, response: requests.Response, url: FeedUrl) -> None:
         self._response = response
         self._url = url
+        self.headers = response.headers
         self.proven = response.raw.chunked or response.raw.length_remaining is not None
 
     def __iter__(self) -> Iterator[bytes]:

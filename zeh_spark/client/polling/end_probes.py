@@ -29,7 +29,7 @@ class EndProbes:
 
     def __init__(self, client: FeedClient, request: PageRequest) -> None:
         self._client = client
-        self._request = replace(request, wait=0)
+        self._request = replace(request, wait=0, tell=False)
 
     def target(self) -> str | None:
         """Return the last checkpoint of the answer to `_last`; None if it has none."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from enum import Enum
 
-from zeh_spark.client.http.feed_client import FeedClient, PageEnd, PageRequest, Statistics
+from zeh_spark.client.http.feed_client import FeedClient, Page, PageEnd, PageRequest, Statistics
 from zeh_spark.client.http.responses import TransientError
 from zeh_spark.client.polling.cursor_loops import CursorRounds
 from zeh_spark.client.polling.end_detection import SETTLED, Ending
@@ -89,8 +89,8 @@ class FiniteRead:
     """Reads a partition from `request.cursor` to its end.
 
     `request` is the next page, or the one that is being read. `gone_since` is when a target that
-    the user named was found to be gone, in seconds of the clock of `retry`. After `next_page`,
-    `end` is the end of that page; None if the whole read has ended.
+    the user named was found to be gone, in seconds of the clock of `retry`. `page` is the page that
+    is being read. After `next_page`, `end` is its end; None if the whole read has ended.
 
     After an error, another read may continue with its `ending`. If it is `exact`, the target has to
     come, and nothing after it is yielded. Probes are not counted in `statistics`. Raises
@@ -112,6 +112,7 @@ class FiniteRead:
         self.ending = ending
         self.retry = client.transport.retry()
         self.exact = exact
+        self.page: Page
         self.end: PageEnd | None = None
         self.gone_since: float | None = None
         self._page_size_hint = request.page_size_hint
@@ -135,7 +136,8 @@ class FiniteRead:
 
     def _read_page(self) -> Generator[wire.Interval, None, None]:
         ending, cursor = self.ending, self.request.cursor
-        with self.client.page(self.request, self._hold, statistics=self._statistics) as page:
+        self.page = self.client.page(self.request, self._hold, statistics=self._statistics)
+        with self.page as page:
             for interval in page:
                 ending.sees(interval)
                 if self.exact and not ending.met and self._passes_target():
