@@ -15,7 +15,7 @@ import re
 import ssl
 import time
 import zlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import requests
@@ -51,16 +51,34 @@ _NO_CONNECTION = (
     urllib3.exceptions.NewConnectionError,
     urllib3.exceptions.ConnectTimeoutError,
 )
-_ADVICE = {
-    401: OptionAdvice("check {} or {}", ("token", "tokenFile")),
-    404: OptionAdvice("check the feed's address in {}", ("url",)),
-}
 _IF_RESTORED = OptionAdvice(
     "{} says how long to retry. If the store was restored, start a stream with a new "
     "checkpointLocation at the newest cursors that both histories have, which "
     "zeh_spark.shared_cursors(checkpointLocation, url) gives for {}",
     ("retryTimeout", "startingCursors"),
 )
+_WAITING = {problems.CURSOR_AHEAD.name: _IF_RESTORED}
+"""What to do about transient problems, by name, if it is not only to retry."""
+
+
+class _Refused(NamedTuple):
+    """A final refusal, as its status tells it: the error, what to do, and what it means.
+
+    The last two are told unless the publisher's document says more.
+    """
+
+    error: type[PublisherError] = PublisherError
+    advice: OptionAdvice | None = None
+    meaning: str = ""
+
+
+_REFUSED = {
+    401: _Refused(AccessError, OptionAdvice("check {} or {}", ("token", "tokenFile"))),
+    403: _Refused(AccessError, meaning="; this token may not do that"),
+    404: _Refused(advice=OptionAdvice("check the feed's address in {}", ("url",))),
+    410: _Refused(CursorGoneError),
+    **dict.fromkeys(range(200, 300), _Refused(meaning="; that is no page of a feed")),
+}
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 _NAMED_REQUEST = re.compile(rf" \(request {_REQUEST_ID.pattern}\)")
 _TLS_FINAL = re.compile(r"CERTIFICATE|UNKNOWN_CA|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
@@ -195,55 +213,70 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
     """
     status = response.status_code
     if status in _DONE:
-        if (
-            response.headers.get("Content-Type", "")
-            .lower()
-            .startswith(("text/html", "application/xhtml"))
-        ):
-            response.close()
-            raise PublisherError(
-                f"{url} answered with an HTML page instead of a feed, perhaps a login page. Check "
-                f"the address",
-                status=status,
-                anchor="an-html-page-instead-of-a-feed",
-            )
+        _check_type(response, url)
         return
     with response:
         text = masked(_whole_text(response, url))
     document = problem_document(text)
-    said = document.get("detail") or text.strip()[:2000] or response.reason
     name = problems.name_in(document)
+    said = document.get("detail") or text.strip()[:2000] or response.reason
     message = f"{url} answered {status}{f' {name}' if name else ''}: {said}"
-    has_remedy = bool(document.get(problems.REMEDY))
-    anchor = problems.anchor(name)
     if problems.is_transient(status, name):
-        pause = _retry_after(response)
-        if pause:
-            message += f"; it asks for a pause of {pause:.0f} s (Retry-After)"
-        if has_remedy:  # time alone does not help
-            final = PublisherError(message, status=status, body=text, anchor=anchor)
-            raise TransientError(final, pause, status=status, body=text)
-        message += named(response)
-        advice = _IF_RESTORED if name == problems.CURSOR_AHEAD.name else _RETRY_TIMEOUT
-        unavailable = UnavailableError(message, advice=advice, anchor=anchor)
-        raise TransientError(unavailable, pause, status=status, body=text)
-    if "requestId" not in document:  # the error tells one of the document (see `errors`)
-        message += named(response)
-    kind = {401: AccessError, 403: AccessError, 410: CursorGoneError}.get(status, PublisherError)
-    if status == 403 and not has_remedy and name is None:
-        message += "; this token may not do that"
-    elif status < 300 and not has_remedy:
-        message += "; that is no page of a feed"
-    refusal = kind(
-        message,
-        status=status,
-        body=text,
-        advice=None if has_remedy else _ADVICE.get(status),
-        anchor=anchor,
-    )
+        raise _transient(response, message, text, document)
+    refusal = _final(response, message, text, document)
     if proven and not (response.raw.chunked or response.raw.length_remaining is not None):
         raise TransientError(refusal, status=status, body=text)  # it may have been cut
     raise refusal
+
+
+def _check_type(response: requests.Response, url: FeedUrl) -> None:
+    """Raise PublisherError for a web page."""
+    found = response.headers.get("Content-Type", "").lower()
+    if found.startswith(("text/html", "application/xhtml")):
+        response.close()
+        raise PublisherError(
+            f"{url} answered with an HTML page instead of a feed, perhaps a login page. Check "
+            f"the address",
+            status=response.status_code,
+            anchor="an-html-page-instead-of-a-feed",
+        )
+
+
+def _transient(
+    response: requests.Response, message: str, text: str, document: dict[str, Any]
+) -> TransientError:
+    """Return the error for a refusal that another try may not get."""
+    status, name = response.status_code, problems.name_in(document)
+    pause, anchor = _retry_after(response), problems.anchor(name)
+    if pause:
+        message += f"; it asks for a pause of {pause:.0f} s (Retry-After)"
+    final: Exception
+    if document.get(problems.REMEDY):  # time alone does not help
+        final = PublisherError(message, status=status, body=text, anchor=anchor)
+    else:
+        advice = _WAITING.get(name or "", _RETRY_TIMEOUT)
+        final = UnavailableError(message + named(response), advice=advice, anchor=anchor)
+    return TransientError(final, pause, status=status, body=text)
+
+
+def _final(
+    response: requests.Response, message: str, text: str, document: dict[str, Any]
+) -> PublisherError:
+    """Return the error for a refusal that every try gets."""
+    status, name = response.status_code, problems.name_in(document)
+    error, advice, meaning = _REFUSED.get(status, _Refused())
+    has_remedy = bool(document.get(problems.REMEDY))
+    if "requestId" not in document:  # the error tells one of the document (see `errors`)
+        message += named(response)
+    if name is None and not has_remedy:
+        message += meaning
+    return error(
+        message,
+        status=status,
+        body=text,
+        advice=None if has_remedy else advice,
+        anchor=problems.anchor(name),
+    )
 
 
 def paused(url: FeedUrl, left: float) -> TransientError:
