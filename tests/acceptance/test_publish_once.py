@@ -38,6 +38,16 @@ def test_a_repeated_batch_adds_nothing_whatever_its_tasks(first, again, sink, in
     assert sink.target.gateway.count("PUT .*/batches/1/") == uploads
 
 
+def test_tasks_of_a_worker_share_a_connection(target, spark, write):
+    """Many small tasks do not cost my publisher, or the way to it, a connection each."""
+    write(spark.range(24).selectExpr("id AS i").repartition(12), batchId="small")
+
+    target.check_once(range(24))
+    connections = {each.connection for each in target.gateway.asked("PUT ")}
+    assert 12 == target.gateway.count("PUT ")
+    assert len(connections) < 6  # two tasks run at a time
+
+
 @pytest.mark.slow
 def test_uploads_continue_while_a_task_reads(target, spark, write, tmp_path):
     """F20: a task sends what it has before it has read all; the driver only names attempts."""

@@ -8,9 +8,9 @@ from tests.cases import each_case
 from tests.fix_batch import Feed, cursor_of
 from tests.fix_client import BODY, ask, client, read
 from tests.fix_raw_server import Answer, head, ok, refused, until_close
+from zeh_spark.client.http.connections import PoolingAdapter
 from zeh_spark.client.http.feed_client import Statistics
 from zeh_spark.client.http.following import follow
-from zeh_spark.client.http.whole_headers import WholeHeadersAdapter
 
 HEAD = head(200, content_type="application/x-ndjson", content_length=len(BODY))
 BARE = Answer((head(200, content_type="text/plain"),), "close")
@@ -75,8 +75,6 @@ def test_a_tail_that_ends_prints_all_events_through_cut_answers(raw_server):
 
 def test_proxies_are_used_with_the_same_care(monkeypatch):
     """HTTP_PROXY changes the way to the publisher, and no promise."""
-    manager = WholeHeadersAdapter().proxy_manager_for("http://127.0.0.1:1")
+    manager = PoolingAdapter().proxy_manager_for("http://127.0.0.1:1")
 
-    assert WholeHeadersAdapter().poolmanager.pool_classes_by_scheme == (
-        manager.pool_classes_by_scheme
-    )
+    assert PoolingAdapter().poolmanager.pool_classes_by_scheme == (manager.pool_classes_by_scheme)

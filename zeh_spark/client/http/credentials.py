@@ -10,7 +10,6 @@ import os
 import ssl
 from itertools import takewhile
 
-from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import OptionError
 from zeh_spark.wire.option_values import parse_token
 
@@ -63,12 +62,11 @@ for _name in ("urllib3.connection", "urllib3.connectionpool"):
     logging.getLogger(_name).addFilter(masked)
 
 
-def check_tls_files(options: ClientOptions) -> None:
-    """Raise OptionError if a file of TLS cannot be used.
+def check_tls_files(ca: str | None, cert: str | None, key: str | None) -> None:
+    """Raise OptionError if a file of TLS cannot be used: authorities, certificate, or its key.
 
     Without this check, requests fails as if the publisher did not answer.
     """
-    ca, cert, key = options.ca_file, options.client_cert_file, options.client_key_file
     for name, path in (("caFile", ca), ("clientCertFile", cert), ("clientKeyFile", key)):
         if path and not os.access(path, os.R_OK):
             raise OptionError(

@@ -1,7 +1,7 @@
 """Send requests to a publisher and receive answers.
 
-This holds connections, credentials, redirects, TLS, and the check whether a body was whole. Whether
-the headers were whole is checked in `whole_headers`.
+This holds credentials, redirects, and the check whether a body was whole. Whether the headers were
+whole is checked in `whole_headers`; `connections` are those of the process.
 
 Rule for editors: the end of a body counts only if its framing proves it (Content-Length, last
 chunk, gzip's end). Credentials go to the feed's own origin only. No message shows them, nor the
@@ -26,7 +26,8 @@ import requests
 import urllib3
 
 import zeh_spark
-from zeh_spark.client.http.credentials import check_tls_files, masked, read_token
+from zeh_spark.client.http.connections import adapter_for
+from zeh_spark.client.http.credentials import masked, read_token
 from zeh_spark.client.http.oauth import tokens_for
 from zeh_spark.client.http.pauses import PAUSES, Client
 from zeh_spark.client.http.request_ids import REQUEST_ID, RequestIds
@@ -41,7 +42,6 @@ from zeh_spark.client.http.responses import (
     paused,
 )
 from zeh_spark.client.http.retry import Retry
-from zeh_spark.client.http.whole_headers import WholeHeadersAdapter
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.wire import wire
@@ -71,7 +71,7 @@ class Transport:
         self._stopped = threading.Event()
         self._ids = RequestIds(options)
         self._reached = False
-        check_tls_files(options)
+        self._adapter = adapter_for(options)
         self._given = options.token
         self._token = options.token
         if options.token_file and not options.token:
@@ -240,7 +240,7 @@ class Transport:
         if not hasattr(self._local, "session"):
             session = requests.Session()
             for scheme in ("http://", "https://"):
-                session.mount(scheme, WholeHeadersAdapter())
+                session.mount(scheme, self._adapter)
             session.headers.update(
                 {
                     "Accept": wire.CONTENT_TYPE,

@@ -14,8 +14,6 @@ from __future__ import annotations
 import http.client
 from typing import Any, cast
 
-from requests.adapters import HTTPAdapter
-from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, PoolManager, ProxyManager
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 
@@ -49,35 +47,13 @@ class _Response(http.client.HTTPResponse):
             raise http.client.RemoteDisconnected("the headers of the answer were cut")
 
 
-class _HttpConnection(HTTPConnection):
+class WholeHttpConnection(HTTPConnection):
+    """A connection of which a cut answer is refused."""
+
     response_class = _Response
 
 
-class _HttpsConnection(HTTPSConnection):
+class WholeHttpsConnection(HTTPSConnection):
+    """The same with TLS."""
+
     response_class = _Response
-
-
-class _HttpPool(HTTPConnectionPool):
-    ConnectionCls = _HttpConnection
-
-
-class _HttpsPool(HTTPSConnectionPool):
-    ConnectionCls = _HttpsConnection
-
-
-class WholeHeadersAdapter(HTTPAdapter):
-    """Sends the requests of a session through such connections, also through an HTTP proxy."""
-
-    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        super().init_poolmanager(*arguments, **options)
-        _use_own_pools(self.poolmanager)
-
-    def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
-        manager = super().proxy_manager_for(*arguments, **options)
-        if isinstance(manager, ProxyManager):  # not one of SOCKS, which has pools of its own
-            _use_own_pools(manager)
-        return manager
-
-
-def _use_own_pools(manager: PoolManager) -> None:
-    manager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}

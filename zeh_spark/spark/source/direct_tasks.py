@@ -9,7 +9,6 @@ them again keeps their order.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -29,9 +28,6 @@ TASK_BYTES = 128 << 20
 """Most bytes of lines of a task, about, as in Spark's file sources."""
 
 _SMALL_TASK_BYTES = 1 << 20
-
-_transports: dict[bytes, Transport] = {}
-"""The transports of this process by their options, so that its tasks share connections."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +69,8 @@ def read(partition: DirectPartition, decoder: Decoder) -> Iterator[pa.RecordBatc
     Raises PublisherError if the publisher does not send what was planned, and MalformedLineError
     for a line that is no event if the mode is FAILFAST.
     """
-    transport = _shared(partition.options)
+    transport = Transport(partition.options)
     decode = ChunkDecoder(decoder, partition.options.requested_headers, partition.feed)
     ranges = partition.ranges
     for group in direct_client.fetch(transport, partition.n, ranges):
         yield from decode.batches(group)
-
-
-def _shared(options: SourceOptions) -> Transport:
-    key = pickle.dumps(options)
-    if key not in _transports:
-        _transports.clear()  # those of other queries, or with an older token
-        _transports[key] = Transport(options)
-    return _transports[key]

@@ -1,0 +1,130 @@
+"""The connections of a process, which its transports share, one after the other.
+
+A transport lives for one task, and connections outlive it: a Python worker of Spark that runs many
+small tasks connects once. What belongs to a transport stays with it: token, headers, cookies,
+timeouts, retries, and whether it was stopped. Shared is only what a connection consists of: the
+address, the proxy, the authorities it was checked against, and the client's certificate.
+
+Rule for editors: a connection is used by one request at a time, and by the process that opened it.
+What else makes a connection belongs to the key. Runs wherever a client runs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import lru_cache
+from typing import Any
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, PoolManager, ProxyManager
+
+from zeh_spark.client.http.credentials import check_tls_files
+from zeh_spark.client.http.whole_headers import WholeHttpConnection, WholeHttpsConnection
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.wire.option_values import Origin, origin
+
+IDLE_SECONDS = 50.0
+"""Seconds after which an idle connection is not used again.
+
+Load balancers forget idle connections after 60 s or more, and some do so without a word: a request
+would wait for `readTimeout`.
+"""
+
+_MOST_IDLE = 1000
+"""Most idle connections to an address: as many as requests may be under way at a time."""
+
+_POOLS = 10
+"""Most addresses that one address leads to, by redirects, with connections that are kept."""
+
+_ADDRESSES = 32
+"""Of how many addresses connections are kept: of those that were asked last."""
+
+_TlsFile = tuple[str, int, int, int] | None
+"""A file's path, and what differs if it was replaced; None for no file."""
+
+
+def adapter_for(options: ClientOptions) -> HTTPAdapter:
+    """Return what sends a transport's requests, over connections that others may have opened.
+
+    Raises OptionError if a file of TLS cannot be used.
+    """
+    files = options.ca_file, options.client_cert_file, options.client_key_file
+    return _adapter(origin(options.url.full), *map(_seen, files))
+
+
+@lru_cache(_ADDRESSES)
+def _adapter(home: Origin, *files: _TlsFile) -> HTTPAdapter:
+    """Make the adapter of transports to one address.
+
+    They present their certificate there and nowhere else, also where redirects lead. Rejected: one
+    adapter for all addresses, because requests before 2.32 mixes up the certificates of two feeds.
+    """
+    check_tls_files(*(file and file[0] for file in files))
+    return PoolingAdapter()
+
+
+def _seen(path: str | None) -> _TlsFile:
+    """Return which file a path names now: a certificate that was renewed is another one."""
+    if not path:
+        return None
+    try:
+        found = os.stat(path)
+    except OSError:  # `check_tls_files` says it
+        return path, 0, 0, 0
+    return path, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class _AgingPool:
+    """A pool that uses no connection again after it was idle for `IDLE_SECONDS`."""
+
+    def _put_conn(self, conn: Any) -> None:
+        if conn is not None:
+            conn.idle_since = time.monotonic()
+        super()._put_conn(conn)  # type: ignore[misc]  # of a pool of urllib3
+
+    def _get_conn(self, timeout: float | None = None) -> Any:
+        conn = super()._get_conn(timeout)  # type: ignore[misc]  # as above
+        if time.monotonic() - getattr(conn, "idle_since", time.monotonic()) > IDLE_SECONDS:
+            conn.close()  # it connects again
+        return conn
+
+
+class _HttpPool(_AgingPool, HTTPConnectionPool):
+    ConnectionCls = WholeHttpConnection
+
+
+class _HttpsPool(_AgingPool, HTTPSConnectionPool):
+    ConnectionCls = WholeHttpsConnection
+
+
+class PoolingAdapter(HTTPAdapter):
+    """Sends the requests of sessions through such pools, also through an HTTP proxy.
+
+    Guarantee: a process that was forked opens connections of its own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_POOLS, _MOST_IDLE)
+
+    def send(self, *arguments: Any, **options: Any) -> requests.Response:
+        if self._process != os.getpid():
+            self.proxy_manager = {}
+            self.init_poolmanager(_POOLS, _MOST_IDLE)
+        return super().send(*arguments, **options)
+
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+        super().init_poolmanager(*arguments, **options)
+        self._process = os.getpid()
+        _use_own_pools(self.poolmanager)
+
+    def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
+        manager = super().proxy_manager_for(*arguments, **options)
+        if isinstance(manager, ProxyManager):  # not one of SOCKS, which has pools of its own
+            _use_own_pools(manager)
+        return manager
+
+
+def _use_own_pools(manager: PoolManager) -> None:
+    manager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
