@@ -19,6 +19,7 @@ import zeh_spark
 from tests.cases import each_case
 from tests.fix_cli import Run, call, published
 from tests.fix_raw_server import Answer, RawServer, Request, refused
+from zeh_spark.spark.worker_python import find_faults
 from zeh_spark.tools.doctor import installed_spark, machine
 from zeh_spark.tools.doctor.checks import Check, State, fits
 
@@ -246,5 +247,5 @@ def test_register_warns_of_workers_without_the_package(
 
 def test_workers_that_fit_are_not_warned_of() -> None:
     """The same Python, and a program that only workers have."""
-    assert [] == machine.other_workers(sys.executable)
-    assert [] == machine.other_workers("./archive/bin/python")
+    assert [] == find_faults(sys.executable)
+    assert [] == find_faults("./archive/bin/python")

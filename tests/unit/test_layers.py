@@ -35,7 +35,7 @@ LAYERS = {
     },
     "spark": {
         "client.options", "errors", "spark.decoding", "spark.frames", "spark.sink", "spark.source",
-        "spark.stateful", "tools.doctor", "wire",
+        "spark.stateful", "wire",
     },
     "spark.delta": {"errors", "spark.frames", "spark.sink", "spark.source", "wire"},
     "spark.sessions": {
@@ -70,7 +70,7 @@ LAYERS = {
         "client.http", "client.options", "errors", "service.store", "wire", "wire.problems",
     },
     "tools.check": {"client.http", "client.options", "errors", "wire"},
-    "tools.doctor": {"client.http", "client.options", "errors", "tools.check"},
+    "tools.doctor": {"client.http", "client.options", "errors", "spark", "tools.check"},
     "tools.cli": {
         "client", "client.http", "client.options", "errors", "service.access", "service.app",
         "service.network", "service.outbox", "service.retention", "service.sqlite", "service.store",

@@ -239,11 +239,11 @@ def register(spark: SparkSession) -> None:
     Args:
         spark: the session. It becomes the calling thread's active session, too.
     """
-    from zeh_spark.tools.doctor.machine import other_workers  # not needed where tasks run
+    from zeh_spark.spark.worker_python import find_faults  # not needed where tasks run
 
     program = getattr(getattr(spark, "_sc", None), "pythonExec", None)  # not with Spark Connect
-    for wrong in other_workers(program) if program else ():
-        log.warning("Spark's workers will not find this format: %s. %s", wrong.found, wrong.remedy)
+    for fault in find_faults(program) if program else ():
+        log.warning("Spark's workers will not find this format: %s. %s", fault.found, fault.remedy)
     jvm: Any = getattr(spark, "_jvm", None)  # a session of Spark Connect belongs to no thread
     if jvm is not None:
         jvm.SparkSession.setActiveSession(spark._jsparkSession)
