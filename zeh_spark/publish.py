@@ -3,19 +3,15 @@
     with Producer("https://shop.example/orders", "shop") as producer, producer.batch() as batch:
         batch.add({"id": 1}, key="1")
 
-This module holds the names that users import, from `client.producer`. It runs in services.
+This module holds the names that users import, from `client`. It runs in services.
 """
 
 from __future__ import annotations
 
+from zeh_spark.client.batch_line import ProducerProgress
 from zeh_spark.client.http.publish_client import PublishedRange, Receipt
-from zeh_spark.client.producer import (
-    AddedEvent,
-    OpenBatch,
-    Producer,
-    ProducerProgress,
-    PublishedNumbers,
-)
+from zeh_spark.client.open_batch import AddedEvent, OpenBatch
+from zeh_spark.client.producer import Producer, PublishedNumbers
 
 __all__ = [
     "AddedEvent", "OpenBatch", "Producer", "ProducerProgress", "PublishedNumbers",

@@ -17,10 +17,11 @@ from typing import Any
 import click
 
 from zeh_spark.client.http.publish_client import PublishClient
+from zeh_spark.client.open_batch import OpenBatch
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.declaring import option_name
 from zeh_spark.client.options.given import parse
-from zeh_spark.client.producer import OpenBatch, Producer
+from zeh_spark.client.producer import Producer
 from zeh_spark.errors import OutcomeUnknownError, PublishError, RowError, StoreError
 from zeh_spark.tools.audit.auditing import Audit
 from zeh_spark.tools.audit.findings import Difference, Tally
@@ -86,7 +87,7 @@ def publish(
     how: dict[str, Any] = {**connect, **PATIENCE}
     by = Producer(url, producer, **how)
     with (
-        without_warnings("zeh_spark.client.producer"),
+        without_warnings("zeh_spark.client.open_batch"),
         progress("Publishing", _size_of_stdin()) as bar,
         _found_out(by.batch(batch, allow=allowed)) as open_batch,
     ):
