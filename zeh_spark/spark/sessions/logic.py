@@ -33,9 +33,9 @@ order of arrival and no randomness. Runs in tasks.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
+from zeh_spark.spark.sessions.held_runs import Following, cut_run, find_gaps, is_held, join_runs
 from zeh_spark.spark.sessions.model import (
     Arrival,
     Dead,
@@ -89,39 +89,39 @@ class SessionLogic:
         controls = set(controls)
         known = session is not None and session.begun is not None
         if session is None or session.begun is None:
-            if not any(self._begins(each) for each in arrivals):
-                session = self._recall(session, arrivals, now, outcomes)
+            if not any(self._can_begin(arrival) for arrival in arrivals):
+                session = self._deliver_replays(session, arrivals, now, outcomes)
                 if "close" not in controls:
                     return session, outcomes
                 arrivals = ()
-            session = self._begun(session, arrivals, now)
+            session = self._begin_session(session, arrivals, now)
         before = session.next
         again: list[int] = []
-        fresh = self._fresh(session, arrivals, again, outcomes)
+        fresh = self._sift_arrivals(session, arrivals, again, outcomes)
         if fresh:
-            self._receive(session, fresh, now, outcomes)
+            self._receive_arrivals(session, fresh, now, outcomes)
         for number in again:
             waits = number >= session.next
-            outcomes.append(_waits(session, number) if waits else Deliver(number, number))
-        session.seen = max([session.seen, now, *(each.clock for each in arrivals)])
+            outcomes.append(_refuse_waiting(session, number) if waits else Deliver(number, number))
+        session.seen = max([session.seen, now, *(arrival.clock for arrival in arrivals)])
         if "release" in controls:
             while session.held and not session.closed:
                 self._pass_gap(session, "skip", outcomes)
         if session.next != before or not known:
-            self._advance(session, session.seen)
+            self._wait_anew(session, session.seen)
         if "close" in controls and not session.closed:
-            self._close(session, outcomes)
+            self._close_session(session, outcomes)
         return session, outcomes
 
-    def _advance(self, session: Session, time: int) -> None:
+    def _wait_anew(self, session: Session, time: int) -> None:
         """Begin to wait for the session's next event, at a time in milliseconds since 1970."""
         session.advanced, session.reported = time, False
 
-    def _begins(self, each: Arrival) -> bool:
+    def _can_begin(self, arrival: Arrival) -> bool:
         """Return whether an event begins a session."""
-        return not each.replay and not self._contradiction(Session(self._lowest), each)
+        return not arrival.replay and not self._find_contradiction(Session(self._lowest), arrival)
 
-    def _recall(
+    def _deliver_replays(
         self,
         session: Session | None,
         replays: Sequence[Arrival],
@@ -130,39 +130,43 @@ class SessionLogic:
     ) -> Session | None:
         """Deliver replays of a session that is not known, and note them until it begins."""
         session = session or Session(self._lowest, closed=True, begun=None)
-        for each in replays:
-            number = each.number
-            if detail := self._contradiction(Session(self._lowest), each):
+        for arrival in replays:
+            number = arrival.number
+            if detail := self._find_contradiction(Session(self._lowest), arrival):
                 outcomes.append(Dead(number, number, "invalid", session.next, detail=detail))
             elif not self._policy.processing and ranges.contains(session.replayed, number):
                 outcomes.append(Duplicate(number, passed=True))
             else:
                 session.replayed = ranges.united(session.replayed, [(number, number)])
                 outcomes.append(Deliver(number, number, known=False))
-        session.seen = max([session.seen, now, *(each.clock for each in replays)])
+        session.seen = max([session.seen, now, *(arrival.clock for arrival in replays)])
         return session if session.replayed else None
 
-    def _begun(self, replayed: Session | None, arrivals: Sequence[Arrival], now: int) -> Session:
+    def _begin_session(
+        self, replayed: Session | None, arrivals: Sequence[Arrival], now: int
+    ) -> Session:
         """Return a new session, which continues after replays of its first numbers.
 
         Unless one of its events has such a number: then they were those of an older session.
         """
         first = self._policy.first
-        begun = max([now, *(each.clock for each in arrivals)])
+        begun = max([now, *(arrival.clock for arrival in arrivals)])
         if first != "seen":
             session = Session(first, begun=begun)
             run = replayed.replayed[0] if replayed and replayed.replayed else None
-            others = [each.number for each in arrivals if not each.replay]
+            others = [arrival.number for arrival in arrivals if not arrival.replay]
             if run and run[0] == first and all(number > run[1] for number in others):
                 session.next, session.replayed = run[1] + 1, [run]
             return session
         possible = (
-            each.number for each in arrivals if each.last is None or each.last >= each.number
+            arrival.number
+            for arrival in arrivals
+            if arrival.last is None or arrival.last >= arrival.number
         )
         number = next(possible, 0)
         return Session(number, given_up=[(0, number - 1)] if number else [], begun=begun)
 
-    def _fresh(
+    def _sift_arrivals(
         self,
         session: Session,
         arrivals: Sequence[Arrival],
@@ -174,57 +178,57 @@ class SessionLogic:
         The numbers of replays of the former go to `again` if `process` follows.
         """
         fresh: list[Arrival] = []
-        for each in arrivals:
-            number = each.number
+        for arrival in arrivals:
+            number = arrival.number
             if fresh and fresh[-1].number == number:
-                if each.replay and self._policy.processing:
+                if arrival.replay and self._policy.processing:
                     again.append(number)
                 else:
                     outcomes.append(Duplicate(number))
-            elif _is_held(session, number):
-                if each.replay and self._policy.processing:
-                    outcomes.append(_waits(session, number))
-                elif not each.replay and ranges.contains(session.replayed, number):
-                    outcomes.append(_replayed(session, number))
+            elif is_held(session, number):
+                if arrival.replay and self._policy.processing:
+                    outcomes.append(_refuse_waiting(session, number))
+                elif not arrival.replay and ranges.contains(session.replayed, number):
+                    outcomes.append(_refuse_replayed(session, number))
                 else:
                     outcomes.append(Duplicate(number, passed=True))
-            elif detail := self._contradiction(session, each):
+            elif detail := self._find_contradiction(session, arrival):
                 outcomes.append(Dead(number, number, "invalid", session.next, detail=detail))
             elif session.closed or number < session.next:
-                self._passed(session, each, outcomes)
+                self._judge_passed(session, arrival, outcomes)
             else:
-                if each.last is not None:
-                    session.last = each.last
-                if each.replay:
+                if arrival.last is not None:
+                    session.last = arrival.last
+                if arrival.replay:
                     session.replayed = ranges.united(session.replayed, [(number, number)])
-                fresh.append(each)
+                fresh.append(arrival)
         return fresh
 
-    def _contradiction(self, session: Session, each: Arrival) -> str | None:
-        if each.number < self._lowest:
-            return f"number {each.number}: sessions begin with {self._lowest}"
-        if each.last is None or session.closed or each.number < session.next:
+    def _find_contradiction(self, session: Session, arrival: Arrival) -> str | None:
+        if arrival.number < self._lowest:
+            return f"number {arrival.number}: sessions begin with {self._lowest}"
+        if arrival.last is None or session.closed or arrival.number < session.next:
             return None
-        if each.last < each.number:
-            return f"the last number is {each.last}, which is before its own"
-        if session.last not in (None, each.last):
-            return f"the last number is {each.last}, and was {session.last} before"
+        if arrival.last < arrival.number:
+            return f"the last number is {arrival.last}, which is before its own"
+        if session.last not in (None, arrival.last):
+            return f"the last number is {arrival.last}, and was {session.last} before"
         return None
 
-    def _passed(self, session: Session, each: Arrival, outcomes: list[Outcome]) -> None:
+    def _judge_passed(self, session: Session, arrival: Arrival, outcomes: list[Outcome]) -> None:
         """Decide about an event whose place has passed, or whose session is closed."""
-        number = each.number
+        number = arrival.number
         if number < session.next and not ranges.contains(session.given_up, number):
             alone = ranges.contains(session.replayed, number)
-            if each.replay and self._policy.processing:
+            if arrival.replay and self._policy.processing:
                 outcomes.append(Deliver(number, number, known=not alone))
-            elif alone and not each.replay:
+            elif alone and not arrival.replay:
                 session.replayed = ranges.without(session.replayed, number)
                 session.given_up = ranges.united(session.given_up, [(number, number)])
-                outcomes.append(_replayed(session, number))
+                outcomes.append(_refuse_replayed(session, number))
             else:
                 outcomes.append(Duplicate(number, passed=True))
-        elif not each.replay:
+        elif not arrival.replay:
             reason = "closed" if session.closed else "late"
             outcomes.append(Dead(number, number, reason, session.next))
         else:
@@ -237,7 +241,7 @@ class SessionLogic:
 
     # Holding and delivering
 
-    def _receive(
+    def _receive_arrivals(
         self, session: Session, fresh: list[Arrival], now: int, outcomes: list[Outcome]
     ) -> None:
         """Deliver what follows, and hold the rest as far as the caps allow."""
@@ -246,22 +250,22 @@ class SessionLogic:
             outcomes.append(Deliver(fresh[0].number, fresh[-1].number))
             self._close_if_complete(session, outcomes)
             return
-        following = _Following(session)
-        waiting = [each for each in fresh if not following.reached(each.number)]
+        following = Following(session)
+        waiting = [arrival for arrival in fresh if not following.reached(arrival.number)]
         closing = session.last is not None and following.next > session.last
-        refused = [] if closing else self._hold(following.left, waiting, outcomes)
-        held = {each.number for each in refused}
+        refused = [] if closing else self._hold_arrivals(following.left, waiting, outcomes)
+        held = {arrival.number for arrival in refused}
         runs = [
-            Held(each.number, each.number, max(each.clock, now), each.size)
-            for each in fresh
-            if each.number not in held
+            Held(arrival.number, arrival.number, max(arrival.clock, now), arrival.size)
+            for arrival in fresh
+            if arrival.number not in held
         ]
-        session.held = _joined(session.held, runs)
+        session.held = join_runs(session.held, runs)
         if session.held and session.held[0].first == session.next:
-            self._deliver(session, session.held.pop(0), outcomes)
-        for each in refused:
-            session.replayed = ranges.without(session.replayed, each.number)
-            outcomes.append(self._overflow(session, each))
+            self._deliver_run(session, session.held.pop(0), outcomes)
+        for arrival in refused:
+            session.replayed = ranges.without(session.replayed, arrival.number)
+            outcomes.append(self._refuse_arrival(session, arrival))
         self._close_if_complete(session, outcomes)
 
     def _all_follow(self, session: Session, fresh: list[Arrival]) -> bool:
@@ -272,31 +276,31 @@ class SessionLogic:
             and (session.last is None or end <= session.last)
         )
 
-    def _hold(
+    def _hold_arrivals(
         self, held: Sequence[Held], waiting: list[Arrival], outcomes: list[Outcome]
     ) -> list[Arrival]:
         """Hold events as far as the caps allow, and return the others."""
         events, size = sum(run.count for run in held), sum(run.size for run in held)
         refused = []
-        for each in waiting:
-            if events == self._policy.max_events or size + each.size > self._policy.max_bytes:
-                refused.append(each)
+        for arrival in waiting:
+            if events == self._policy.max_events or size + arrival.size > self._policy.max_bytes:
+                refused.append(arrival)
             else:
-                events, size = events + 1, size + each.size
-                outcomes.append(Hold(each.number))
+                events, size = events + 1, size + arrival.size
+                outcomes.append(Hold(arrival.number))
         return refused
 
-    def _overflow(self, session: Session, each: Arrival) -> Dead:
+    def _refuse_arrival(self, session: Session, arrival: Arrival) -> Dead:
         detail = (
             f"the session holds {session.held_count} events, {session.held_size} bytes; the caps "
             f"are {self._policy.max_events} and {self._policy.max_bytes}"
         )
-        number, expected = each.number, session.next
+        number, expected = arrival.number, session.next
         missing = session.missing or Missing(expected, number - 1)
         return Dead(number, number, "overflow", expected, missing, None, detail)
 
-    def _deliver(self, session: Session, run: Held, outcomes: list[Outcome]) -> None:
-        inside, beyond = _cut(run, session.last)
+    def _deliver_run(self, session: Session, run: Held, outcomes: list[Outcome]) -> None:
+        inside, beyond = cut_run(run, session.last)
         if inside:
             outcomes.append(Deliver(inside.first, inside.last))
             session.next = inside.last + 1
@@ -306,10 +310,10 @@ class SessionLogic:
 
     def _close_if_complete(self, session: Session, outcomes: list[Outcome]) -> None:
         if session.last is not None and session.next > session.last:
-            self._close(session, outcomes)
+            self._close_session(session, outcomes)
 
-    def _close(self, session: Session, outcomes: list[Outcome]) -> None:
-        for run, missing in _gaps(session):
+    def _close_session(self, session: Session, outcomes: list[Outcome]) -> None:
+        for run, missing in find_gaps(session):
             outcomes.append(Dead(run.first, run.last, "closed", session.next, missing, run.since))
         session.held = []
         session.closed = True
@@ -342,7 +346,7 @@ class SessionLogic:
             before = session.next
             self._pass_gap(session, self._policy.on_gap, outcomes)
             if session.next != before:
-                self._advance(session, now)
+                self._wait_anew(session, now)
         patience = self._policy.stale_timeout
         if patience is not None and not session.closed and not session.reported:
             if session.advanced + patience <= now:
@@ -352,24 +356,24 @@ class SessionLogic:
                 )
         idle = self._policy.idle_timeout
         if idle is not None and not session.closed and session.seen + idle <= now:
-            self._end(session, outcomes)
+            self._end_session(session, outcomes)
         return session, outcomes
 
     def _pass_gap(self, session: Session, on_gap: OnGap, outcomes: list[Outcome]) -> None:
         run, expected, since = session.held[0], session.next, session.since
-        inside, beyond = _cut(run, session.last)
+        inside, beyond = cut_run(run, session.last)
         missing = Missing(expected, (inside.first - 1) if inside else session.last or 0)
         if on_gap == "hold":
             session.stale = True
             outcomes.append(SessionRecord("stale", expected, run.first, missing, since))
         elif inside is None:  # nothing that is held belongs to the session
-            self._end(session, outcomes)
+            self._end_session(session, outcomes)
         elif on_gap == "skip":
             session.held.pop(0)
             session.given_up = ranges.united(session.given_up, [missing])
             outcomes.append(SessionRecord("skipped", expected, run.first, missing, since))
             session.next = run.first
-            self._deliver(session, run, outcomes)
+            self._deliver_run(session, run, outcomes)
             self._close_if_complete(session, outcomes)
         else:
             session.held[0:1] = [beyond] if beyond else []
@@ -378,10 +382,10 @@ class SessionLogic:
             session.next = inside.last + 1
             self._close_if_complete(session, outcomes)
 
-    def _end(self, session: Session, outcomes: list[Outcome]) -> None:
+    def _end_session(self, session: Session, outcomes: list[Outcome]) -> None:
         """Close a session whose last number, if it is known, has not come."""
         if session.last is not None:
-            gaps = [missing for _, missing in _gaps(session) if missing]
+            gaps = [missing for _, missing in find_gaps(session) if missing]
             behind = max(session.next, session.held[-1].last + 1 if session.held else 0)
             if behind <= session.last:
                 gaps.append(Missing(behind, session.last))
@@ -389,80 +393,19 @@ class SessionLogic:
                 outcomes.append(
                     SessionRecord("unfinished", session.next, None, missing, session.seen)
                 )
-        self._close(session, outcomes)
+        self._close_session(session, outcomes)
 
 
-class _Following:
-    """How far a session would get with numbers that are asked for in ascending order."""
-
-    def __init__(self, session: Session) -> None:
-        self.next = session.next
-        self._held = session.held
-        self._at = 0
-
-    def reached(self, number: int) -> bool:
-        """Return whether the session would get to this number, and go there."""
-        if number != self.next:
-            return False
-        self.next += 1
-        while self._at < len(self._held) and self._held[self._at].first == self.next:
-            self.next = self._held[self._at].last + 1
-            self._at += 1
-        return True
-
-    @property
-    def left(self) -> list[Held]:
-        """What would still be held."""
-        return self._held[self._at :]
-
-
-def _cut(run: Held, last: int | None) -> tuple[Held | None, Held | None]:
-    """Return the part of a run up to a session's last number, and the part after it."""
-    if last is None or run.last <= last:
-        return run, None
-    if run.first > last:
-        return None, run
-    return Held(run.first, last, run.since, run.size), Held(last + 1, run.last, run.since, 0)
-
-
-def _conflict(session: Session, number: int, what: str) -> Dead:
+def _refuse_conflict(session: Session, number: int, what: str) -> Dead:
     detail = f"number {number}: {what}"
     return Dead(number, number, "conflict", session.next, detail=detail)
 
 
-def _waits(session: Session, number: int) -> Dead:
+def _refuse_waiting(session: Session, number: int) -> Dead:
     """Return what becomes of a replay of an event that is held."""
-    return _conflict(session, number, "it waits for earlier events. Replay it after them")
+    return _refuse_conflict(session, number, "it waits for earlier events. Replay it after them")
 
 
-def _replayed(session: Session, number: int) -> Dead:
+def _refuse_replayed(session: Session, number: int) -> Dead:
     """Return what becomes of an event whose number came before as a replay."""
-    return _conflict(session, number, "a replayed event with this number came before")
-
-
-def _gaps(session: Session) -> Iterator[tuple[Held, Missing | None]]:
-    """Yield the held runs, each with the numbers that are missing directly before it."""
-    begin = session.next
-    for run in session.held:
-        end = run.first - 1 if session.last is None else min(run.first - 1, session.last)
-        yield run, Missing(begin, end) if begin <= end else None
-        begin = run.last + 1
-
-
-def _is_held(session: Session, number: int) -> bool:
-    at = bisect_right(session.held, number, key=lambda run: run.first) - 1
-    return at >= 0 and number <= session.held[at].last
-
-
-def _joined(held: list[Held], fresh: list[Held]) -> list[Held]:
-    """Return two lists of runs as one, by number."""
-    found: list[Held] = []
-    for run in sorted([*held, *fresh], key=lambda each: each.first):
-        if found and found[-1].last + 1 == run.first:
-            before = found[-1]
-            found[-1] = Held(
-                before.first, run.last, min(before.since, run.since), before.size + run.size
-            )
-        else:
-            found.append(run)
-    return found
+    return _refuse_conflict(session, number, "a replayed event with this number came before")
