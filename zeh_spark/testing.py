@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from starlette.types import ASGIApp
 
 from zeh_spark.errors import ZeroEventHubError
-from zeh_spark.service.app.app import create_app
+from zeh_spark.publisher import create_app
 from zeh_spark.service.app.server import Server, listen
 from zeh_spark.service.store.feed import Feed
 from zeh_spark.service.store.interface import Store

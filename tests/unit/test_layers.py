@@ -49,6 +49,7 @@ LAYERS = {
     "service.postgresql": {"errors", "service.sql", "service.store"},
     "service.sqlite": {"errors", "service.sql", "service.store"},
     "service.telemetry": {"errors", "service.sql", "service.store", "wire", "wire.problems"},
+    "service": {"errors", "service.postgresql", "service.sql", "service.sqlite", "service.store"},
     "service.access": {
         "errors", "service.network", "service.store", "service.telemetry", "wire.problems",
     },
@@ -62,7 +63,7 @@ LAYERS = {
     },
     "service.app": {
         "errors", "service.access", "service.console", "service.network", "service.outbox",
-        "service.postgresql", "service.retention", "service.sql", "service.sqlite", "service.store",
+        "service.postgresql", "service.retention", "service.sqlite", "service.store",
         "service.telemetry", "wire", "wire.problems",
     },
     "tools.loading": {"errors", "service.store", "wire", "wire.problems"},
@@ -72,10 +73,10 @@ LAYERS = {
     "tools.check": {"client.http", "client.options", "errors", "wire"},
     "tools.doctor": {"client.http", "client.options", "errors", "spark", "tools.check"},
     "tools.cli": {
-        "client", "client.http", "client.options", "errors", "service.access", "service.app",
-        "service.network", "service.outbox", "service.retention", "service.sqlite", "service.store",
-        "service.telemetry", "spark.source", "tools.audit", "tools.check", "tools.doctor",
-        "tools.loading", "wire", "wire.problems",
+        "client", "client.http", "client.options", "errors", "service", "service.access",
+        "service.app", "service.network", "service.outbox", "service.retention", "service.sqlite",
+        "service.store", "service.telemetry", "spark.source", "tools.audit", "tools.check",
+        "tools.doctor", "tools.loading", "wire", "wire.problems",
     },
 }  # fmt: skip
 """Which packages, and modules at the root, each package may import. One that is missing here is a

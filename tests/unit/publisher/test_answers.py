@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark.service.app.answers import TAKE_BYTES, Taken, taken
-from zeh_spark.service.app.pieces import SEND_BYTES
+from zeh_spark.service.app.rendering import SEND_BYTES
 
 
 def parts_of(sends: Iterator[bytes]) -> Iterator[Taken]:

@@ -227,7 +227,7 @@ def problems_raised() -> Iterator[tuple[str, set[str]]]:
             yield made.name, members
             if "feed" in made.optional:  # the app adds what the feed tells
                 yield made.name, members | {"feed"}
-    app = ast.parse((PACKAGE / "app" / "app.py").read_text(encoding="utf-8"))
+    app = ast.parse((PACKAGE / "app" / "problem_answers.py").read_text(encoding="utf-8"))
     for table in (each for each in ast.walk(app) if isinstance(each, ast.Dict)):
         for value in table.values:  # those of the HTTP layer, by status
             if made := types.get(getattr(value, "attr", "")):

@@ -9,7 +9,7 @@ from itertools import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark.service.app.pieces import (
+from zeh_spark.service.app.rendering import (
     SEND_BYTES,
     gzip_piece,
     gzip_stream,

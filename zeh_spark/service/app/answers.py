@@ -17,7 +17,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from zeh_spark.service.app.pieces import SEND_BYTES
+from zeh_spark.service.app.rendering import SEND_BYTES
 from zeh_spark.service.network.shares import Unsent
 from zeh_spark.service.telemetry.rare_log import RareLog
 

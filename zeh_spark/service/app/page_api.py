@@ -25,9 +25,8 @@ from zeh_spark.service.access.disk import Disk
 from zeh_spark.service.access.shares import client_of
 from zeh_spark.service.app.answers import Taken, disconnected
 from zeh_spark.service.app.feed_calls import Asker, FeedCalls
-from zeh_spark.service.app.pieces import gzip_stream, plain_stream
 from zeh_spark.service.app.read_requests import Ask, names_cursor_set, parse_query, resumed
-from zeh_spark.service.app.rendering import render_blocks, render_parts
+from zeh_spark.service.app.rendering import gzip_stream, plain_stream, render_blocks, render_parts
 from zeh_spark.service.store.access import Maker
 from zeh_spark.service.store.answer_cache import AnswerCache
 from zeh_spark.service.store.feed import ChunkFeed, Feed, Outline

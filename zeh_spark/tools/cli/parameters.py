@@ -216,7 +216,7 @@ def _content_of(value: str) -> str:
 def opened(url: str, *, must_exist: bool = True) -> Iterator[Store]:
     """Open the store at `url`, and close it at the end."""
     # It needs the extra `publisher`, which client commands do not.
-    from zeh_spark.service.app.stores import open_store
+    from zeh_spark.service.stores import open_store
 
     with closing(open_store(url, must_exist=must_exist)) as store:
         yield store

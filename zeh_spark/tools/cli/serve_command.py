@@ -14,16 +14,16 @@ import click
 from zeh_spark.errors import StoreError
 from zeh_spark.service.access.gate import Gate, is_loopback, own_hosts
 from zeh_spark.service.app import server
-from zeh_spark.service.app.app import create_app
+from zeh_spark.service.app.app import Limits, Publisher, create_app
 from zeh_spark.service.app.config import Config, opened_tables
 from zeh_spark.service.app.reload import Hangups, Reload, Use
-from zeh_spark.service.app.stores import shown_url
 from zeh_spark.service.network.certificates import Certificates
 from zeh_spark.service.network.connections import Listener
 from zeh_spark.service.network.draining import stop_on_signals
 from zeh_spark.service.outbox.feed import SqlTableFeed
 from zeh_spark.service.store import clock as clocks
 from zeh_spark.service.store.interface import RESERVED_NAMES, Store, StoreBusyError
+from zeh_spark.service.stores import shown_url
 from zeh_spark.service.telemetry import logs
 from zeh_spark.service.telemetry.settings import Check, Telemetry
 from zeh_spark.tools.cli.outbox_commands import settings_of
@@ -87,27 +87,28 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
         stop_on_signals(running.draining)  # before anybody is told that it runs
         _announce(_base(config, listener), config, store, tables)
         logs.configure(config.log_format, config.log_level)
-        app = create_app(
-            store or tables,
-            tables if store else None,
-            staging_quota=config.bytes_of("staging_quota"),
-            most_chunks=config.most_chunks,
-            most_producers=config.most_producers,
-            most_cursor_sets=config.most_cursor_sets,
-            cache_bytes=config.bytes_of("answer_cache"),
-            send_buffer=config.bytes_of("send_buffer"),
-            connections=listener.most,
-            gate=gate,
-            draining=running.draining,
-            telemetry=_telemetry(store, config, listener),
-            console=_has_console(config),
-        )
-        server.serve(app, store, listener, running)
+        publisher = Publisher(
+            store, tables, gate, running.draining, _telemetry(store, config, listener),
+            _limits(config, listener), _has_console(config),
+        )  # fmt: skip
+        server.serve(create_app(publisher), store, listener, running)
 
 
 def _has_console(config: Config) -> bool:
     """Return whether the publisher has a console: unless told otherwise, on this machine alone."""
     return is_loopback(config.host) if config.console is None else config.console
+
+
+def _limits(config: Config, listener: Listener) -> Limits:
+    return Limits(
+        staging_quota=config.bytes_of("staging_quota"),
+        most_chunks=config.most_chunks,
+        most_producers=config.most_producers,
+        most_cursor_sets=config.most_cursor_sets,
+        cache_bytes=config.bytes_of("answer_cache"),
+        send_buffer=config.bytes_of("send_buffer"),
+        connections=listener.most,
+    )
 
 
 def _telemetry(store: Store | None, config: Config, listener: Listener) -> Telemetry:

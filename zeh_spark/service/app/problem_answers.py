@@ -1,0 +1,136 @@
+"""The answers to requests that fail: each error becomes a problem, in JSON or on a page.
+
+Runs in the publisher's event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from zeh_spark.errors import StoreError
+from zeh_spark.service.app.publish_api import CALLS
+from zeh_spark.service.store.interface import (
+    StoreBusyError,
+    StoreOutcomeUnknownError,
+    StoreSilentError,
+    UnknownFeedError,
+)
+from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.telemetry.exchange import exchange_of
+from zeh_spark.service.telemetry.outages import BODIES, Outages
+from zeh_spark.wire import problems
+from zeh_spark.wire.problems import ProblemType
+
+_OF_BATCHES = frozenset("/{feed}" + path for method, path, _, _ in CALLS if method != "GET")
+"""The routes of calls that change batches."""
+
+
+def _answer(
+    request: Request, problem: Problem, headers: Mapping[str, str] | None = None
+) -> Response:
+    exchange = exchange_of(request)
+    exchange.problem = problem.name
+    exchange.is_decided = problems.REMEDY in problem.type.members  # the store knows the feed
+    more = {"Retry-After": "1"} if problem.type.has_retry_after else {}
+    if problem.type is problems.TOO_MANY_CONNECTIONS:
+        more["Connection"] = "close"
+    if problem.type is problems.BODY_TOO_SLOW:
+        more = {"Connection": "close"}
+    if problem.type is problems.UNAUTHORIZED:
+        more = {"WWW-Authenticate": 'Bearer realm="zeh-spark"'}
+    if request.method != "GET" and exchange.route in _OF_BATCHES:
+        request.app.state.refusals.note(
+            request.path_params, problem, exchange.request_id, exchange.token
+        )
+    if console := request.app.state.console:
+        page: Response | None = console.problem(
+            request, problem, {**more, **(headers or {})}, exchange.request_id
+        )
+        if page:
+            return page
+    document = problem.document()
+    if exchange.request_id:
+        document["requestId"] = exchange.request_id
+    return Response(
+        msgspec.json.encode(document),
+        status_code=problem.status,
+        headers={"Cache-Control": "no-store", **more, **(headers or {})},
+        media_type=problems.CONTENT_TYPE,
+    )
+
+
+async def _problem(request: Request, exc: Exception) -> Response:
+    assert isinstance(exc, Problem)
+    if exc.type is problems.NO_ROOM_FOR_BODIES:
+        _outages(request).failed(BODIES, exc.detail)
+    elif exc.status == 500 or exc.type in {problems.RESTORED_TABLE, problems.STORE_FULL}:
+        feed = request.path_params.get("feed", "")
+        # for the operator, who can repair it
+        request.app.state.rare.error((exc.name, feed), "%s", exc.detail)
+    return _answer(request, exc)
+
+
+def _said(exc: Exception) -> str:
+    """Return what an error of a store says, without its code: the problem has a name of its own."""
+    return exc.what if isinstance(exc, StoreError) else str(exc)
+
+
+async def _unknown_feed(request: Request, exc: Exception) -> Response:
+    return _answer(request, Problem(problems.UNKNOWN_FEED, _said(exc)))
+
+
+async def _busy(request: Request, exc: Exception) -> Response:
+    _note_failure(request, exc)
+    said = _said(exc)
+    if isinstance(exc, StoreSilentError):
+        said = (
+            "the publisher's database does not answer; the publisher's log says why. Try again "
+            "when it answers"
+        )
+    return _answer(request, Problem(problems.STORE_BUSY, said))
+
+
+async def _outcome_unknown(request: Request, exc: Exception) -> Response:
+    _note_failure(request, exc)
+    return _answer(request, Problem(problems.NOT_KNOWN_YET, _said(exc)))
+
+
+async def _store_failed(request: Request, exc: Exception) -> Response:
+    _note_failure(request, exc)
+    said = "the publisher's store failed; its log says why"
+    return _answer(request, Problem(problems.STORE_FAILED, said))
+
+
+def _note_failure(request: Request, exc: Exception) -> None:
+    feed = request.path_params.get("feed", "")
+    why = exc.__cause__ if isinstance(exc.__cause__, StoreError) else exc  # see `access.gate`
+    _outages(request).request_failed(exchange_of(request), request.method, feed, _said(why))
+
+
+def _outages(request: Request) -> Outages:
+    found: Outages = request.app.state.outages
+    return found
+
+
+async def _http_error(request: Request, exc: Exception) -> Response:
+    assert isinstance(exc, HTTPException)
+    types = {404: problems.UNKNOWN_FEED, 405: problems.METHOD_NOT_ALLOWED}
+    refused = ProblemType("refused", exc.status_code, "What else the HTTP layer refuses.")
+    detail = f"{request.method} {request.scope['path']}: {exc.detail}"
+    return _answer(request, Problem(types.get(exc.status_code, refused), detail), exc.headers)
+
+
+ANSWERS = {
+    Problem: _problem,
+    UnknownFeedError: _unknown_feed,
+    StoreBusyError: _busy,
+    StoreOutcomeUnknownError: _outcome_unknown,
+    StoreError: _store_failed,
+    HTTPException: _http_error,
+}
+"""What answers each error, as Starlette takes it."""
