@@ -14,7 +14,7 @@ from zeh_spark.errors import CursorGoneError, ReplayError
 from zeh_spark.service.retention.rules import prune
 from zeh_spark.service.store import direct_plans
 from zeh_spark.service.store.interface import Retention
-from zeh_spark.spark.source import direct_planner
+from zeh_spark.spark.source import planned_batch
 from zeh_spark.testing import publish, running_publisher
 
 WAYS = ["driver", "executors"]
@@ -172,7 +172,7 @@ def test_a_feed_without_anything_left_is_continued_from_its_beginning(feed, star
 
 def test_retention_between_two_plans_of_a_batch_joins_nothing_across_the_hole(start, monkeypatch):
     """A batch of many small chunks is planned in parts; it has what is left, and nothing else."""
-    monkeypatch.setattr(direct_planner, "PLAN_CHUNKS", 2)
+    monkeypatch.setattr(planned_batch, "PLAN_CHUNKS", 2)
     monkeypatch.setattr(direct_plans, "PLAN_CHUNKS", 2)
     with closing(PrunedStore()) as store:
         store.create("orders", 1)

@@ -11,7 +11,7 @@ from zeh_spark import last_cursors
 from zeh_spark.errors import CursorGoneError, PublisherError
 from zeh_spark.service.retention.rules import prune
 from zeh_spark.service.store.interface import Retention
-from zeh_spark.spark.source.direct_tasks import DirectPartition
+from zeh_spark.spark.source.planned_batch import DirectPartition
 
 
 def read(publisher, **given):

@@ -13,7 +13,7 @@ from zeh_spark.errors import CursorGoneError, OptionError, ReplayError
 from zeh_spark.service.app.feed_calls import FeedCalls
 from zeh_spark.service.retention.rules import prune
 from zeh_spark.service.store.interface import Retention
-from zeh_spark.spark.source import stream_driver
+from zeh_spark.spark.source import older_spark
 
 BOTH = pytest.mark.parametrize("way", ["executors", "driver"])
 
@@ -254,7 +254,7 @@ def test_a_remainder_of_unknown_size_is_told(feed, start, caplog):
 @pytest.mark.parametrize("old", [True, False])
 def test_a_run_that_only_repeats_a_batch_says_so(publisher, query, caplog, monkeypatch, old):
     """On Spark 4.0 a finite run that follows a crash reads nothing new, and not in silence."""
-    monkeypatch.setattr(stream_driver, "HAS_ADMISSION_CONTROL", not old)
+    monkeypatch.setattr(older_spark, "HAS_ADMISSION_CONTROL", not old)
     publisher.publish(1, 2)
     run = query(finite=True)
     rows = run.next()

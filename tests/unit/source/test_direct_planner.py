@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark.spark.source.direct_planner import PlannedBatch
+from zeh_spark.spark.source.planned_batch import PlannedBatch
 from zeh_spark.wire.direct_reads import Plan, PlannedRange, Totals
 
 MIB = 1 << 20

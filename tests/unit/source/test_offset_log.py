@@ -3,7 +3,7 @@
 import pytest
 
 from tests.cases import each_case
-from zeh_spark.spark.source.offset_log import query_id, source_offsets
+from zeh_spark.spark.source.offsets import query_id, source_offsets
 
 
 def test_the_querys_id_is_found():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cases import each_case
-from zeh_spark.spark.source.planning import SEGMENT_BYTES, segment_count, segments, take
+from zeh_spark.spark.source.segments import SEGMENT_BYTES, segment_count, segments, take
 from zeh_spark.wire.wire import Interval
 
 MIB = 1 << 20

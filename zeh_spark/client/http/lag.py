@@ -22,7 +22,6 @@ from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import PublisherError, ZeroEventHubError
 from zeh_spark.wire import wire
 from zeh_spark.wire.direct_reads import Plan, PlanRequest
-from zeh_spark.wire.phrases import counted
 
 log = logging.getLogger(__name__)
 
@@ -127,24 +126,3 @@ def report(feed: str, head: str | None, lag: Lag | None, more: Mapping[str, Any]
             for each, (events, seconds) in enumerate(zip(lag.events, lag.seconds, strict=True))
         }
     return document
-
-
-def warn_of_rest(url: object, lag: Lag | None) -> None:
-    """Warn that a run, which may have one batch only, leaves events of the feed at `url`."""
-    log.warning(
-        "the first batch of this run leaves %s of %s unread. On Spark 4.0 and 4.1 a run with "
-        "availableNow or once has one batch: read the feed to its end with zeh_spark.drain. A "
-        "query with another trigger goes on",
-        counted(lag.total, "event") if lag else "events whose number is unknown",
-        url,
-    )
-
-
-def warn_of_repetition(url: object) -> None:
-    """Warn that a run, which may have one batch only, repeats one of the feed at `url`."""
-    log.warning(
-        "this run repeats the last batch of %s, which an earlier run has not finished. On Spark "
-        "4.0 and 4.1 a run with availableNow or once reads no new events after that: read the feed "
-        "to its end with zeh_spark.drain. A query with another trigger goes on",
-        url,
-    )

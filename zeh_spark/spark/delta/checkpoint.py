@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from zeh_spark.errors import CheckpointError, LakehouseError
 from zeh_spark.spark.delta.delta_errors import is_missing_path
 from zeh_spark.spark.frames.compat import Py4JJavaError, is_connect
-from zeh_spark.spark.source import offset_log
+from zeh_spark.spark.source import offsets
 from zeh_spark.spark.source.offsets import Reached, is_of_a_feed, reached
 
 
@@ -41,7 +41,7 @@ class CheckpointFiles:
         Raises CheckpointError if it is not a checkpoint.
         """
         try:
-            return offset_log.query_id(self._read("metadata"))
+            return offsets.query_id(self._read("metadata"))
         except (*_UNREADABLE, ValueError) as exc:
             raise CheckpointError(
                 f"checkpointLocation={self.location!r} is no checkpoint of a query: give the one "
@@ -55,7 +55,7 @@ class CheckpointFiles:
         query reads another stream than feeds, or a feed twice.
         """
         try:
-            found = offset_log.source_offsets(self._read(f"offsets/{number}"))
+            found = offsets.source_offsets(self._read(f"offsets/{number}"))
         except (*_UNREADABLE, ValueError) as exc:
             raise CheckpointError(
                 f"{self.location}/offsets/{number} cannot be read: {_reason(exc)}"

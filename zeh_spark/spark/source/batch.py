@@ -1,6 +1,6 @@
 """The batch source: what the feed holds when the query begins, fetched by tasks.
 
-From our publisher, tasks fetch ranges of a plan (`direct_planner`), so a task that Spark runs again
+From our publisher, tasks fetch ranges of a plan (`planned_batch`), so a task that Spark runs again
 sees the same events. From any other publisher there is one task for each feed partition, which
 reads it to its end and streams rows. If Spark runs such a task again, it may see events that were
 not there before, unless `endingCursors` says where to stop.
@@ -18,6 +18,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 from msgspec import UNSET
@@ -26,19 +27,18 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from zeh_spark.client.http import direct_client
 from zeh_spark.client.http.discovery import Discovered, discover
 from zeh_spark.client.http.feed_client import FeedClient, PageRequest
-from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.given import parse
 from zeh_spark.client.polling.end_detection import Ending
 from zeh_spark.client.polling.end_probes import EndProbes, first_checkpoint
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
 from zeh_spark.spark.decoding.lines import Decoder
-from zeh_spark.spark.source import direct_tasks, offsets
-from zeh_spark.spark.source.direct_planner import PlannedBatch, about_a_cursor, reads_directly
-from zeh_spark.spark.source.direct_tasks import DirectPartition, partitions_of
+from zeh_spark.spark.source import offsets
+from zeh_spark.spark.source.batch_source import reads_directly
 from zeh_spark.spark.source.options import SourceOptions
+from zeh_spark.spark.source.planned_batch import DirectPartition, plan_batch, tasks_of
 from zeh_spark.wire import wire
-from zeh_spark.wire.direct_reads import PlanRequest, checked_ranges
+from zeh_spark.wire.direct_reads import PlanRequest
 from zeh_spark.wire.feed_identity import FeedIdentity
 
 _BLOCK = 1 << 20
@@ -106,18 +106,20 @@ class BatchReader(DataSourceReader):
         starts, ends = options.starting_cursors, options.ending_cursors
         everywhere = wire.LAST if starts == "last" else wire.FIRST
         cursors = starts.values() if isinstance(starts, dict) else [everywhere] * count
-        batch = planned_to_the_end(
-            client.transport,
-            options,
-            list(cursors),
-            list(ends.values()) if isinstance(ends, dict) else None,
+        request = PlanRequest(
+            count,
+            wire.by_partition(list(cursors)),
+            ends=wire.by_partition(list(ends.values())) if isinstance(ends, dict) else UNSET,
         )
+        ask = partial(direct_client.plan, client.transport)
+        batch = plan_batch(ask, request, finite=request.ends is UNSET)
         # After the plan, so that the epochs of all its events are known.
         has_identity = found.identity is not None
         now = discover(client.transport, count, has_identity=has_identity).named(options.feed)
         offsets.check_identity(found.named(options.feed).id, now, options.url)
         feed = options.stamping(now)
-        return partitions_of(batch, client.transport, options, feed) if batch else []
+        tasks = tasks_of(batch, client.transport, options)
+        return [replace(task, feed=feed) for task in tasks]
 
     def _client(self) -> FeedClient:
         return FeedClient(self._options)
@@ -146,7 +148,7 @@ class BatchReader(DataSourceReader):
         if partition is None or type(partition) is InputPartition:
             return  # Spark's own, because there is nothing to read: None until Spark 4.1
         if isinstance(partition, DirectPartition):
-            yield from direct_tasks.read(partition, self._decoder)
+            yield from partition.read(self._decoder)
             return
         assert isinstance(partition, FeedPartition)
         client = self._client()
@@ -237,34 +239,3 @@ def gathered(intervals: Iterable[wire.Interval]) -> Iterator[bytes]:
             yield b"".join(blocks)
             blocks, size = [], 0
     yield b"".join(blocks)
-
-
-def planned_to_the_end(
-    transport: Transport,
-    options: SourceOptions,
-    cursors: Sequence[str],
-    ends: Sequence[str] | None = None,
-) -> PlannedBatch:
-    """Plan all that the feed holds after some cursors.
-
-    Special cursors are allowed. `ends` is None for all that there is at the first plan. Raises
-    PublisherError if a cursor is refused: CursorGoneError if events after it were removed.
-    """
-    batch = PlannedBatch(list(cursors), [[] for _ in cursors])
-    upto: str | None = None
-    while True:
-        request = PlanRequest(
-            len(cursors),
-            wire.by_partition(batch.ends),
-            ends=UNSET if ends is None else wire.by_partition(ends),
-            upto=upto or UNSET,
-        )
-        try:
-            plan = direct_client.plan(transport, request)
-        except PublisherError as exc:
-            raise about_a_cursor(exc) from exc
-        batch.add(plan, checked_ranges(plan, request))
-        if not plan.more:
-            return batch
-        if ends is None:
-            upto = upto or plan.head

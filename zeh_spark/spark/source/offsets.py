@@ -38,6 +38,13 @@ the partition count is known, `*` stands for all partitions. The offset after th
 the cursors of the initial one: Spark does not write the initial offset to the checkpoint, and a
 table has to know where its first batch begins.
 
+Spark writes the files of a checkpoint, and this module refuses a format of theirs that it does not
+know:
+
+    metadata            {"id": …}
+    offsets/<batch>     v1, a line of settings, then an offset for each source, or "-"
+                        v2, a line of settings, then "<name of the source>:" before each
+
 Runs on the driver; pure.
 """
 
@@ -48,6 +55,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
+import orjson
+
 from zeh_spark.errors import CheckpointError
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.wire import direct_reads, wire
@@ -55,6 +64,7 @@ from zeh_spark.wire.feed_identity import FeedIdentity
 from zeh_spark.wire.phrases import counted
 
 DIRECT_VERSION, VERSION = 2, 3
+_LOG_VERSIONS = {"v1", "v2"}
 _EVERY = "*"
 _NAME = re.compile(r"[0-9A-Za-z]+")
 """Of a stage or a batch: they become parts of a path below which files are read and deleted."""
@@ -360,3 +370,33 @@ def check_identity(known: str | None, identity: FeedIdentity, url: object) -> No
         expected=known,
         anchor="the-publisher-tells-no-id",
     )
+
+
+def query_id(metadata: str) -> str:
+    """Return the query's id. Raises ValueError for a text that Spark did not write."""
+    document = orjson.loads(metadata)
+    if not isinstance(document, dict) or "id" not in document:
+        raise ValueError(f"no query's metadata: {metadata!r}")
+    return str(document["id"])
+
+
+def source_offsets(text: str) -> list[object]:
+    """Return the offset of each source of a query after one batch.
+
+    They are in the order of the sources: the parsed JSON of an offset, its text if it is not JSON,
+    or None if the source has no offset yet. Raises ValueError if Spark did not write the text, or a
+    future Spark did.
+    """
+    version, _, *lines = text.rstrip("\n").split("\n")
+    if version not in _LOG_VERSIONS:
+        raise ValueError(f"offsets in a format that is not known: {version!r}")
+    return [_logged(line.partition(":")[2] if version == "v2" else line) for line in lines]
+
+
+def _logged(line: str) -> object:
+    if line == "-":
+        return None
+    try:
+        return orjson.loads(line)
+    except ValueError:
+        return line

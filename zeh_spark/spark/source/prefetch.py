@@ -32,9 +32,8 @@ from zeh_spark.client.polling.end_detection import Ending
 from zeh_spark.client.polling.end_probes import EndProbes
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.errors import CursorGoneError
-from zeh_spark.spark.source import planning
 from zeh_spark.spark.source.options import SourceOptions
-from zeh_spark.spark.source.planning import Loss
+from zeh_spark.spark.source.segments import Loss, take, without_loss_after_events
 from zeh_spark.wire import wire
 
 log = logging.getLogger(__name__)
@@ -121,7 +120,7 @@ class Fetcher:
             endings = [each.ending for each in self._tracks if each.ending]
             return any(each.undecided and not each.met for each in endings)
 
-    def wait(self, *, first: bool, whole: bool = False, least: int | None = None) -> None:
+    def wait(self, *, first: bool, whole: bool = False, least: int = 0) -> None:
         """Wait until it is worthwhile to make a batch. Raises what a fetching thread raised.
 
         A finite read waits for half a batch, for less after a second, or for the end; with `whole`
@@ -131,19 +130,14 @@ class Fetcher:
         """
         with self._changed:
             if self._finite and whole:
-                self._wait_for(
-                    lambda: self._full or self._stopped or self._all(ended=True), None, None
-                )
+                self._wait_for(lambda: self._complete, None, None)
             elif self._finite:
                 self._wait_for(lambda: self._plenty or self._all(ended=True), None, 1.0)
             elif first:
-                self._wait_for(
-                    lambda: self._full or self._stopped or self._all(answered=True), None, 10.0
-                )
+                self._wait_for(lambda: self._complete or self._all(answered=True), None, 10.0)
             else:
-                enough = least or 1
                 self._wait_for(
-                    lambda: self._ready_events >= enough or self._full or self._stopped,
+                    lambda: self._ready_events >= max(least, 1) or self._complete,
                     0.05,
                     0.05 if least else 0.0,
                 )
@@ -156,13 +150,8 @@ class Fetcher:
         before the fetcher was closed.
         """
         with self._changed:
-            while not (self._error or self._closed or wanted.is_set()):
-                if self._full or self._stopped or (self._finite and self._all(ended=True)):
-                    return True
-                self._changed.wait()
-            if self._error:
-                raise self._error
-            return False
+            self._wait_for(lambda: self._closed or wanted.is_set() or self._complete, None, None)
+            return not (self._closed or wanted.is_set())
 
     def wake(self) -> None:
         """Have `wait_until_full` look at what it waits for."""
@@ -199,10 +188,10 @@ class Fetcher:
             losses: dict[int, int] = {}
             if not self._options.fail_on_data_loss:
                 for partition, intervals in ready.items():
-                    ready[partition] = planning.without_loss_after_events(intervals)
+                    ready[partition] = without_loss_after_events(intervals)
                     if any(isinstance(each, Loss) for each in ready[partition]):
                         losses[partition] = len(ready[partition])
-            counts = planning.take(
+            counts = take(
                 ready,
                 self._options.max_events_per_trigger,
                 self._options.driver_bytes,
@@ -237,7 +226,12 @@ class Fetcher:
     def is_full(self) -> bool:
         """Return whether a batch is ready that is as large as the limits allow."""
         with self._changed:
-            return self._full or self._stopped
+            return self._complete
+
+    @property
+    def _complete(self) -> bool:
+        """Whether no more comes before a batch is made."""
+        return self._full or self._stopped or (self._finite and self._all(ended=True))
 
     @property
     def _full(self) -> bool:

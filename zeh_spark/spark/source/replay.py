@@ -21,10 +21,10 @@ from zeh_spark.client.http.feed_client import FeedClient, PageRequest
 from zeh_spark.client.polling.end_detection import Ending
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.errors import CursorGoneError, ReplayError
+from zeh_spark.spark.source.batch_source import mismatch
 from zeh_spark.spark.source.offsets import Position
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.wire import hashes, wire
-from zeh_spark.wire.phrases import counted
 
 log = logging.getLogger(__name__)
 
@@ -97,34 +97,6 @@ def _verified(
     if compare and (got := hashes.sum_of_lines(lines)) != end.digest:
         raise mismatch(request.partition, request.cursor, end, _OTHERS, got=got)
     return [lines]
-
-
-def mismatch(
-    partition: int,
-    cursor: str,
-    end: Position,
-    found: str,
-    *,
-    got: int | str | None = None,
-    prevention: str = "",
-) -> ReplayError:
-    """Return the error for a batch that cannot be repeated as it was.
-
-    It began at `cursor`, and ended at `end`. `found` says what the publisher gives instead, `got`
-    the number of these events, or their digest; `prevention` what prevents this, beside a stage.
-    """
-    return ReplayError(
-        f"partition {partition}: Spark has to repeat a batch of {counted(end.events, 'event')} "
-        f"from cursor {cursor!r} to {end.cursor!r}, but {found}. Check whether the sink has "
-        f"committed that batch. If it has not, restart once with replay=accept, which takes what "
-        f"the feed gives now; if it has, start with a new checkpointLocation from the end "
-        f"cursors. To prevent this, {prevention}set 'stagingLocation', which keeps batches until "
-        f"they are done",
-        partition=partition,
-        cursor=cursor,
-        expected=end.digest if isinstance(got, str) else end.events,
-        got=got,
-    )
 
 
 def _accepted(client: FeedClient, request: PageRequest, end: Position) -> list[bytes]:

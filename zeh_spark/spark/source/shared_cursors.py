@@ -17,8 +17,12 @@ from zeh_spark.client.http.discovery import discover
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import CheckpointError, PublisherError
-from zeh_spark.spark.source.offset_log import source_offsets
-from zeh_spark.spark.source.offsets import check_identity, check_version, is_of_a_feed
+from zeh_spark.spark.source.offsets import (
+    check_identity,
+    check_version,
+    is_of_a_feed,
+    source_offsets,
+)
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.wire import wire
 from zeh_spark.wire.feed_identity import FeedIdentity

@@ -21,14 +21,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import pyarrow as pa
 import xxhash
 from pyarrow import ArrowException, fs
-from pyspark.sql.datasource import InputPartition
 
 from zeh_spark.errors import StagingError
+from zeh_spark.spark.decoding.lines import Decoder
+from zeh_spark.spark.source.batch_source import FeedTask
 from zeh_spark.spark.source.offsets import StagedBatch
+from zeh_spark.spark.source.segments import unpack
 from zeh_spark.spark.source.staging_location import delete_folder, opened, told
-from zeh_spark.wire.feed_identity import FeedIdentity
 
 log = logging.getLogger(__name__)
 
@@ -173,25 +175,29 @@ def new_stage() -> str:
 
 
 @dataclass(frozen=True)
-class SegmentPartition(InputPartition):
+class SegmentPartition(FeedTask):
     """A segment on its way to a task: its bytes, or the place where they are staged.
 
     Args:
         payload: the packed segment; None if it is staged.
-        feed: the identity whose ids the events get as the header `zeh-feed`; None adds none.
     """
 
     payload: bytes | None = field(default=None, repr=False)
     staging: Staging | None = field(default=None, repr=False)
     batch: str = ""
     segment: int = 0
-    feed: FeedIdentity | None = None
+
+    def read(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
+        payload = self.payload
+        if payload is None:
+            assert self.staging is not None
+            payload = self.staging.read(self.batch, self.segment)
+        for partition, lines in unpack(payload):
+            yield from decoder.batches(lines, partition, self.feed)
 
 
-def staged_partitions(
-    staging: Staging, staged: StagedBatch, feed: FeedIdentity | None
-) -> list[SegmentPartition]:
+def staged_partitions(staging: Staging, staged: StagedBatch) -> list[SegmentPartition]:
     return [
-        SegmentPartition(staging=staging, batch=staged.batch, segment=number, feed=feed)
+        SegmentPartition(staging=staging, batch=staged.batch, segment=number)
         for number in range(staged.segments)
     ]

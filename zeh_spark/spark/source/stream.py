@@ -8,24 +8,22 @@ run more than once for the same batch, and give the same each time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from zeh_spark.errors import CheckpointError, OptionError, at_spark_border
+from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.spark.frames.compat import (
     ReadAllAvailable,
     ReadMaxBytes,
     SupportsTriggerAvailableNow,
 )
-from zeh_spark.spark.source import direct_tasks, offsets
-from zeh_spark.spark.source.direct_tasks import DirectPartition
+from zeh_spark.spark.source.batch_source import FeedTask, Limits
+from zeh_spark.spark.source.older_spark import OlderSpark, warn_of_repetition
 from zeh_spark.spark.source.options import SourceOptions
-from zeh_spark.spark.source.segments import unpack
-from zeh_spark.spark.source.staging import SegmentPartition
 from zeh_spark.spark.source.stream_driver import StreamDriver
 
 
@@ -44,14 +42,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._decoder = decoder
         self._finite = False
         self._driver: StreamDriver | None = None
-        self._last: Mapping[str, Any] | None = None
+        self._older = OlderSpark()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_decoder": self._decoder}
 
     @at_spark_border
     def initialOffset(self) -> dict[str, Any]:
-        return offsets.initial(self._begun.options).to_json()
+        return self._begun.initial()
 
     @at_spark_border
     def getDefaultReadLimit(self) -> ReadMaxBytes:
@@ -65,33 +63,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # Spark 4.0 and 4.1 pass no arguments
         self, start: dict[str, Any] | None = None, limit: object = None
     ) -> dict[str, Any]:
-        driver = self._begun
-        lone = start is None
-        if start is None:
-            start = dict(self._last or offsets.initial(driver.options).to_json())
         finite = self._finite or isinstance(limit, ReadAllAvailable)
-        self._last = end = driver.latest_offset(start, finite=finite, lone=lone)
-        return end
+        if start is None:
+            return self._older.latest_offset(self._begun, finite=finite)
+        return self._begun.latest_offset(start, Limits(finite=finite))
 
     @at_spark_border
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
-            self._restart_at(end)
+            self._older.restore(end)
             return []
+        warn_of_repetition(self._begun)
         return self._begun.partitions(start, end)
-
-    def _restart_at(self, end: dict[str, Any]) -> None:
-        """Continue at an offset. Spark 4.0 and 4.1 call `partitions(x, x)` to restore one."""
-        if self._last is not None and self._last != end:
-            raise CheckpointError(
-                "Spark requested offsets before it restored the checkpoint. Set "
-                "spark.sql.streaming.triggerAvailableNowWrapper.enabled=false; otherwise events "
-                "are duplicated",
-                expected=self._last,
-                got=end,
-                anchor="triggeravailablenowwrapper",
-            )
-        self._last = end
 
     @at_spark_border
     def commit(self, end: dict[str, Any]) -> None:
@@ -108,16 +91,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @at_spark_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(self._decoder, Decoder)
-        if isinstance(partition, DirectPartition):
-            yield from direct_tasks.read(partition, self._decoder)
-            return
-        assert isinstance(partition, SegmentPartition)
-        payload = partition.payload
-        if payload is None:
-            assert partition.staging is not None
-            payload = partition.staging.read(partition.batch, partition.segment)
-        for feed_partition, lines in unpack(payload):
-            yield from self._decoder.batches(lines, feed_partition, partition.feed)
+        assert isinstance(partition, FeedTask)
+        yield from partition.read(self._decoder)
 
     @property
     def _begun(self) -> StreamDriver:

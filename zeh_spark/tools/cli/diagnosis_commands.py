@@ -27,8 +27,7 @@ from zeh_spark.client.http.transport import Body, Transport
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import PublisherError, StoreError, printable
-from zeh_spark.spark.source.offset_log import source_offsets
-from zeh_spark.spark.source.offsets import is_of_a_feed, reached
+from zeh_spark.spark.source.offsets import is_of_a_feed, reached, source_offsets
 from zeh_spark.tools.check.judge import judge
 from zeh_spark.tools.check.rules import Finding, Verdict
 from zeh_spark.tools.cli import output

@@ -10,17 +10,16 @@ position cannot be kept, that is a warning, and the next one replaces it. Runs o
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from urllib.parse import quote, urlencode
 
 from zeh_spark.client.http.responses import TransientError, without_request_id
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.errors import ZeroEventHubError
-from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.wire import wire
 
 _AT_A_TIME = 100
@@ -32,19 +31,34 @@ _LOG_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
 
-class CursorSet:
-    """Reports the newest position, in a thread that begins with the first one."""
+class PositionReporter:
+    """Reports the newest position, in a thread that begins with the first one.
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._name = options.cursor_set
-        self._transport = Transport(replace(options, retry_timeout=0.0))
+    Args:
+        name: the name of the cursor set (the option `cursorSet`); None to report nothing.
+        transport: one that does not retry, because the next position replaces one that is lost.
+    """
+
+    def __init__(self, name: str | None, transport: Transport) -> None:
+        self._name = name
+        self._transport = transport
+        self._new_reader = secrets.token_hex(8)
         self._news = threading.Condition()
         self._newest: tuple[Sequence[str], str | None] | None = None
         self._busy = False
         self._thread: threading.Thread | None = None
 
+    def reader(self, known: str | None) -> str | None:
+        """Return the checkpoint's identity as a consumer: the `known` one, or a new one.
+
+        It is made when `cursorSet` is set for the first time. Until then there is none.
+        """
+        return known or (self._new_reader if self._name else None)
+
     def keep(self, cursors: Sequence[str], reader: str | None) -> None:
         """Report a position without waiting for the answer."""
+        if self._name is None:
+            return
         with self._news:
             self._newest = cursors, reader
             if self._thread is None:

@@ -1,0 +1,268 @@
+"""Batches of any publisher: the driver follows the cursors, and packs the events for the tasks.
+
+The driver reads every page once, because only reading tells where a batch may end. It passes the
+bytes to the tasks, which decode them (see docs/explanation/how-it-works.md).
+
+To make a batch is to take intervals from the `Fetcher` and to pack them. A batch that is as large
+as the limits allow is packed ahead, while Spark works on the one before. Any other one is made when
+Spark asks for it, so that a single event does not wait for others.
+
+Rule for editors: a batch that was packed ahead and that Spark never asks for is dropped together
+with its fetcher; the next fetcher begins at the cursors that Spark has. Nothing of it may be kept
+elsewhere, and nothing is staged before Spark asks.
+
+Runs on the driver.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from zeh_spark.client.http.feed_client import FeedClient
+from zeh_spark.client.http.lag import Lag, LagProbe
+from zeh_spark.errors import OptionError
+from zeh_spark.spark.source import segments
+from zeh_spark.spark.source.batch_source import (
+    Batch,
+    FeedTask,
+    Limits,
+    Report,
+    check_position,
+    in_thread,
+)
+from zeh_spark.spark.source.offsets import Offset, Position
+from zeh_spark.spark.source.options import SourceOptions, cores
+from zeh_spark.spark.source.prefetch import Fetcher
+from zeh_spark.spark.source.replay import read_again
+from zeh_spark.spark.source.staging import (
+    SegmentPartition,
+    Staging,
+    new_stage,
+    staged_partitions,
+)
+from zeh_spark.wire import hashes, wire
+
+_MAX_PAYLOAD = 96 << 20
+"""Maximum bytes of a segment that is sent with its task. Spark refuses 128 MiB on a cluster."""
+
+
+class PagedSource:
+    """Makes batches of the pages that a fetcher reads ahead.
+
+    Args:
+        tells_lag: whether the publisher tells the lag, as far as it was asked so far.
+
+    Guarantee: a batch has the events up to a checkpoint of each partition, and the same when it is
+    repeated, from memory, from its stage, or read again and compared.
+    """
+
+    def __init__(
+        self, client: FeedClient, options: SourceOptions, tells_lag: Callable[[], bool]
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._tells_lag = tells_lag
+        self._probe = LagProbe(options)
+        self._lag: tuple[str | None, Lag | None] = (None, None)
+        self._batches: PackedBatches | None = None
+        self._at: tuple[str, ...] = ()
+        self._staging: Staging | None = None
+
+    def next(self, after: Offset, limits: Limits) -> Batch | None:
+        try:
+            batches = self._batches_at(after, limits)
+            packed = batches.next(limits)
+        except BaseException:
+            self.close()  # it may have taken events that are in no batch
+            raise
+        if limits.factor > 1:  # the next batch has the usual limits, and all partitions
+            self.close()
+        if packed is None:
+            return None
+        positions = [
+            packed.moved.get(partition, position.unmoved())
+            for partition, position in enumerate(after.positions)
+        ]
+        cursors = tuple(position.cursor for position in positions)
+        self._at = cursors
+        self._lag = (self._tells_lag() and self._probe.ask(cursors)) or (None, None)
+        staged = self._staging.keep(packed.payloads) if self._staging else None
+        tasks = (
+            staged_partitions(self._staging, staged)
+            if self._staging and staged
+            else _carried(packed.payloads)
+        )
+        more, is_undecided = batches.has_more, batches.fetcher.is_undecided
+        return Batch(positions, tasks, staged=staged, more=more, is_undecided=is_undecided)
+
+    def _batches_at(self, after: Offset, limits: Limits) -> PackedBatches:
+        if self._batches and not self._batches.closed and self._at == after.cursors:
+            return self._batches
+        self.close()
+        self._at = after.cursors
+        self._staging = self._staging_of(after.staged.stage if after.staged else new_stage())
+        if self._staging:
+            self._staging.begin(after.staged)
+        size = limits.factor * self._options.driver_bytes
+        options = replace(self._options, max_bytes_per_trigger=size)
+        finite = limits.finite or limits.factor > 1
+        fetcher = Fetcher(self._client, options, after.cursors, finite=finite)
+        fetcher.start()
+        self._batches = PackedBatches(fetcher, self._options.parallelism)
+        return self._batches
+
+    def again(self, start: Sequence[Position], end: Offset) -> Batch:
+        """Return a batch as it was staged; if it was not, read it again, and compare.
+
+        The digests of a batch that tasks fetched are others, so its numbers of events are compared.
+        """
+        check_position(self._options)
+        staging = self._staging_of(end.staged.stage) if end.staged else None
+        if staging and end.staged and staging.has(end.staged):
+            return Batch(end.positions, staged_partitions(staging, end.staged))
+        compare = end.direct is None
+        lines = read_again(self._client, self._options, start, end.positions, compare=compare)
+        return Batch(end.positions, _carried(_pack_lines(lines, self._options.parallelism)))
+
+    def forget(self, end: Offset) -> None:
+        """Delete what is staged of the batch that ends at `end`."""
+        if end.staged and (staging := self._staging_of(end.staged.stage)):
+            staging.forget(end.staged.batch)
+
+    def report(self) -> Report:
+        return Report(*self._lag, self._batches.report() if self._batches else {})
+
+    def close(self) -> None:
+        if self._batches:
+            self._batches.close()
+
+    def _staging_of(self, stage: str) -> Staging | None:
+        location = self._options.staging_location
+        return Staging(location, stage) if location else None
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """A batch that is ready for the tasks.
+
+    Args:
+        moved: for each partition that moved, where the batch ends, and the sum of what it has.
+    """
+
+    moved: Mapping[int, Position]
+    payloads: Sequence[bytes]
+
+
+class PackedBatches:
+    """The batches of one fetcher, in their order."""
+
+    def __init__(self, fetcher: Fetcher, parallelism: int) -> None:
+        self.fetcher = fetcher
+        self.has_more = True
+        """Whether the feed holds more than the batches so far, as far as the fetcher knows."""
+        self.closed = False
+        self._parallelism = parallelism
+        self._wanted = threading.Event()
+        self._ahead: Future[PackedBatch | None] | None = None
+
+    def next(self, limits: Limits) -> PackedBatch | None:
+        """Return the next batch; None if there is nothing to read, or too little yet.
+
+        After one that is larger than usual, no other batch is made ahead. It raises what a fetching
+        thread raised.
+        """
+        fetcher, whole = self.fetcher, limits.factor > 1
+        batch = self._made_ahead()
+        if batch is None:
+            fetcher.wait(first=limits.first, whole=whole, least=limits.least)
+            events, _ = fetcher.held()
+            if limits.left(events) and not fetcher.is_full():
+                return None
+            batch = self._packed(fetcher.take() or fetcher.take_advances())
+        self.has_more = fetcher.has_more  # before the next batch is taken out of it
+        if batch and not whole:
+            self._make_ahead()
+        return batch
+
+    def report(self) -> dict[str, float]:
+        """Return numbers for the query's progress: what reading took so far, and what is ready."""
+        events, size = self.fetcher.held()
+        statistics = self.fetcher.statistics
+        return {
+            "pages": statistics.pages,
+            "retries": statistics.retries,
+            "ignoredLines": statistics.ignored_lines,
+            "fetchSeconds": round(statistics.seconds, 3),
+            "readyEvents": events,
+            "readyBytes": size,
+        }
+
+    def close(self) -> None:
+        """End the fetcher, and with it what is made ahead. Does not wait for them."""
+        self.closed = True
+        self.fetcher.close()
+
+    def _make_ahead(self) -> None:
+        self._wanted.clear()
+
+        def make() -> PackedBatch | None:
+            full = self.fetcher.wait_until_full(self._wanted)
+            return self._packed(self.fetcher.take()) if full else None
+
+        self._ahead = in_thread("zeh-pack", make)
+
+    def _made_ahead(self) -> PackedBatch | None:
+        """Return the batch that was packed ahead; None if there was too little for one."""
+        made, self._ahead = self._ahead, None
+        if made is None:
+            return None
+        self._wanted.set()
+        self.fetcher.wake()
+        return made.result()
+
+    def _packed(self, taken: Mapping[int, Sequence[wire.Interval]]) -> PackedBatch | None:
+        if not taken:
+            return None
+        moved = {partition: _position(intervals) for partition, intervals in taken.items()}
+        lines = {
+            partition: [interval.lines for interval in intervals if interval.events]
+            for partition, intervals in taken.items()
+        }
+        return PackedBatch(moved, list(_pack_lines(lines, self._parallelism)))
+
+
+def _pack_lines(lines: Mapping[int, Sequence[bytes]], parallelism: int) -> Iterator[bytes]:
+    """Yield lines as packed segments, compressed on all cores."""
+    size = sum(len(block) for blocks in lines.values() for block in blocks)
+    if not size:
+        return
+    count = segments.segment_count(size, parallelism)
+    with ThreadPoolExecutor(cores()) as pool:
+        yield from pool.map(segments.pack, list(segments.segments(lines, size, count)))
+
+
+def _carried(payloads: Iterable[bytes]) -> list[FeedTask]:
+    """Return tasks that get their payloads from Spark. Raises OptionError if one is too large."""
+    tasks: list[FeedTask] = []
+    for payload in payloads:
+        if len(payload) > _MAX_PAYLOAD:
+            raise OptionError(
+                f"a single event takes {len(payload)} bytes compressed, more than Spark carries to "
+                f"a task (spark.rpc.message.maxSize, 128 MiB). Set 'stagingLocation'",
+                option="stagingLocation",
+                anchor="a-single-event-is-more-than-spark-carries-to-a-task",
+            )
+        tasks.append(SegmentPartition(payload))
+    return tasks
+
+
+def _position(intervals: Sequence[wire.Interval]) -> Position:
+    """Return where intervals lead, and the sum of what lies in them."""
+    events = sum(interval.events for interval in intervals)
+    size = sum(len(interval.lines) for interval in intervals)
+    digest = hashes.in_hex(sum(interval.digest for interval in intervals)) if events else None
+    lost = [interval.cursor for interval in intervals if isinstance(interval, segments.Loss)]
+    return Position(intervals[-1].cursor, events, size, digest, lost[-1] if lost else None)
