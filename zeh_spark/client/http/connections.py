@@ -45,17 +45,17 @@ _TlsFile = tuple[str, int, int, int] | None
 """A file's path, and what differs if it was replaced; None for no file."""
 
 
-def adapter_for(options: ClientOptions) -> HTTPAdapter:
+def find_adapter(options: ClientOptions) -> HTTPAdapter:
     """Return what sends a transport's requests, over connections that others may have opened.
 
     Raises OptionError if a file of TLS cannot be used.
     """
     files = options.ca_file, options.client_cert_file, options.client_key_file
-    return _adapter(origin(options.url.full), *map(_seen, files))
+    return _make_adapter(origin(options.url.full), *map(_look_at, files))
 
 
 @lru_cache(_ADDRESSES)
-def _adapter(home: Origin, *files: _TlsFile) -> HTTPAdapter:
+def _make_adapter(home: Origin, *files: _TlsFile) -> HTTPAdapter:
     """Make the adapter of transports to one address.
 
     They present their certificate there and nowhere else, also where redirects lead. Rejected: one
@@ -65,7 +65,7 @@ def _adapter(home: Origin, *files: _TlsFile) -> HTTPAdapter:
     return PoolingAdapter()
 
 
-def _seen(path: str | None) -> _TlsFile:
+def _look_at(path: str | None) -> _TlsFile:
     """Return which file a path names now: a certificate that was renewed is another one."""
     if not path:
         return None

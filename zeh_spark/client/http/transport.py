@@ -26,7 +26,7 @@ import requests
 import urllib3
 
 import zeh_spark
-from zeh_spark.client.http.connections import adapter_for
+from zeh_spark.client.http.connections import find_adapter
 from zeh_spark.client.http.credentials import masked, read_token
 from zeh_spark.client.http.oauth import tokens_for
 from zeh_spark.client.http.pauses import PAUSES, Client
@@ -71,7 +71,7 @@ class Transport:
         self._stopped = threading.Event()
         self._ids = RequestIds(options)
         self._reached = False
-        self._adapter = adapter_for(options)
+        self._adapter = find_adapter(options)
         self._given = options.token
         self._token = options.token
         if options.token_file and not options.token:

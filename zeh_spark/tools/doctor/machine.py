@@ -32,14 +32,14 @@ def checks(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
     how = "PYSPARK_PYTHON" if environment.get("PYSPARK_PYTHON") else "python3 of PATH"
     named, told = f"{worker} ({how})", ask_python(worker, environment)
     version = ".".join(map(str, told.get("python", ())))
-    yield _judged("worker-python", find_version_fault(named, told), f"{named}: {version}")
+    yield _judge_fault("worker-python", find_version_fault(named, told), f"{named}: {version}")
     if "python" in told:
         there = f"zeh_spark {told.get('zeh_spark')}, {told.get('file')}"
-        yield _judged("worker-package", find_package_fault(worker, told), there)
+        yield _judge_fault("worker-package", find_package_fault(worker, told), there)
         yield _sessions(told["packages"], environment)
 
 
-def _judged(name: str, fault: Fault | None, found: str) -> Check:
+def _judge_fault(name: str, fault: Fault | None, found: str) -> Check:
     return Check(name, State.FAILURE, fault.found, fault.remedy) if fault else ok(name, found)
 
 
