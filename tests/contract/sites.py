@@ -18,7 +18,6 @@ from typing import Any
 from tests import postgresql
 from tests.scratch_store import empty_store
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.service.sql.store import SqlStore
 from zeh_spark.service.store.batches import RECEIPTS
 from zeh_spark.service.store.interface import Clock, now_ms
 
@@ -42,8 +41,7 @@ class OurSite:
 
     def settle(self) -> None:
         for store in self._stores:
-            assert isinstance(store, SqlStore)
-            while store._write(store._tidy):
+            while store.tidy():
                 pass
 
     def close(self) -> None:

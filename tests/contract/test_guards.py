@@ -201,10 +201,10 @@ def test_commit_between_two_reads_is_no_other_driver(site, monkeypatch, upload_a
     store.create(FEED, 2)
     commit(store, call(0, run="r0"), upload(chunk(0, b"1")))
     store.stage(FEED, call(1), sent := upload(chunk(0, b"2")))
-    find, late = sql_producers.find_producer, iter([True])
+    find, late = sql_producers._feed_row, iter([True])
 
-    def found(*given: Any) -> Any:
-        answer = find(*given)
+    def found(*given: Any, **named: Any) -> Any:
+        answer = find(*given, **named)
         if threading.current_thread() is me and next(late, False):
             committing = threading.Thread(
                 target=other.commit, args=(FEED, call(1), declared(sent)), daemon=True
@@ -214,7 +214,7 @@ def test_commit_between_two_reads_is_no_other_driver(site, monkeypatch, upload_a
         return answer
 
     me = threading.current_thread()
-    monkeypatch.setattr(sql_producers, "find_producer", found)
+    monkeypatch.setattr(sql_producers, "_feed_row", found)
     if upload_again:
         store.stage(FEED, call(1), sent)
     else:

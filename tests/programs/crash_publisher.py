@@ -77,7 +77,7 @@ def publish(store: Store, by: Call, uploads: list[Upload]) -> bool:
 
 
 def tidy(store: Store) -> None:
-    while store._write(store._tidy):  # type: ignore[attr-defined]
+    while store.tidy():
         pass
 
 

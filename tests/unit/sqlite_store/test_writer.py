@@ -111,24 +111,6 @@ def test_commits_and_uploads_take_turns(desk: Desk, monkeypatch: pytest.MonkeyPa
     assert ["c0", "u0", "c1", "u1", "c2", "u2"] == desk.names()
 
 
-def test_cleaning_up_waits_for_all_others(desk: Desk) -> None:
-    """Chores take only time that nobody else wants, step by step."""
-    steps = iter([True, True, False])
-
-    def chore(connection: Connection) -> bool:
-        desk.insert("chore")(connection)
-        return next(steps)
-
-    with desk.held():
-        desk.writer.tidy(chore)
-        desk.writer.tidy(chore)
-        waiting = [desk.later(desk.insert("work")) for _ in range(2)]
-    done(waiting)
-    while len(desk.names()) < 5:
-        pass
-    assert ["work", "work", "chore", "chore", "chore"] == desk.names()
-
-
 def test_work_that_fails_undoes_itself_alone(desk: Desk) -> None:
     """In one transaction with others, each has its own end."""
 

@@ -155,7 +155,6 @@ def open_postgresql(
             yield connection
 
     def close() -> None:
-        writer.close()
         watch.close()
         read.dispose()
         write.dispose()

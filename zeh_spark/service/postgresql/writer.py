@@ -23,10 +23,9 @@ from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from zeh_spark.service.postgresql.chores import Chores
 from zeh_spark.service.postgresql.errors import is_in_the_way, reason_of
 from zeh_spark.service.postgresql.group_commit import Asked, CommitQueues
-from zeh_spark.service.sql.dialect import A, Commits, Step, only
+from zeh_spark.service.sql.dialect import A, Commits, only
 from zeh_spark.service.sql.schema import VERSION
 from zeh_spark.service.store.interface import StoreBusyError, StoreOutcomeUnknownError
 from zeh_spark.service.store.outcome import attempted, failed, hand_on
@@ -73,7 +72,6 @@ class Writer:
         self._engine = engine
         self._lanes = CommitQueues(self._do)
         self._uploads = threading.BoundedSemaphore(UPLOADS)
-        self._chores = Chores(self.write)
 
     def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
         for tried in count(1):
@@ -109,13 +107,6 @@ class Writer:
         look = Asked(None, lambda connection, _: [_seen(work, connection)], changes=False)
         result: T = self._lanes.of(feed).through(look)
         return result
-
-    def tidy(self, step: Step) -> None:
-        self._chores.add(step)
-
-    def close(self) -> None:
-        """End cleaning up; the engine stays as it is."""
-        self._chores.close()
 
     def _do(self, group: Sequence[Asked]) -> None:
         """Do a group in one transaction; if one of them fails there, do each by itself."""

@@ -74,7 +74,8 @@ class Pruner:
 
     def _tidy(self) -> None:
         if not self._is_replica():
-            self._store.tidy()
+            while not self._ended.is_set() and self._store.tidy():
+                pass
 
     def _is_replica(self) -> bool:
         """Return whether the store is a replica: the primary's publisher keeps it tidy."""

@@ -26,9 +26,6 @@ A commit whose answer is a Problem has changed nothing. A Problem that is raised
 them.
 """
 
-Step = Callable[[Connection], bool]
-"""Work in a transaction. It returns true if there may be more to do."""
-
 
 class Writes(Protocol):
     """How a dialect writes.
@@ -58,13 +55,6 @@ class Writes(Protocol):
 
     def consistent_read(self, feed: str, work: Callable[[Connection], T]) -> T:
         """Run `work`, which changes nothing, serialized with the feed's commits."""
-
-    def tidy(self, step: Step) -> None:
-        """Repeat a step, each time in a transaction of its own, until it returns false.
-
-        This may happen later, when there is time, and on another thread. The step returns whether
-        there may be more to do.
-        """
 
 
 @dataclass(frozen=True, slots=True)

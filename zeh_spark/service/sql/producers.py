@@ -20,6 +20,7 @@ from sqlalchemy import (
     Connection,
     Executable,
     Select,
+    and_,
     bindparam,
     delete,
     exists,
@@ -93,6 +94,15 @@ _PRODUCERS = {
     )
     for lock in (None, *Lock)
 }
+_FEED_AND_PRODUCER = (
+    select(feeds.c.id, feeds.c.partitions, producers.c.id, *_PRODUCER)
+    .outerjoin_from(
+        feeds,
+        producers,
+        and_(producers.c.feed == feeds.c.id, producers.c.name == bindparam("named")),
+    )
+    .where(feeds.c.name == bindparam("wanted"))
+)
 _CHANGED = update(producers).where(producers.c.id == bindparam("key"))
 _MOVED_ON = (
     update(sequences)
@@ -107,12 +117,17 @@ _decode_receipt = msgspec.json.Decoder(StoredReceipt).decode
 
 def find_feed(connection: Connection, name: str, lock: Lock | None = None) -> tuple[int, FeedState]:
     """Return the id of the feed's row, and the feed. Raises UnknownFeedError."""
-    if "\0" in name:  # PostgreSQL cannot even search for it
-        raise unknown_feed(name)
-    row = connection.execute(_FEEDS[lock], {"wanted": name}).one_or_none()
-    if row is None:
-        raise unknown_feed(name)
+    row = _feed_row(connection, _FEEDS[lock], name)
     return row[0], FeedState(*row[1:])
+
+
+def _feed_row(connection: Connection, query: Select[Any], name: str, **more: str) -> Sequence[Any]:
+    found = None
+    if "\0" not in name:  # PostgreSQL cannot even search for it
+        found = connection.execute(query, {"wanted": name, **more}).one_or_none()
+    if found is None:
+        raise unknown_feed(name)
+    return tuple(found)
 
 
 def every_feed(connection: Connection) -> list[FeedState]:
@@ -145,29 +160,29 @@ def some_producers(
     return [ProducerState(*row) for row in rows]
 
 
-def what_is_known(
-    connection: Connection, feed: int, partitions: int, call: Call
-) -> tuple[int | None, CommitFacts]:
-    """Return the id of the producer's row, if it has one, and the facts for the commit decision.
+def what_is_known(connection: Connection, feed: str, call: Call) -> tuple[int, CommitFacts]:
+    """Return the id of the feed's row, and the facts for the commit decision.
 
-    Nothing is locked: the facts may change before the caller uses them.
+    Nothing is locked: the facts may change before the caller uses them. Raises UnknownFeedError.
     """
-    found = find_producer(connection, feed, call.producer)
-    return _known(connection, feed, partitions, call, *found)
+    row = _feed_row(connection, _FEED_AND_PRODUCER, feed, named=call.producer)
+    feed_id, partitions, key, *found = row
+    producer = ProducerState(call.producer) if key is None else ProducerState(*found)
+    return feed_id, _known(connection, feed_id, partitions, call, key, producer)
 
 
 def what_is_certain(
     connection: Connection, feed: int, partitions: int, calls: Sequence[Call]
 ) -> list[tuple[int | None, CommitFacts]]:
-    """Return what `what_is_known` returns, for each of several calls, and lock the producers' rows.
+    """Return the id of the producer's row, if it has one, and the facts, for each of several calls.
 
-    Each call has to be of another producer.
+    The producers' rows are locked. Each call has to be of another producer.
     """
     found = find_producers(connection, feed, [each.producer for each in calls], Lock.CHANGE)
     certain = []
     for each in calls:
         key, producer = found.get(each.producer, (None, ProducerState(each.producer)))
-        certain.append(_known(connection, feed, partitions, each, key, producer))
+        certain.append((key, _known(connection, feed, partitions, each, key, producer)))
     return certain
 
 
@@ -178,7 +193,7 @@ def _known(
     call: Call,
     key: int | None,
     producer: ProducerState,
-) -> tuple[int | None, CommitFacts]:
+) -> CommitFacts:
     """Return what is known of a call's producer; deleting P deletes its named batches P#K, too."""
     if base(call.producer) != call.producer:
         _, above = find_producer(connection, feed, base(call.producer))
@@ -186,7 +201,7 @@ def _known(
     if key is None:
         name = base(call.producer)
         made = makers.count(connection, call.maker, makers.PRODUCER, feed, name)
-        return None, CommitFacts(producer, partitions, made=made)
+        return CommitFacts(producer, partitions, made=made)
     last = producer.last
     if call.incarnation != producer.incarnation:
         former = select(former_incarnations.c.last).where(
@@ -199,7 +214,7 @@ def _known(
     if call.batch is not None and call.batch <= last:
         receipt = find_receipt(connection, key, call.incarnation, call.batch)
     numbers = all_sequences(connection, [key])[key] if call.starting else {}
-    return key, CommitFacts(producer, partitions, last, run_known, receipt, numbers)
+    return CommitFacts(producer, partitions, last, run_known, receipt, numbers)
 
 
 def find_receipt(

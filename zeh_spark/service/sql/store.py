@@ -254,14 +254,12 @@ class SqlStore:
                 return self._database.writes.stage(work, durable=not upload.chunks)
 
         try:
-            done = stage()
+            return stage()
         except Problem:  # perhaps because of a commit between two reads
             receipt = self._look(feed, lambda c, _: uploads.admit(c, feed, call))
             if receipt is not None:
                 return receipt
-            done = stage()
-        self.tidy()
-        return done
+            return stage()
 
     def staged_chunks(self, feed: str, call: Call, attempts: Sequence[TaskAttempt]) -> int:
         with self._reading() as connection:
@@ -278,14 +276,10 @@ class SqlStore:
             )
         if act:
             log_act(act)
-        self.tidy()
         return receipt, new
 
-    def tidy(self) -> None:
-        self._database.writes.tidy(self._tidy)
-
-    def _tidy(self, connection: Connection) -> bool:
-        return uploads.tidy(connection, self.now())
+    def tidy(self) -> bool:
+        return self._write(lambda db: uploads.tidy(db, self.now()), durable=False)
 
     def release(
         self,
@@ -327,7 +321,7 @@ class SqlStore:
             _, producer = producers.find_producer(connection, feed_id, name)
             which = producer.incarnation if incarnation is None else incarnation
             call = Call(name, which, "", batch, 0)
-            _, known = producers.what_is_known(connection, feed_id, 0, call)
+            _, known = producers.what_is_known(connection, feed, call)
             return known_receipt(known, call)
 
         return self._look(feed, work)

@@ -7,7 +7,7 @@ commands that write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,7 +27,7 @@ from sqlalchemy import (
     update,
 )
 
-from zeh_spark.service.sql.producers import find_feed, inserted, what_is_known
+from zeh_spark.service.sql.producers import inserted, what_is_known
 from zeh_spark.service.sql.schema import blobs, feeds, receipts, stagings, uploads
 from zeh_spark.service.sql.schema import producers as producer_table
 from zeh_spark.service.store import commit_decision, refusals
@@ -67,8 +67,23 @@ _STAGING = select(stagings.c.id).where(
     *(stagings.c[each] == bindparam(each) for each in ("feed", *STAGED))
 )
 _UPLOADED = select(uploads.c.digest).where(
-    *(uploads.c[each] == bindparam(each) for each in ("staging", "task", "attempt", "number"))
+    uploads.c.staging == _STAGING.scalar_subquery(),
+    *(uploads.c[each] == bindparam(each) for each in ("task", "attempt", "number")),
 )
+_OF_PRODUCER = and_(  # of P, and of its named batches P#K: # comes before $
+    stagings.c.feed == bindparam("feed"),
+    or_(
+        stagings.c.producer == bindparam("base"),
+        and_(
+            stagings.c.producer > bindparam("base") + "#",
+            stagings.c.producer < bindparam("base") + "$",
+        ),
+    ),
+)
+_TOTAL = select(func.coalesce(func.sum(stagings.c.bytes), 0)).where(_OF_PRODUCER)
+_PLACE = select(*(each.scalar_subquery() for each in (_STAGING, _UPLOADED, _TOTAL)))
+"""The id of the staging, the digest of the upload, and the bytes that the producer has staged."""
+
 _TOUCHED = (
     update(stagings)
     .where(stagings.c.id == bindparam("of"))
@@ -81,8 +96,7 @@ def admit(connection: Connection, feed: str, call: Call) -> StoredReceipt | None
 
     Raises Problem if the call is refused.
     """
-    feed_id, state = find_feed(connection, feed)
-    _, known = what_is_known(connection, feed_id, state.partitions, call)
+    _, known = what_is_known(connection, feed, call)
     decision = unwrapped(commit_decision.decide(known, call))
     return decision if isinstance(decision, StoredReceipt) else None
 
@@ -100,25 +114,30 @@ def stage(
     `quota` is how many bytes the producer may have staged, None for any number. `clock` returns the
     time in milliseconds since 1970.
     """
-    feed_id, state = find_feed(connection, feed)
-    _, known = what_is_known(connection, feed_id, state.partitions, call)
+    feed_id, known = what_is_known(connection, feed, call)
     decision = unwrapped(commit_decision.decide(known, call))
     if isinstance(decision, StoredReceipt):
         return decision
-    check_partitions(call, upload, state.partitions)
-    staging = _staging(connection, feed_id, call)
-    if staging is None:
-        staging = _new_staging(connection, feed_id, call, clock())
+    check_partitions(call, upload, known.partition_count)
+    place = {"feed": feed_id, **_place(call)}
     here = {"task": upload.task, "attempt": upload.attempt, "number": upload.number}
-    digest = connection.scalar(_UPLOADED, {"staging": staging, **here})
+    of = {"base": base(call.producer)}
+    found = connection.execute(_PLACE, {**place, **here, **of}).one()
+    staging, digest, staged = found
     more = 0
     if digest is None:
-        _within_quota(connection, feed_id, call, upload, quota, clock())
-        _insert_upload(connection, staging, upload)
+        if quota is not None:
+            _make_room(connection, {"feed": feed_id, **of}, call, upload, quota, staged, clock())
         more = upload.bytes
     elif digest != upload.digest:
         name = f"{call.run}.{upload.task}.{upload.attempt}.{upload.number}"
         raise refusals.upload_conflict(call, name)
+    if staging is None:
+        row = {**place, "touched": clock(), "bytes": more}
+        _insert_upload(connection, inserted(connection, insert(stagings), row), upload)
+        return StagingResult.NEW
+    if digest is None:
+        _insert_upload(connection, staging, upload)
     _touch(connection, staging, more, clock())  # last: the uploads of other tasks wait for this row
     return StagingResult.NEW if digest is None else StagingResult.SAME
 
@@ -130,7 +149,7 @@ def staged_chunks(
 
     `feed` is the id of the feed's row. Of each upload's list of chunks only the length is read.
     """
-    staging = _staging(connection, feed, call)
+    staging = connection.scalar(_STAGING, {"feed": feed, **_place(call)})
     if staging is None:
         return 0
     length = func.substr(uploads.c.chunks, 1, 5)
@@ -270,38 +289,27 @@ def _superfluous(before: int, only: ColumnElement[bool] | None = None) -> Select
     return query if only is None else query.where(only)
 
 
-def _within_quota(
-    connection: Connection, feed: int, call: Call, upload: Upload, quota: int | None, now: int
+def _make_room(
+    connection: Connection,
+    of: Mapping[str, Any],
+    call: Call,
+    upload: Upload,
+    quota: int,
+    staged: int,
+    now: int,
 ) -> None:
-    """Raise Problem if the upload exceeds the quota, after dropping what nobody needs any more."""
-    if quota is None:
-        return
-    name = base(call.producer)
-    named = and_(stagings.c.producer > f"{name}#", stagings.c.producer < f"{name}$")  # P#K: # < $
-    mine = and_(stagings.c.feed == feed, or_(stagings.c.producer == name, named))
-    total = select(func.coalesce(func.sum(stagings.c.bytes), 0)).where(mine)
-    staged = int(connection.scalar(total) or 0)
-    if staged + upload.bytes <= quota:
-        return
-    unneeded = _superfluous(now - int(IDLE * 1000), mine)
-    while staged + upload.bytes > quota and (each := connection.scalar(unneeded)) is not None:
+    """Drop what nobody needs any more if an upload exceeds the quota.
+
+    `of` is the feed and the producer, as `_OF_PRODUCER` takes them, and `staged` its staged bytes.
+    Raises Problem if the upload exceeds the quota also then.
+    """
+    unneeded = _superfluous(now - int(IDLE * 1000), _OF_PRODUCER)
+    while staged + upload.bytes > quota and (each := connection.scalar(unneeded, of)) is not None:
         _drop(connection, uploads.c.staging == each)
         connection.execute(delete(stagings).where(stagings.c.id == each))
-        staged = int(connection.scalar(total) or 0)
+        staged = int(connection.scalar(_TOTAL, of) or 0)
     if staged + upload.bytes > quota:
         raise refusals.quota_exceeded(call, quota, staged, upload.bytes)
-
-
-def _staging(connection: Connection, feed: int, call: Call) -> int | None:
-    """Return the id of the call's staging, if there is one."""
-    given = dict(zip(STAGED, place_of(call), strict=True))
-    return connection.scalar(_STAGING, {"feed": feed, **given})
-
-
-def _new_staging(connection: Connection, feed: int, call: Call, now: int) -> int:
-    given = dict(zip(STAGED, place_of(call), strict=True))
-    row = {"feed": feed, **given, "touched": now, "bytes": 0}
-    return inserted(connection, insert(stagings), row)
 
 
 def _touch(connection: Connection, staging: int, more: int, now: int) -> None:
@@ -337,8 +345,13 @@ def insert_blobs(connection: Connection, frames: Sequence[bytes]) -> Sequence[in
 
 
 def place_of(call: Call) -> tuple[str, str, int, str]:
+    """Return the values of the columns `STAGED` for a call."""
     batch = NEXT if call.batch is None else call.batch
     return call.producer, call.incarnation, batch, call.run
+
+
+def _place(call: Call) -> dict[str, Any]:
+    return dict(zip(STAGED, place_of(call), strict=True))
 
 
 def parts(values: Sequence[T]) -> Iterable[Sequence[T]]:

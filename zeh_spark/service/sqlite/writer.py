@@ -3,7 +3,7 @@
 SQLite has one writer at a time, and its busy wait is neither fair nor short. So one thread with one
 connection does all of a process's writes, and waits only for other processes. It does everything
 that has come in meanwhile in one transaction (group commit), each piece of work under a savepoint
-of its own. Durable work goes first, then uploads, then cleaning up.
+of its own if there are several. Durable work and all other work take turns.
 
 While there is always a reader, the log cannot be emptied. So above LOG_BYTES the writer lets no new
 reader in, waits until the others have ended, and empties the log. Rejected: to leave it alone; 32
@@ -32,7 +32,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.sql.dialect import A, Commits, Step, only
+from zeh_spark.service.sql.dialect import A, Commits, only
 from zeh_spark.service.sql.schema import VERSION
 from zeh_spark.service.sql.upgrades import upgraded_meanwhile
 from zeh_spark.service.store.interface import StoreOutcomeUnknownError
@@ -47,9 +47,6 @@ LOG_BYTES = 64 << 20
 
 _GROUP = 32
 """How many pieces of work are in one transaction at most."""
-
-_CHORE_EVERY = 16
-"""One of so many transactions cleans up, also if there is always something else to do."""
 
 _READERS_SECONDS = 2.0
 """Seconds to wait for reads to end before the log is emptied; then it is tried again later."""
@@ -110,12 +107,10 @@ class Writer:
         self._news = threading.Condition()
         self._durable: deque[tuple[Work, Future[Any]]] = deque()
         self._uploads: deque[tuple[Work, Future[Any]]] = deque()
-        self._chores: dict[Step, None] = {}
         self._thread: threading.Thread | None = None
         self._ended = False
         self._uploads_next = False
         self._limit = LOG_BYTES
-        self._groups = 0
 
     def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
         done: Future[T] = Future()
@@ -134,11 +129,6 @@ class Writer:
 
     def consistent_read(self, _feed: str, work: Callable[[Connection], T]) -> T:
         return self.write(work)
-
-    def tidy(self, step: Step) -> None:
-        with self._news:
-            self._chores[step] = None
-            self._wake()
 
     def close(self) -> None:
         """End the thread; wait until it has done all work that was begun."""
@@ -177,35 +167,12 @@ class Writer:
         Durable work and uploads take turns if both wait. Returns None at the end.
         """
         with self._news:
-            self._news.wait_for(
-                lambda: self._durable or self._uploads or self._chores or self._ended
-            )
-            self._groups += 1
-            if self._chores and self._groups % _CHORE_EVERY == 0:
-                return [(self._again(self._next_chore()), Future())], False
+            self._news.wait_for(lambda: self._durable or self._uploads or self._ended)
             durable = bool(self._durable) and not (self._uploads_next and self._uploads)
             self._uploads_next = durable
             queue = self._durable if durable else self._uploads
-            if queue:
-                return [queue.popleft() for _ in range(min(len(queue), _GROUP))], durable
-            if self._ended:
-                return None
-            return [(self._again(self._next_chore()), Future())], False
-
-    def _next_chore(self) -> Step:
-        chore = next(iter(self._chores))
-        del self._chores[chore]
-        return chore
-
-    def _again(self, chore: Step) -> Work:
-        """Return work that does a step of a chore, and adds it again if there is more to do."""
-
-        def work(connection: Connection) -> None:
-            if chore(connection):
-                with self._news:
-                    self._chores[chore] = None
-
-        return work
+            group = [queue.popleft() for _ in range(min(len(queue), _GROUP))]
+            return (group, durable) if group else None
 
     def _do(
         self, connection: Connection, group: list[tuple[Work, Future[Any]]], durable: bool
@@ -255,7 +222,11 @@ def _transaction(connection: Connection, works: Sequence[Work], durable: bool) -
         (version,) = _sqlite(connection).execute("PRAGMA user_version").fetchone()
         if version != VERSION:
             raise upgraded_meanwhile()
-        outcomes = [_under_savepoint(connection, work) for work in works]
+        if len(works) == 1:  # its failure rolls back the transaction
+            result = works[0](connection)
+            outcomes = [attempted(lambda: result)]
+        else:
+            outcomes = [_under_savepoint(connection, work) for work in works]
         with _outcome_unknown():
             transaction.commit()
     return outcomes

@@ -295,8 +295,12 @@ class Store(Protocol):
         Nothing that is committed is deleted. Returns the number of uploads.
         """
 
-    def tidy(self) -> None:
-        """Delete, now or soon, what is staged and needed no more: old, overtaken or committed."""
+    def tidy(self) -> bool:
+        """Delete some of what is staged and needed no more: old, overtaken or committed.
+
+        Returns:
+            Whether there was any. Callers repeat it until there is none.
+        """
 
     def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
         """Return all producers that ever published, sorted by name, after the name `after`."""
