@@ -88,6 +88,16 @@ def test_the_longest_line_is_the_one_that_writers_hold_to(page):
     assert {f"{LINE_BYTES:,}"} == set(stated) - {f"{MAX_LINE:,}"}
 
 
+def test_files_of_the_repository_that_pages_name_exist():
+    """I can read on in the code."""
+    pages = [*DOCS.rglob("*.md"), *(ROOT / ".github").glob("*.md")]
+    named = r"\b(?:zeh_spark|tests|notebooks|benchmarks|conf)/[\w./-]*\w"
+    paths = {path for page in pages for path in re.findall(named, page.read_text("utf-8"))}
+
+    assert len(paths) > 20
+    assert [] == sorted(path for path in paths if not (ROOT / path).exists())
+
+
 def test_every_refusal_of_a_batch_is_explained():
     """What an error names can be looked up; only what concerns writers of clients is left out."""
     table = rows("operate/errors.md", "refusal")
