@@ -12,8 +12,9 @@ from typing import Any
 from starlette.applications import Starlette
 
 from zeh_spark.service.access.gate import Gate
+from zeh_spark.service.access.limits import Limits
 from zeh_spark.service.app import app
-from zeh_spark.service.app.app import Limits, Publisher
+from zeh_spark.service.app.app import Publisher
 from zeh_spark.service.network.draining import Draining
 from zeh_spark.service.outbox.feed import SqlTableFeed, TableState
 from zeh_spark.service.retention.pruner import Pruner

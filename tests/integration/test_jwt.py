@@ -30,9 +30,8 @@ from zeh_spark.errors import StoreError
 from zeh_spark.publisher import create_app
 from zeh_spark.service.access import gate as access
 from zeh_spark.service.access import jwt_tokens
-from zeh_spark.service.access.gate import Gate
+from zeh_spark.service.access.gate import Gate, client_of, note_token
 from zeh_spark.service.access.jwt_tokens import JwtTokens, grants_in, read_keys
-from zeh_spark.service.access.shares import client_of, note_token
 from zeh_spark.service.store.access import ADMIN, Grant, Right, Token
 from zeh_spark.service.store.interface import now_ms
 from zeh_spark.testing import running_publisher

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.cases import each_case
 from zeh_spark.service.telemetry.access_log import MOST, shown_target
-from zeh_spark.service.telemetry.request_ids import ids_in, trace_in
+from zeh_spark.service.telemetry.exchange import ids_in, trace_in
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 

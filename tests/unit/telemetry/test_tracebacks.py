@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from zeh_spark.errors import StoreError, ZeroEventHubError
-from zeh_spark.service.telemetry.tracebacks import RareTracebacks
+from zeh_spark.service.telemetry.rare_log import RareTracebacks
 
 
 @pytest.fixture

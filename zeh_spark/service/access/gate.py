@@ -24,8 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from zeh_spark.service.access.shares import client_of, note_token
-from zeh_spark.service.network.connections import MOST
+from zeh_spark.service.network.connections import MOST, address_of
 from zeh_spark.service.network.shares import Shares, Unsent
 from zeh_spark.service.store.access import Need, Right, Token, id_in, is_text_of
 from zeh_spark.service.store.acts import Actor, Via
@@ -359,3 +358,19 @@ def is_loopback(host: str) -> bool:
 def own_hosts(host: str, more: Collection[str]) -> frozenset[str]:
     """Return the names under which a publisher on a loopback address is asked."""
     return _LOOPBACK_NAMES | {host.lower(), *(each.lower() for each in more)}
+
+
+def note_token(request: Request, token: Token) -> None:
+    """Note what tells the token that a request was let through with from others."""
+    request.state.token_id = token.id or (token.name and f"of {token.name}")  # a JWT has no id
+
+
+def client_of(request: Request) -> str:
+    """Return what tells the client of a request from others: its token, or its address.
+
+    Several machines work for one query with one token. Clients without tokens behind a proxy are
+    one client.
+    """
+    if token := getattr(request.state, "token_id", None):
+        return f"token {token}"
+    return address_of(request.client.host if request.client else "")

@@ -25,32 +25,21 @@ from starlette.responses import Response
 from zeh_spark.service.access import gate as access
 from zeh_spark.service.access.disk import Disk
 from zeh_spark.service.access.gate import Gate
+from zeh_spark.service.access.limits import DEFAULTS, Limits
 from zeh_spark.service.app.direct_api import DirectApi
-from zeh_spark.service.app.feed_calls import SEND_SECONDS, FeedCalls
-from zeh_spark.service.app.page_api import MOST_CURSOR_SETS, PageApi
+from zeh_spark.service.app.feed_calls import FeedCalls
+from zeh_spark.service.app.page_api import PageApi
 from zeh_spark.service.app.problem_answers import ANSWERS
-from zeh_spark.service.app.publish_api import (
-    CALLS,
-    MOST_CHUNKS,
-    MOST_PRODUCERS,
-    STAGING_QUOTA,
-    PublishApi,
-)
+from zeh_spark.service.app.publish_api import CALLS, PublishApi
 from zeh_spark.service.app.telemetry_api import TelemetryApi
-from zeh_spark.service.network import shares
 from zeh_spark.service.network.bodies import BODY_MEMORY
-from zeh_spark.service.network.connections import MOST
 from zeh_spark.service.network.draining import Draining
 from zeh_spark.service.network.shares import Shares, Unsent
 from zeh_spark.service.outbox.feed import SqlTableFeed
-from zeh_spark.service.store.answer_cache import CACHE_BYTES
 from zeh_spark.service.store.feed import ChunkFeed, Feed
-from zeh_spark.service.store.interface import (
-    RESERVED_NAMES,
-    Store,
-)
+from zeh_spark.service.store.interface import RESERVED_NAMES, Store
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.service.telemetry.early_refusals import EarlyRefusals
+from zeh_spark.service.telemetry.access_log import EarlyRefusals
 from zeh_spark.service.telemetry.health import Readiness
 from zeh_spark.service.telemetry.metrics import Metrics
 from zeh_spark.service.telemetry.observer import Observer
@@ -62,33 +51,6 @@ from zeh_spark.service.telemetry.store_gauges import StoreGauges
 from zeh_spark.wire import problems
 
 log = logging.getLogger("zeh_spark.publisher")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much of a publisher its clients may take.
-
-    Attributes:
-        send_timeout: Seconds for which a client may take nothing before it is dropped.
-        staging_quota: Bytes that a producer may have uploaded and not committed.
-        most_chunks: How many chunks a batch may have.
-        most_producers: How many producers each client may have begun.
-        most_cursor_sets: How many cursor sets each client may have begun.
-        cache_bytes: Most bytes of answers, as they are sent, that are kept in memory for the next
-            readers.
-        send_buffer: Most bytes of answers in memory that clients have not taken yet.
-        connections: How many connections the server has at most, of whose requests at a time each
-            client has a share.
-    """
-
-    send_timeout: float = SEND_SECONDS
-    staging_quota: int = STAGING_QUOTA
-    most_chunks: int = MOST_CHUNKS
-    most_producers: int = MOST_PRODUCERS
-    most_cursor_sets: int = MOST_CURSOR_SETS
-    cache_bytes: int = CACHE_BYTES
-    send_buffer: int = shares.MOST
-    connections: int = MOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +76,7 @@ class Publisher:
     gate: Gate
     draining: Draining
     telemetry: Telemetry
-    limits: Limits = Limits()
+    limits: Limits = DEFAULTS
     console: bool = False
 
     def __post_init__(self) -> None:
@@ -152,9 +114,7 @@ def create_app(publisher: Publisher) -> Starlette:
         for method, path, _, _ in CALLS
     ]
     if store:
-        publish += PublishApi(
-            store, limits.staging_quota, limits.most_chunks, disk, limits.most_producers
-        ).routes(gate)
+        publish += PublishApi(store, disk, limits).routes(gate)
     disks = {name: _disk_of(each, telemetry.least_free) for name, each in named.items()}
     pages_of_feeds = PageApi(calls, lambda name: disks.get(name, disk), limits.most_cursor_sets)
     telling = TelemetryApi(gate, readiness, metrics, gauges, store, named)

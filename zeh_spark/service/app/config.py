@@ -19,8 +19,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DisconnectionError
 
 from zeh_spark.errors import OptionError, StoreError
-from zeh_spark.service.app.page_api import MOST_CURSOR_SETS
-from zeh_spark.service.app.publish_api import MOST_CHUNKS, MOST_PRODUCERS
+from zeh_spark.service.access.limits import DEFAULTS
 from zeh_spark.service.network.certificates import TlsFiles
 from zeh_spark.service.network.draining import StopTimes
 from zeh_spark.service.outbox.feed import SqlTableFeed
@@ -80,9 +79,9 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     jwt_audience: str | None = None
     jwt_keys: str | None = None
     staging_quota: int | str = "64g"
-    most_chunks: Annotated[int, msgspec.Meta(ge=1)] = MOST_CHUNKS
-    most_producers: Annotated[int, msgspec.Meta(ge=1)] = MOST_PRODUCERS
-    most_cursor_sets: Annotated[int, msgspec.Meta(ge=1)] = MOST_CURSOR_SETS
+    most_chunks: Annotated[int, msgspec.Meta(ge=1)] = DEFAULTS.most_chunks
+    most_producers: Annotated[int, msgspec.Meta(ge=1)] = DEFAULTS.most_producers
+    most_cursor_sets: Annotated[int, msgspec.Meta(ge=1)] = DEFAULTS.most_cursor_sets
     least_free: int | str = "256m"
     answer_cache: int | str = "64m"
     send_buffer: int | str = "128m"

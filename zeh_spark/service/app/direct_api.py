@@ -18,8 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from zeh_spark.service.access.gate import Gate, reads
-from zeh_spark.service.access.shares import client_of
+from zeh_spark.service.access.gate import Gate, client_of, reads
 from zeh_spark.service.app.answers import Taken, disconnected, json_answer, with_heads
 from zeh_spark.service.app.feed_calls import LARGE_BYTES, WORKERS, Asker, FeedCalls
 from zeh_spark.service.app.read_requests import MAX_N, MAX_WAIT, parse_time_query

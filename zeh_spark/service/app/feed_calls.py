@@ -43,9 +43,6 @@ WRITERS = 2
 The store has so many, and each feed beside it, whose service may hold its lock for long.
 """
 
-SEND_SECONDS = 60.0
-"""Seconds for which a client may take nothing. After that its connection and memory are freed."""
-
 LARGE_BYTES, LARGE = 16 << 10, 2
 """Bytes of cursors, about, from which on a read is large, and how many are looked up at a time.
 
@@ -56,7 +53,7 @@ T = TypeVar("T")
 
 
 class Asker(NamedTuple):
-    """Who asks (see `shares.client_of`), and about how many bytes of cursors the read has."""
+    """Who asks (see `access.gate.client_of`), and about how many bytes of cursors the read has."""
 
     client: str
     size: int = 0

@@ -18,6 +18,7 @@ import msgspec
 import yaml
 
 import zeh_spark
+from zeh_spark.service.access.limits import DEFAULTS
 from zeh_spark.service.app import (
     direct_api,
     publish_api,
@@ -45,7 +46,7 @@ _STRUCTS = (
     batches.StoredReceipt, direct_reads.ChunksRequest, direct_reads.CursorsAtTime,
     direct_reads.Plan, direct_reads.PlanRequest, publish_requests.Commit,
 )  # fmt: skip
-_MODULES = {
+_MODULES = {"limits": DEFAULTS} | {
     each.__name__.rpartition(".")[2]: each
     for each in (
         batches, bodies, direct_api, direct_reads, event_key, event_origin, feed, interface,

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from zeh_spark.service.access.disk import Disk
-from zeh_spark.service.access.shares import client_of
+from zeh_spark.service.access.gate import client_of
 from zeh_spark.service.app.answers import Taken, disconnected
 from zeh_spark.service.app.feed_calls import Asker, FeedCalls
 from zeh_spark.service.app.read_requests import Ask, names_cursor_set, parse_query, resumed
@@ -37,9 +37,6 @@ from zeh_spark.service.telemetry.exchange import Tally, exchange_of
 from zeh_spark.wire import page_headers, wire
 from zeh_spark.wire.page_headers import Standing
 from zeh_spark.wire.served_lines import Block
-
-MOST_CURSOR_SETS = 1000
-"""Cursor sets that a client may have begun: about 60 MiB if each has 1,024 cursors."""
 
 _MEDIA_TYPE = f"{wire.CONTENT_TYPE}; charset=utf-8"
 _HEADERS = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}

@@ -23,11 +23,12 @@ from zeh_spark.service.access.gate import (
     Gate,
     Needs,
     actor_of,
+    client_of,
     publishes,
     sees_producer,
     sees_producers,
 )
-from zeh_spark.service.access.shares import client_of
+from zeh_spark.service.access.limits import Limits
 from zeh_spark.service.app import publish_requests
 from zeh_spark.service.app.answers import json_answer
 from zeh_spark.service.app.upload_validation import MAX_BODY, verified_upload
@@ -47,19 +48,6 @@ from zeh_spark.service.store.batches import (
 from zeh_spark.service.store.interface import StagingResult, Store
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.exchange import exchange_of
-
-STAGING_QUOTA = 64 << 30
-"""Bytes that a producer may have staged and not committed."""
-
-MOST_PRODUCERS = 100_000
-"""Producers that a client may have begun."""
-
-MOST_CHUNKS = 250_000
-"""Chunks in a commit: those of 250 million events, if chunks are full.
-
-Other writers of the feed wait while a commit is made, on PostgreSQL for at most 10 s. Measured:
-200,000 chunks took 5.7 s.
-"""
 
 BODY_BYTES = 24 << 20
 """Bytes of bodies that are looked into at a time. Other bodies wait."""
@@ -107,19 +95,10 @@ T = TypeVar("T")
 class PublishApi:
     """The calls of the publish API, on a store."""
 
-    def __init__(
-        self,
-        store: Store,
-        staging_quota: int,
-        most_chunks: int,
-        disk: Disk,
-        most_producers: int,
-    ) -> None:
-        self._most_producers = most_producers
+    def __init__(self, store: Store, disk: Disk, limits: Limits) -> None:
+        self._limits = limits
         self._disk = disk
         self._store = store
-        self._quota = staging_quota
-        self._most_chunks = most_chunks
         self._budget = Budget(BODY_BYTES)
         self._budget_of_commits = Budget(publish_requests.MAX_COMMIT_BODY)
         self._coming, self._commits_coming = Quotas(BODIES), Quotas(BODIES)
@@ -255,7 +234,7 @@ class PublishApi:
         return json_answer(found)
 
     def _of(self, request: Request, call: Call) -> Call:
-        maker = Maker(client_of(request), self._most_producers)
+        maker = Maker(client_of(request), self._limits.most_producers)
         return replace(call, by=actor_of(request), maker=maker)
 
     def _admitted(self, feed: str, call: Call) -> StoredReceipt | None:
@@ -268,7 +247,7 @@ class PublishApi:
     def _stage(self, feed: str, call: Call, upload: Upload) -> StagingResult | StoredReceipt:
         """Keep an upload. Its body took a while, so there may be less room than before it."""
         self._disk.check_upload()
-        return self._store.stage(feed, call, upload, self._quota)
+        return self._store.stage(feed, call, upload, self._limits.staging_quota)
 
     def _commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
         """Commit a batch; without room, only tell whether it was committed before."""
@@ -281,7 +260,7 @@ class PublishApi:
 
     def _check_chunks(self, feed: str, call: Call, declared: Declared) -> None:
         """Raise Problem for a commit of too many chunks, before others wait for it."""
-        most = self._most_chunks
+        most = self._limits.most_chunks
         if declared.content.events <= most:  # a chunk has an event at least
             return
         chunks = self._store.staged_chunks(feed, call, declared.attempts)

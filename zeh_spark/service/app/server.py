@@ -37,7 +37,7 @@ from zeh_spark.service.network.http_protocol import IDLE_SECONDS, BoundedProtoco
 from zeh_spark.service.network.shares import Unsent
 from zeh_spark.service.retention.pruner import Pruner
 from zeh_spark.service.store.interface import Store
-from zeh_spark.service.telemetry import tracebacks
+from zeh_spark.service.telemetry.rare_log import UVICORN, RareTracebacks
 
 _CLOSE = (b"connection", b"close")
 
@@ -64,7 +64,7 @@ class Running:
     refused: Refused = nobody
 
 
-_TRACEBACKS = tracebacks.RareTracebacks((ClientStalledError, ZeroEventHubError))
+_TRACEBACKS = RareTracebacks((ClientStalledError, ZeroEventHubError))
 
 
 class Server(uvicorn.Server):
@@ -104,7 +104,7 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=self._running.times.grace,  # type: ignore[arg-type]
             )
         )
-        tracebacks.log.addFilter(_TRACEBACKS)
+        UVICORN.addFilter(_TRACEBACKS)
         self.ready = threading.Event()
         self._stop = stop
         self._drain = drain

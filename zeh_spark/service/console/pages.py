@@ -22,14 +22,15 @@ from zeh_spark.service.access.gate import (
     Endpoint,
     Gate,
     Needs,
+    client_of,
     holder_of,
     knows_anything,
+    note_token,
     nothing,
     reads,
     sees_feed,
     sees_producer,
 )
-from zeh_spark.service.access.shares import client_of, note_token
 from zeh_spark.service.console.answers import (
     PATH,
     asset,

@@ -13,8 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote_plus
 
+from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.exchange import Exchange
 from zeh_spark.service.telemetry.logs import ACCESS, FIELDS
+from zeh_spark.service.telemetry.metrics import Metrics
+from zeh_spark.service.telemetry.rare_log import RareLog
 from zeh_spark.wire import wire
 
 log = logging.getLogger(ACCESS)
@@ -64,3 +67,32 @@ def _parameter(text: str) -> str:
         shown, more, _ = text.partition(";")  # some clients mean it to end a parameter
         return f"{shown};***" if more else shown
     return "***" if not equals else f"{name}=***"
+
+
+class EarlyRefusals:
+    """Counts what is refused before there is a request: bad heads, too many connections.
+
+    The log is limited, unlike the lines about requests: a stranger needs no token to be refused
+    here.
+
+    Args:
+        writes: Whether there is an access log. It gets at most one line a minute for each type of
+            problem.
+    """
+
+    def __init__(self, metrics: Metrics, *, writes: bool) -> None:
+        self._metrics = metrics
+        self._writes = writes
+        self._rare = RareLog(log)
+
+    def __call__(self, problem: Problem, peer: str) -> None:
+        """Note that a client was refused. `peer` is the address of the client, with its port."""
+        self._metrics.count_refused(problem.name)
+        left_out = self._rare.left_out(problem.name) if self._writes else None
+        if left_out is None:
+            return
+        fields = {
+            "status": problem.status, "peer": peer, "problem": problem.name,
+            "detail": problem.detail, **({"left_out": left_out} if left_out else {}),
+        }  # fmt: skip
+        log.info("refused before a request", extra={FIELDS: fields})

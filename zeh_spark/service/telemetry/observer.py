@@ -10,10 +10,9 @@ import time
 from typing import TYPE_CHECKING
 
 from zeh_spark.service.telemetry import access_log
-from zeh_spark.service.telemetry.exchange import Exchange, begin
+from zeh_spark.service.telemetry.exchange import HEADER, Exchange, begin
 from zeh_spark.service.telemetry.metrics import Metrics
 from zeh_spark.service.telemetry.outages import Outages
-from zeh_spark.service.telemetry.request_ids import HEADER
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

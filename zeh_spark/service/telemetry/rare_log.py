@@ -9,7 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Hashable
+
+from zeh_spark.errors import ZeroEventHubError
+
+UVICORN = logging.getLogger("uvicorn.error")
 
 SECONDS = 60.0
 """Least seconds between two lines of a kind."""
@@ -71,3 +76,37 @@ class RareLog:
             if len(self._told) > _KINDS:
                 del self._told[next(iter(self._told))]
             return count
+
+
+class RareTracebacks(logging.Filter):
+    """A filter of the tracebacks that uvicorn logs for each aborted answer.
+
+    A bug is logged with its traceback, but not for each request that meets it.
+
+    Args:
+        known: Errors that are logged where they are raised. Their tracebacks never pass.
+    """
+
+    def __init__(self, known: tuple[type[BaseException], ...]) -> None:
+        super().__init__()
+        self._known = known
+        self._rare = RareLog(UVICORN)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None:
+            return True
+        if isinstance(error, self._known):
+            return False
+        cause = error.__cause__
+        if isinstance(error, RuntimeError) and isinstance(cause, ZeroEventHubError):
+            # Starlette's way to say that an answer has begun, so that it cannot become an error.
+            record.exc_info, record.exc_text = None, None
+            record.msg = f"an answer was broken off, and its reader asks again: {cause}"
+            return self._rare.left_out((type(error), type(cause))) is not None
+        frames = traceback.extract_tb(error.__traceback__)
+        where = (frames[-1].filename, frames[-1].lineno) if frames else None
+        left_out = self._rare.left_out((type(error), where))
+        if left_out:
+            record.msg = f"{str(record.msg).strip()} ({left_out} more of this kind before)"
+        return left_out is not None

@@ -11,8 +11,7 @@ from urllib.parse import quote
 
 from zeh_spark.client.http.discovery import other_protocol
 from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.tools.check.address import refuse
-from zeh_spark.tools.check.asking import Answer, Asking, End, LimitError
+from zeh_spark.tools.check.asking import Answer, Asking, End, LimitError, refuse
 from zeh_spark.tools.check.comparison import compared, events_before, resumed
 from zeh_spark.tools.check.lines import Page, judged
 from zeh_spark.tools.check.rules import Judgement, Verdict

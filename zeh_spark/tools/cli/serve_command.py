@@ -13,8 +13,9 @@ import click
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.access.gate import Gate, is_loopback, own_hosts
+from zeh_spark.service.access.limits import Limits
 from zeh_spark.service.app import server
-from zeh_spark.service.app.app import Limits, Publisher, create_app
+from zeh_spark.service.app.app import Publisher, create_app
 from zeh_spark.service.app.config import Config, opened_tables
 from zeh_spark.service.app.reload import Hangups, Reload, Use
 from zeh_spark.service.network.certificates import Certificates

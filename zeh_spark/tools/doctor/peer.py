@@ -10,8 +10,7 @@ from zeh_spark.client.http.discovery import discover
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import AccessError, OptionError, ZeroEventHubError
-from zeh_spark.tools.check.address import refuse
-from zeh_spark.tools.check.asking import Answer, Asking
+from zeh_spark.tools.check.asking import Answer, Asking, refuse
 from zeh_spark.tools.doctor.checks import Check, State, ok
 
 _SECONDS = 15.0
