@@ -24,13 +24,13 @@ from zeh_spark.service.store.feed import Feed
 from zeh_spark.service.store.interface import Store
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.stores import migrate_store, open_store, shown_url
-from zeh_spark.service.telemetry.settings import Telemetry
+from zeh_spark.service.telemetry.settings import Check, Telemetry
 from zeh_spark.wire.served_lines import Block
 
 __all__ = [
-    "Act", "ActFilter", "Action", "Actor", "Block", "Feed", "Limits", "Migration", "Problem",
-    "Pruner", "SqlTableFeed", "Store", "TableState", "Via", "create_app", "migrate_store",
-    "open_store", "shown_url",
+    "Act", "ActFilter", "Action", "Actor", "Block", "Check", "Draining", "Feed", "Gate", "Limits",
+    "Migration", "Problem", "Pruner", "SqlTableFeed", "Store", "TableState", "Telemetry", "Via",
+    "create_app", "migrate_store", "open_store", "shown_url",
 ]  # fmt: skip
 
 

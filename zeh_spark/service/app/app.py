@@ -55,16 +55,11 @@ log = logging.getLogger("zeh_spark.publisher")
 
 @dataclass(frozen=True, slots=True)
 class Publisher:
-    """What an app serves, and how.
+    """What an app serves, and how (see `zeh_spark.publisher.create_app`).
 
     Attributes:
-        store: The store whose feeds are served at /<name> and can be published to; None for none.
-        feeds: More feeds by name, served at /<name>. They cannot be published to. One feed without
-            a store may have an empty name, and is served at /.
-        gate: Who may do what.
-        draining: Whether the server is about to stop. The state of the app has it, too.
-        telemetry: What the publisher tells about itself.
-        console: Whether /console has web pages about the feeds.
+        feeds: Feeds beside those of the store. One without a store may have an empty name, and is
+            served at /.
 
     Raises:
         TypeError: A feed is no `Feed`, or does not say how many partitions it has.
