@@ -23,7 +23,7 @@ from zeh_spark.service.network.connections import Listener
 from zeh_spark.service.network.draining import stop_on_signals
 from zeh_spark.service.outbox.feed import SqlTableFeed
 from zeh_spark.service.store import clock as clocks
-from zeh_spark.service.store.interface import RESERVED_NAMES, Store, StoreBusyError
+from zeh_spark.service.store.interface import Store, StoreBusyError
 from zeh_spark.service.stores import shown_url
 from zeh_spark.service.telemetry import logs
 from zeh_spark.service.telemetry.settings import Check, Telemetry
@@ -220,8 +220,6 @@ def _announce(
     stored = store.feeds() if store else []
     if both := sorted({each.name for each in stored} & set(tables)):
         raise StoreError(f"{both[0]!r} is a feed of the store and a table's. Rename one of them.")
-    if reserved := sorted(RESERVED_NAMES & set(tables)):
-        raise StoreError(f"no table can be called {reserved[0]!r}: the publisher answers there")
     for name, feed in tables.items():
         try:
             feed.check()
