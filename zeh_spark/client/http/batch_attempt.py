@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
+from zeh_spark.client.http.events import checked_headers, json_of
 from zeh_spark.client.http.publish_client import BatchCall, PublishClient, Receipt, TaskDone
 from zeh_spark.errors import (
     OutcomeUnknownError,
@@ -36,7 +37,6 @@ from zeh_spark.errors import (
 )
 from zeh_spark.wire import problems
 from zeh_spark.wire.batch_uploader import KEPT_BYTES, STAGINGS, BatchUploader
-from zeh_spark.wire.events import checked_headers, json_of
 from zeh_spark.wire.partitioning import placed
 from zeh_spark.wire.upload_format import (
     EMPTY_UPLOAD,

@@ -1,8 +1,7 @@
 """Check an event that a program gives, and make JSON text of its data.
 
 Rule for editors: the texts of the errors become reasons in dead letters, so they have to be the
-same for the same event. Pure. Runs in services that publish, in commands that write, and in the
-publisher.
+same for the same event. Pure. Runs in services that publish, and in commands that write.
 """
 
 from __future__ import annotations
