@@ -107,7 +107,9 @@ def test_a_column_that_only_executors_fill_is_refused_for_a_batch_of_the_driver(
 
 
 def test_a_proxy_between_does_not_change_the_feeds_identity():
-    """A route that is missing for a moment, while a read begins, renames no feed."""
+    """A route that is missing for a moment, while a read begins, renames no feed, although the read
+    asks which feed it is, because a new epoch has begun.
+    """
     with closing(ScratchStore()) as store:
         store.create("orders", 1)
         publish(store, "orders", [1])
@@ -115,6 +117,7 @@ def test_a_proxy_between_does_not_change_the_feeds_identity():
 
         async def behind_a_proxy(scope, receive, send):
             if scope["path"].endswith("/plan"):
+                store.begin_epoch("orders")
                 planned.append(1)
             elif planned and left[0] and scope["method"] == "GET":
                 left[0] -= 1

@@ -182,6 +182,7 @@ class Page:
         self.cursor = request.cursor
         self.standing = Standing()
         self._answered = 0.0
+        self._delivered = 0
         self.end: PageEnd
         self._client = client
         self._request = request
@@ -214,7 +215,7 @@ class Page:
         if lag is None:
             return None
         passed = round(1000 * (time.monotonic() - self._answered))
-        return PartitionLag(max(0, lag.events - self._events), lag.ms + passed)
+        return PartitionLag(max(0, lag.events - self._delivered), lag.ms + passed)
 
     def _read(self) -> Generator[wire.Interval, None, None]:
         retry = self._client.transport.retry()
@@ -261,6 +262,7 @@ class Page:
         started = time.monotonic()
         body = self._client.transport.body(request.query(), _TELL if request.tell else None)
         self.standing, self._answered = parse_fields(body.headers), time.monotonic()
+        self._delivered = 0
         received = 0
         try:
             for data in body:
@@ -295,6 +297,7 @@ class Page:
             if interval.cursor != self.cursor and (special or interval.cursor == request.cursor):
                 raise self._leads_back(interval.cursor)
             self.cursor = interval.cursor
+            self._delivered += interval.events
             yield interval
 
     def _check_empty(self, received: int) -> None:

@@ -1,35 +1,21 @@
 """How far a reader is behind the end of a feed, as its publisher tells.
 
-Our publisher tells it with each plan. A reader that fetches page by page asks for a plan of
-nothing, from its cursors to its cursors. Of another publisher the lag is unknown: the protocol has
-no call for the end of a feed.
+Our publisher tells it with each plan, and with each page if the reader asks (`wire.page_headers`).
+Of another publisher the lag is unknown: the protocol has no call for the end of a feed.
 
 Rule for editors: what is unknown is None, and never 0. Runs on the driver and in commands.
 """
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from zeh_spark.client.http import direct_client
-from zeh_spark.client.http.responses import TransientError
 from zeh_spark.client.http.transport import Transport
-from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.errors import PublisherError, ZeroEventHubError
 from zeh_spark.wire import wire
 from zeh_spark.wire.direct_reads import Plan, PlanRequest
-
-log = logging.getLogger(__name__)
-
-_TIMEOUT = 5.0
-"""Seconds for which a query waits for its lag: a connection, and then an answer."""
-
-_PAUSE = 60.0
-"""Seconds for which a publisher is not asked after it did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,30 +76,6 @@ def lag_at(transport: Transport, cursors: Sequence[str]) -> tuple[Plan, Lag | No
     at = wire.by_partition(cursors)
     plan = direct_client.plan(transport, PlanRequest(len(cursors), at, ends=at))
     return plan, lag_of(plan, len(cursors))
-
-
-class LagProbe:
-    """Asks for the lag of a query that fetches page by page.
-
-    Guarantee: `ask` takes a few seconds at most, and raises nothing because of the publisher.
-    """
-
-    def __init__(self, options: ClientOptions) -> None:
-        self._transport = Transport(options.impatient(_TIMEOUT))
-        self._next = 0.0
-
-    def ask(self, cursors: Sequence[str]) -> tuple[str, Lag] | None:
-        """Return the cursor of the feed's head, and the lag; None if it is unknown."""
-        if time.monotonic() < self._next:
-            return None
-        try:
-            plan, lag = lag_at(self._transport, cursors)
-        except (TransientError, ZeroEventHubError) as exc:
-            never = isinstance(exc, PublisherError) and exc.status in direct_client.NOT_OFFERED
-            self._next = float("inf") if never else time.monotonic() + _PAUSE
-            log.info("the lag is unknown, because the publisher did not tell it: %s", exc)
-            return None
-        return (plan.head, lag) if lag else None
 
 
 def report(feed: str, head: str | None, lag: Lag | None, more: Mapping[str, Any]) -> dict[str, Any]:

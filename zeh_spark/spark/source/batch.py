@@ -15,7 +15,7 @@ Runs on the driver (`partitions`) and in tasks (`read`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,7 +39,7 @@ from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.spark.source.planned_batch import DirectPartition, plan_batch, tasks_of
 from zeh_spark.wire import wire
 from zeh_spark.wire.direct_reads import PlanRequest
-from zeh_spark.wire.feed_identity import FeedIdentity
+from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
 
 _BLOCK = 1 << 20
 _MOST_WITHOUT_EVENTS = 1000
@@ -85,10 +85,13 @@ class BatchReader(DataSourceReader):
         if reads_directly(options, lambda: found.direct):
             return self._planned(client, found, self._begun(client, count))
         feed = options.stamping(found.named(options.feed))
+        tell = feed is not None and feed.told
         begun = self._begun(client, count)
         with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
             plans = pool.map(lambda each: self._plan(client, begun, each, count), range(count))
-            return [replace(plan, feed=feed) for plan in plans]
+            return [
+                replace(plan, request=replace(plan.request, tell=tell), feed=feed) for plan in plans
+            ]
 
     def _begun(self, client: FeedClient, count: int) -> SourceOptions:
         """Return the options with the cursors that `startingTimestamp` means, if it is set."""
@@ -113,10 +116,11 @@ class BatchReader(DataSourceReader):
         )
         ask = partial(direct_client.plan, client.transport)
         batch = plan_batch(ask, request, finite=request.ends is UNSET)
-        # After the plan, so that the epochs of all its events are known.
-        has_identity = found.identity is not None
-        now = discover(client.transport, count, has_identity=has_identity).named(options.feed)
-        offsets.check_identity(found.named(options.feed).id, now, options.url)
+        now = found.named(options.feed)
+        if batch.epoch != now.epochs[-1]:  # one that began since then has events of the plan
+            has_identity = found.identity is not None
+            now = discover(client.transport, count, has_identity=has_identity).named(options.feed)
+            offsets.check_identity(found.named(options.feed).id, now, options.url)
         feed = options.stamping(now)
         tasks = tasks_of(batch, client.transport, options)
         return [replace(task, feed=feed) for task in tasks]
@@ -153,10 +157,12 @@ class BatchReader(DataSourceReader):
         assert isinstance(partition, FeedPartition)
         client = self._client()
         client.transport.has_answered()  # on the driver
-        for lines in gathered(follow(client, partition)):
+        epochs: set[Epoch | None] = set()
+        for lines in gathered(follow(client, partition, epochs.add)):
             yield from self._decoder.batches(lines, partition.request.partition, partition.feed)
-        if partition.feed and partition.feed.told:
-            self._check_epochs(client, partition.request, partition.feed)
+        feed = partition.feed
+        if feed and feed.told and not epochs <= {feed.epochs[-1]}:
+            self._check_epochs(client, partition.request, feed)
 
     def _check_epochs(self, client: FeedClient, request: PageRequest, feed: FeedIdentity) -> None:
         """Raise PublisherError if the feed began an epoch while it was read.
@@ -215,15 +221,23 @@ def _beginning(client: FeedClient, request: PageRequest) -> str | None:
     return None if has_events else page.cursor
 
 
-def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interval]:
+def follow(
+    client: FeedClient,
+    partition: FeedPartition,
+    tell: Callable[[Epoch | None], object] = lambda epoch: None,
+) -> Iterator[wire.Interval]:
     """Yield the intervals from the partition's start to its end.
 
+    `tell` is called with each interval: with the feed's newest epoch, if its answer told it.
     Raises PublisherError if the feed ends before the cursor that was asked for as its end, or its
     end cannot be proven; UnavailableError if the feed gives less than it had when the query began.
     """
     ending = Ending(partition.target, most_without_events=_MOST_WITHOUT_EVENTS)
     try:
-        yield from FiniteRead(client, partition.request, ending, exact=partition.exact)
+        reading = FiniteRead(client, partition.request, ending, exact=partition.exact)
+        for interval in reading:
+            tell(reading.page.standing.epoch)
+            yield interval
     except EndUnknownError as exc:
         raise exc.as_error() from exc.__cause__
 

@@ -26,7 +26,7 @@ from zeh_spark.errors import OptionError, ReplayError
 from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.spark.source.offsets import Offset, Position, StagedBatch
 from zeh_spark.spark.source.options import SourceOptions
-from zeh_spark.wire.feed_identity import FeedIdentity
+from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
 from zeh_spark.wire.phrases import counted
 from zeh_spark.wire.stamp_columns import POSITION
 
@@ -79,6 +79,7 @@ class Batch:
     Args:
         positions: where each partition ends, and the sum of what it has.
         tasks: none if no partition has events.
+        epochs: what the answers with the events told as the feed's newest epoch; None for none.
         direct: the fingerprint of the options if tasks fetch; None if the driver fetched.
         staged: where the batch is staged, if it is.
         more: whether events are known that are in no batch yet.
@@ -87,17 +88,20 @@ class Batch:
 
     positions: Sequence[Position]
     tasks: Sequence[FeedTask]
+    epochs: frozenset[Epoch | None] = frozenset({None})
     direct: str | None = None
     staged: StagedBatch | None = None
     more: bool = False
     is_undecided: bool = False
 
-    def stamped(self, identify: Callable[[], FeedIdentity | None]) -> list[FeedTask]:
-        """Return the tasks with the identity for their events, which is asked for now.
+    def stamped(
+        self, identify: Callable[[frozenset[Epoch | None]], FeedIdentity | None]
+    ) -> list[FeedTask]:
+        """Return the tasks with the identity for their events, which `identify` returns.
 
         The epochs of all the events are known then, because the batch was made before.
         """
-        feed = identify() if self.tasks else None
+        feed = identify(self.epochs) if self.tasks else None
         return [replace(task, feed=feed) for task in self.tasks]
 
 

@@ -1,7 +1,8 @@
 """What a run of a query knows of its feed: which one it is, its partitions, and what it offers.
 
 Rule for editors: a publisher is asked only for what is not known yet, and for the identity of the
-events of a batch, once they were fetched: an epoch that began while the query runs is known then.
+events of a batch, once they were fetched, unless the answers with them told that no epoch has begun
+while the query runs.
 
 Runs on the driver.
 """
@@ -16,7 +17,7 @@ from zeh_spark.client.http.transport import Transport
 from zeh_spark.spark.source import offsets
 from zeh_spark.spark.source.offsets import Offset
 from zeh_spark.spark.source.options import SourceOptions
-from zeh_spark.wire.feed_identity import FeedIdentity, untold
+from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, untold
 
 
 class KnownFeed:
@@ -53,9 +54,20 @@ class KnownFeed:
             offsets.check_identity(offset.id, self._identity, self._options.url)
         return offset.resolved(self._partition_count or 0)
 
-    def stamping(self, offset: Offset) -> FeedIdentity | None:
-        """Return the identity for the events of a batch at an offset, after they were fetched."""
-        return self._options.stamping(self._identify(offset))
+    @property
+    def tells(self) -> bool:
+        """Whether the publisher is one of ours, whose pages tell where the feed stands."""
+        return bool(self.offered) or (self._identity is not None and self._identity.told)
+
+    def stamping(self, offset: Offset, epochs: frozenset[Epoch | None]) -> FeedIdentity | None:
+        """Return the identity for the events of a batch at an offset, after they were fetched.
+
+        It is asked for unless the answers with the events told the newest of the known `epochs`.
+        """
+        known = self._identity
+        if known is None or not epochs <= {known.epochs[-1]}:
+            known = self._identify(offset)
+        return self._options.stamping(known)
 
     def offers_direct_reads(self) -> bool:
         if self.offered is None:

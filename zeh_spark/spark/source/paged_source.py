@@ -22,7 +22,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from zeh_spark.client.http.feed_client import FeedClient
-from zeh_spark.client.http.lag import Lag, LagProbe
+from zeh_spark.client.http.lag import Lag
+from zeh_spark.client.polling.track import Loss
 from zeh_spark.errors import OptionError
 from zeh_spark.spark.source import segments
 from zeh_spark.spark.source.batch_source import (
@@ -53,20 +54,18 @@ class PagedSource:
     """Makes batches of the pages that a fetcher reads ahead.
 
     Args:
-        tells_lag: whether the publisher tells the lag, as far as it was asked so far.
+        tells: returns whether pages tell where the feed stands, as far as is known.
 
     Guarantee: a batch has the events up to a checkpoint of each partition, and the same when it is
     repeated, from memory, from its stage, or read again and compared.
     """
 
     def __init__(
-        self, client: FeedClient, options: SourceOptions, tells_lag: Callable[[], bool]
+        self, client: FeedClient, options: SourceOptions, tells: Callable[[], bool]
     ) -> None:
         self._client = client
         self._options = options
-        self._tells_lag = tells_lag
-        self._probe = LagProbe(options)
-        self._lag: tuple[str | None, Lag | None] = (None, None)
+        self._tells = tells
         self._batches: PackedBatches | None = None
         self._at: tuple[str, ...] = ()
         self._staging: Staging | None = None
@@ -86,17 +85,21 @@ class PagedSource:
             packed.moved.get(partition, position.unmoved())
             for partition, position in enumerate(after.positions)
         ]
-        cursors = tuple(position.cursor for position in positions)
-        self._at = cursors
-        self._lag = (self._tells_lag() and self._probe.ask(cursors)) or (None, None)
+        self._at = tuple(position.cursor for position in positions)
         staged = self._staging.keep(packed.payloads) if self._staging else None
         tasks = (
             staged_partitions(self._staging, staged)
             if self._staging and staged
             else _carried(packed.payloads)
         )
-        more, is_undecided = batches.has_more, batches.fetcher.is_undecided
-        return Batch(positions, tasks, staged=staged, more=more, is_undecided=is_undecided)
+        return Batch(
+            positions,
+            tasks,
+            batches.fetcher.epochs(),
+            staged=staged,
+            more=batches.has_more,
+            is_undecided=batches.fetcher.is_undecided,
+        )
 
     def _batches_at(self, after: Offset, limits: Limits) -> PackedBatches:
         if self._batches and not self._batches.closed and self._at == after.cursors:
@@ -109,7 +112,8 @@ class PagedSource:
         size = limits.factor * self._options.driver_bytes
         options = replace(self._options, max_bytes_per_trigger=size)
         finite = limits.finite or limits.factor > 1
-        fetcher = Fetcher(self._client, options, after.cursors, finite=finite)
+        tell = self._tells()
+        fetcher = Fetcher(self._client, options, after.cursors, finite=finite, tell=tell)
         fetcher.start()
         self._batches = PackedBatches(fetcher, self._options.parallelism)
         return self._batches
@@ -133,7 +137,8 @@ class PagedSource:
             staging.forget(end.staged.batch)
 
     def report(self) -> Report:
-        return Report(*self._lag, self._batches.report() if self._batches else {})
+        batches = self._batches
+        return Report(*batches.lag, batches.report()) if batches else Report(None, None, {})
 
     def close(self) -> None:
         if self._batches:
@@ -163,6 +168,8 @@ class PackedBatches:
         self.fetcher = fetcher
         self.has_more = True
         """Whether the feed holds more than the batches so far, as far as the fetcher knows."""
+        self.lag: tuple[str | None, Lag | None] = (None, None)
+        """The feed's head, and how far the last batch is behind it, if they are told."""
         self.closed = False
         self._parallelism = parallelism
         self._wanted = threading.Event()
@@ -183,6 +190,8 @@ class PackedBatches:
                 return None
             batch = self._packed(fetcher.take() or fetcher.take_advances())
         self.has_more = fetcher.has_more  # before the next batch is taken out of it
+        if batch:
+            self.lag = fetcher.lag()
         if batch and not whole:
             self._make_ahead()
         return batch
@@ -264,5 +273,5 @@ def _position(intervals: Sequence[wire.Interval]) -> Position:
     events = sum(interval.events for interval in intervals)
     size = sum(len(interval.lines) for interval in intervals)
     digest = hashes.in_hex(sum(interval.digest for interval in intervals)) if events else None
-    lost = [interval.cursor for interval in intervals if isinstance(interval, segments.Loss)]
+    lost = [interval.cursor for interval in intervals if isinstance(interval, Loss)]
     return Position(intervals[-1].cursor, events, size, digest, lost[-1] if lost else None)

@@ -39,6 +39,7 @@ from zeh_spark.wire.direct_reads import (
     checked_ranges,
     totals_of,
 )
+from zeh_spark.wire.feed_identity import Epoch
 
 LEAST_RANGE = 1 << 20
 """Bytes up to which ranges that follow each other become one."""
@@ -60,6 +61,7 @@ class PlannedBatch:
         lag: how far the batch's end is behind it; None if that is unknown.
         chunks_behind: most chunks between the last one of the batch and the head.
         upto: the cursor after which nothing was planned; None for no such cursor.
+        epoch: the feed's newest epoch, as of the last plan; None if it was not told.
     """
 
     ends: list[str]
@@ -70,6 +72,7 @@ class PlannedBatch:
     lag: Lag | None = None
     chunks_behind: int = 0
     upto: str | None = None
+    epoch: Epoch | None = None
 
     def __bool__(self) -> bool:
         """Whether it has events, or passes a loss."""
@@ -107,7 +110,7 @@ class PlannedBatch:
                 self.ranges[partition].append(each)
             self.ends[partition] = plan.ends[str(partition)]
         self.more, self.head, self.chunks_behind = plan.more, plan.head, plan.behind
-        self.lag = lag_of(plan, len(self.ends))
+        self.lag, self.epoch = lag_of(plan, len(self.ends)), plan.epoch
 
 
 def _in_one(first: PlannedRange, second: PlannedRange) -> PlannedRange:

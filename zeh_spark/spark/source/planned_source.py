@@ -105,7 +105,8 @@ class PlannedSource:
     def _for_tasks(self, batch: PlannedBatch) -> Batch:
         tasks = tasks_of(batch, self._transport, self._options)
         fingerprint = self._options.fingerprint
-        return Batch(batch.positions(), tasks, direct=fingerprint, more=batch.more)
+        epochs = frozenset({batch.epoch})
+        return Batch(batch.positions(), tasks, epochs, direct=fingerprint, more=batch.more)
 
     def _next(self, limits: Limits) -> PlannedBatch | None:
         """Return the next batch; None if there is nothing to read, or too little yet.

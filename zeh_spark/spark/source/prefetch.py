@@ -16,27 +16,30 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from zeh_spark.client.http.feed_client import (
     FeedClient,
-    Page,
     PageEnd,
     PageRequest,
     Statistics,
 )
+from zeh_spark.client.http.lag import Lag
 from zeh_spark.client.polling.end_detection import Ending
 from zeh_spark.client.polling.end_probes import EndProbes
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
+from zeh_spark.client.polling.track import Loss, Track
 from zeh_spark.errors import CursorGoneError
 from zeh_spark.spark.source.options import SourceOptions
-from zeh_spark.spark.source.segments import Loss, take, without_loss_after_events
+from zeh_spark.spark.source.segments import take, without_loss_after_events
 from zeh_spark.wire import wire
+from zeh_spark.wire.feed_identity import Epoch
 
 log = logging.getLogger(__name__)
+
+_TOLD_SECONDS = 5.0
+"""Seconds for which the first batch waits until every partition has told its lag."""
 
 _MOST_SKIPPED = 100
 """Answers in a row that only move the cursor before a partition counts as answered.
@@ -45,45 +48,32 @@ Some publishers move their cursor for ever.
 """
 
 
-@dataclass(slots=True)
-class Track:
-    """How far one partition has been read.
-
-    Args:
-        due: when to ask for the next page, in seconds of the monotonic clock.
-        answered: whether the publisher gave events, or said that there are none. An answer that
-            only moves the cursor counts after `_MOST_SKIPPED` of them, because events may follow.
-        skipped: how many answers in a row only moved the cursor.
-        held: the bytes of the page being read that wait for their checkpoint.
-    """
-
-    partition: int
-    cursor: str
-    ready: deque[wire.Interval] = field(default_factory=deque)
-    due: float = 0.0
-    busy: bool = False
-    answered: bool = False
-    skipped: int = 0
-    held: int = 0
-    ended: bool = False
-    ending: Ending | None = None
-    reading: FiniteRead | None = None
-
-
 class Fetcher:
     """Reads all partitions ahead, in threads.
 
     Args:
         finite: whether to read each partition to its end only, as `end_detection` finds it.
+        tell: whether to ask with each page where the feed stands.
     """
 
     def __init__(
-        self, client: FeedClient, options: SourceOptions, cursors: Sequence[str], *, finite: bool
+        self,
+        client: FeedClient,
+        options: SourceOptions,
+        cursors: Sequence[str],
+        *,
+        finite: bool,
+        tell: bool = False,
     ) -> None:
         self.statistics = Statistics()
         self._client = client
         self._options = options
         self._finite = finite
+        self._tell = tell
+        self._head: str | None = None
+        self._epochs: set[Epoch | None] = set()
+        self._lag_is_told = tell
+        self._patience = _TOLD_SECONDS
         self._tracks = [Track(partition, cursor) for partition, cursor in enumerate(cursors)]
         self._changed = threading.Condition()
         self._error: BaseException | None = None
@@ -211,8 +201,7 @@ class Fetcher:
     def _pop(self, counts: dict[int, int]) -> dict[int, list[wire.Interval]]:
         taken = {}
         for partition, count in counts.items():
-            ready = self._tracks[partition].ready
-            taken[partition] = [ready.popleft() for _ in range(count)]
+            taken[partition] = self._tracks[partition].take(count)
             self._ready_events -= sum(each.events for each in taken[partition])
             self._ready_bytes -= sum(len(each.lines) for each in taken[partition])
         self._changed.notify_all()
@@ -222,6 +211,35 @@ class Fetcher:
         """Return the numbers of events and bytes that are ready for the next batches."""
         with self._changed:
             return self._ready_events, self._ready_bytes
+
+    def lag(self) -> tuple[str | None, Lag | None]:
+        """Return the feed's head, and the lag after what was taken, if both are told.
+
+        Each partition counts as of its newest page. The first call waits a few seconds for the
+        answers to the first pages.
+        """
+        with self._changed:
+            self._changed.wait_for(self._is_told, self._patience)
+            self._patience = 0.0
+            lags = [each.lag() for each in self._tracks]
+            known = [each for each in lags if each is not None]
+            if self._head is None or len(known) < len(lags):
+                return None, None
+            events, seconds = zip(*known, strict=True)
+            return self._head, Lag(events, seconds)
+
+    def _is_told(self) -> bool:
+        """Return whether each partition has told its lag, or no answer under way will tell it."""
+        waiting = [each for each in self._tracks if each.lag() is None]
+        is_stuck = self._full and not any(each.busy for each in waiting)
+        never = self._closed or self._error is not None or not self._lag_is_told
+        return not waiting or is_stuck or never
+
+    def epochs(self) -> frozenset[Epoch | None]:
+        """Return what pages told as the feed's newest epoch since the last call; None for none."""
+        with self._changed:
+            told, self._epochs = frozenset(self._epochs), set()
+            return told
 
     def is_full(self) -> bool:
         """Return whether a batch is ready that is as large as the limits allow."""
@@ -323,24 +341,26 @@ class Fetcher:
             min(self._options.page_size_hint, self._options.max_events_per_trigger or 1 << 62),
             self._options.requested_headers,
             wait,
+            self._tell,
         )
         hold = partial(self._hold, track)
-        reading: Page | FiniteRead
         if self._finite:
-            reading = track.reading = track.reading or self._finite_read(track, request, hold)
-            intervals = reading.next_page()
+            if not isinstance(track.reading, FiniteRead):
+                track.reading = self._finite_read(track, request, hold)
+            intervals = track.reading.next_page()
         else:
-            reading = self._client.page(request, hold, statistics=self.statistics)
-            intervals = iter(reading)
+            track.reading = self._client.page(request, hold, statistics=self.statistics)
+            intervals = iter(track.reading)
         for interval in intervals:
             with self._changed:
+                self._note(track, interval.events)
                 while self._full and not self._closed and not self._error:
                     self._changed.wait()
                 self._add(track, interval)
             if self._closed:
                 intervals.close()
                 return None
-        return reading.end
+        return track.reading.end
 
     def _finite_read(
         self, track: Track, request: PageRequest, hold: Callable[[int], object]
@@ -350,16 +370,16 @@ class Fetcher:
         )
         return FiniteRead(self._client, request, ending, hold=hold, statistics=self.statistics)
 
-    def _add(self, track: Track, interval: wire.Interval) -> None:
-        """Add an interval. Of neighbouring ones without events only the newest is kept.
+    def _note(self, track: Track, coming: int = 0) -> None:
+        """Note what a page told of the feed. So many events of it are to be added next."""
+        standing = track.hears(coming)
+        self._epochs.add(standing.epoch)
+        self._head = standing.head
+        self._lag_is_told &= track.unread is not None
+        self._changed.notify_all()
 
-        A loss is kept until the next one, because a batch begins there.
-        """
-        if track.ready and not track.ready[-1].events and not interval.events:
-            if isinstance(interval, Loss) or not isinstance(track.ready[-1], Loss):
-                track.ready.pop()
-        track.ready.append(interval)
-        track.cursor = interval.cursor
+    def _add(self, track: Track, interval: wire.Interval) -> None:
+        track.add(interval)
         self._ready_events += interval.events
         self._ready_bytes += len(interval.lines)
         self._changed.notify_all()
@@ -370,6 +390,8 @@ class Fetcher:
         Called before each read of a body.
         """
         with self._changed:
+            if size:  # an answer has come
+                self._note(track)
             track.held = size
             if self._stopped:
                 self._changed.notify_all()  # there will be no more until a batch is made

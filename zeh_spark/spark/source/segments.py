@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import msgspec
 import zstandard
 
+from zeh_spark.client.polling.track import Loss
 from zeh_spark.wire.wire import Interval
 
 SEGMENT_BYTES = 32 << 20
@@ -29,11 +30,6 @@ SEGMENT_BYTES = 32 << 20
 
 SMALL_SEGMENT_BYTES = 1 << 20
 """A segment of fewer bytes is not divided to use more cores."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loss(Interval):
-    """The events before this cursor were removed unread. It has no events itself."""
 
 
 def without_loss_after_events(ready: Iterable[Interval]) -> list[Interval]:

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from zeh_spark.client.http import direct_client, lag
@@ -69,7 +70,7 @@ class StreamDriver:
         self.is_first = True
         self._client = FeedClient(options, max_interval=4 * options.driver_bytes)
         self._feed = KnownFeed(self._client.transport, options)
-        self._paged = PagedSource(self._client, options, lambda: bool(self._feed.offered))
+        self._paged = PagedSource(self._client, options, lambda: self._feed.tells)
         self._planned = PlannedSource(self._client.transport, options)
         self._source: BatchSource | None = None
         self._reporter = PositionReporter(
@@ -147,7 +148,7 @@ class StreamDriver:
         self, start: dict[str, Any], after: Offset, batch: Batch, tells_behind: TellsBehind
     ) -> _Delivered:
         self._warn_of_losses(after, batch.positions)
-        tasks = batch.stamped(lambda: self._feed.stamping(after))
+        tasks = batch.stamped(partial(self._feed.stamping, after))
         known = self._chosen().report().lag
         behind = (
             {"more": True, **lag.metrics(known)}
@@ -215,7 +216,7 @@ class StreamDriver:
             self._check_columns(target.direct)
             source = self._chosen()
         batch = source.again(origin, target)
-        return batch.stamped(lambda: self._feed.stamping(target))
+        return batch.stamped(partial(self._feed.stamping, target))
 
     def _check_columns(self, then: str) -> None:
         """Refuse to repeat a batch with options with which its rows would hold other values."""
