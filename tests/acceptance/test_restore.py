@@ -14,7 +14,7 @@ from tests.fix_publisher import served
 from tests.fix_sink import ours, remedy
 from tests.fix_spark import Collected
 from tests.ports import free_port
-from zeh_spark.errors import PublishError
+from zeh_spark.errors import CheckpointError, PublishError
 
 
 @pytest.fixture
@@ -105,3 +105,15 @@ def test_a_checkpoint_that_repeats_what_is_missing_brings_it_back(place, port):
         writer.add(1, 2)
         rows = read_plainly(url, "data")
     assert sorted(json.loads(row["data"])["i"] for row in rows) == [*range(30)]
+
+
+def test_shared_cursors_of_another_format_are_not_guessed(spark, tmp_path):
+    """A checkpoint of a later version is refused by name, as a query refuses it."""
+    partitions = {"0": {"cursor": "5.0a1b2c3d", "events": 1, "bytes": 9}}
+    offset = {"version": 99, "feed": "orders", "partitionCount": 1, "partitions": partitions}
+    for folder, text in (("commits", "v1\n{}"), ("offsets", f"v1\n{{}}\n{json.dumps(offset)}")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "0").write_text(text)
+
+    with pytest.raises(CheckpointError, match="offset of format 99"):
+        zeh_spark.shared_cursors(str(tmp_path), "http://localhost/orders", feedId="orders")

@@ -56,6 +56,21 @@ def test_a_target_that_was_passed_before_there_was_anything_after_it(read):
     assert "20" == asked[1]
 
 
+def test_a_target_that_was_not_passed_yet_ends_no_read(read):
+    """A feed that begins to grow while its first page is read has more pages before its end."""
+    feed = Feed(range(20))
+
+    def respond(request):
+        answer = feed(request)
+        if cursor_of(request)[1] == wire.FIRST:
+            feed.partitions[0].append(len(feed.partitions[0]))
+        return answer
+
+    (numbers,) = read(respond, 1, pageSizeHint="10")
+
+    assert list(range(20)) == numbers[:20]
+
+
 @pytest.mark.parametrize("quiet_every", [1, 2, 5])
 def test_a_feed_without_a_target_ends_at_a_quiet_moment(read, quiet_every):
     """A publisher that answers `_last` with nothing is read until it has no more; also one that

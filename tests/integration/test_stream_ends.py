@@ -131,8 +131,11 @@ def test_data_loss_without_an_oldest_event_is_an_error(feed, start):
 def test_cursors_that_go_round_end_a_run(feed, start):
     """A run with availableNow names the fault, and does not publish the same events for ever."""
     scripted = feed(Log(0))
+    rounds = iter(range(50))  # then it is quiet, and a run that has not noticed ends
     scripted.before = lambda partition, cursor, query: (
-        around(Log(), cursor) if cursor in {"_first", "c1", "c2"} else ok(Log().checkpoint(9))
+        around(Log(), cursor)
+        if cursor in {"_first", "c1", "c2"} and next(rounds, None) is not None
+        else ok(Log().checkpoint(9))
     )
 
     with pytest.raises(PublisherError, match=r"cursors form a loop: .* 'c2' is 'c1' again"):

@@ -17,12 +17,7 @@ from zeh_spark.client.http.discovery import discover
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import CheckpointError, PublisherError
-from zeh_spark.spark.source.offsets import (
-    check_identity,
-    check_version,
-    is_of_a_feed,
-    source_offsets,
-)
+from zeh_spark.spark.source.offsets import check_identity, is_of_a_feed, reached, source_offsets
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.wire import wire
 from zeh_spark.wire.feed_identity import FeedIdentity
@@ -105,11 +100,10 @@ def committed(checkpoint: str, feed: str) -> Iterator[tuple[Sequence[str], str |
     for number, text in sorted(files("offsets").items(), reverse=True):
         for offset in source_offsets(text) if number in done else ():
             if is_of_a_feed(offset) and offset["feed"] == feed and offset["partitionCount"]:
-                check_version(offset)
-                count = offset["partitionCount"]
-                cursors = [offset["partitions"][str(each)]["cursor"] for each in range(count)]
-                known = offset.get("id")
-                yield cursors, None if known == feed else known
+                at = reached(offset)
+                numbers = range(offset["partitionCount"])
+                cursors = [at.cursors.get(str(number), wire.FIRST) for number in numbers]
+                yield cursors, None if at.id == feed else at.id
 
 
 def _knows(transport: Transport, n: int, partition: int, cursor: str) -> bool:
