@@ -24,7 +24,7 @@ from zeh_spark.service.store.feed import Feed
 from zeh_spark.service.store.interface import Store
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.stores import migrate_store, open_store, shown_url
-from zeh_spark.service.telemetry.settings import Check, Telemetry
+from zeh_spark.service.telemetry.health import Check, Telemetry
 from zeh_spark.wire.served_lines import Block
 
 __all__ = [

@@ -26,7 +26,7 @@ from zeh_spark.service.console import retention_form
 from zeh_spark.service.retention.rules import prune
 from zeh_spark.service.store.access import ADMIN, Grant, Right, new_token
 from zeh_spark.service.store.interface import Retention
-from zeh_spark.service.telemetry.settings import Telemetry
+from zeh_spark.service.telemetry.health import Telemetry
 from zeh_spark.testing import publish, running_publisher
 
 EVERYTHING = 1 << 62

@@ -1,15 +1,25 @@
-"""Fast and slow ways of serving a block give the same events."""
+"""Fast and slow ways of serving a block give the same events, in pieces that are one body."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
+from itertools import chain
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.app.rendering import body
+from zeh_spark.service.app.rendering import (
+    SEND_BYTES,
+    body,
+    gzip_piece,
+    gzip_stream,
+    plain_piece,
+    plain_stream,
+)  # fmt: skip
 from zeh_spark.wire import wire
 from zeh_spark.wire.served_lines import Block, renderer
 
@@ -55,3 +65,32 @@ def test_lines_of_another_partition_are_not_served_as_nothing() -> None:
     block = Block(0, lines, "7.abc", {"zeh-partition": "0"})
     with pytest.raises(StoreError, match=r"ends with cursor 7\.abc has lines of another one"):
         b"".join(body([block], 2, renderer(("_all",))))
+
+
+texts = st.lists(st.binary() | st.builds(bytes.__mul__, st.binary(), st.integers(0, 1000)))
+
+
+@given(texts)
+def test_compressed_pieces_are_one_gzip_stream(given_texts: list[bytes]) -> None:
+    """My client unpacks the answer, also if it knows of one gzip member only, as httpx does. Plain
+    ones are what they are made of.
+    """
+    sent = chain.from_iterable(plain_stream(map(plain_piece, given_texts)))
+    assert b"".join(given_texts) == b"".join(sent)
+    packed = b"".join(chain.from_iterable(gzip_stream(map(gzip_piece, given_texts))))
+    member = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    assert b"".join(given_texts) == member.decompress(packed) == gzip.decompress(packed)
+    assert (True, b"") == (member.eof, member.unused_data)
+
+
+def test_a_compressed_piece_can_be_read_once_it_has_arrived() -> None:
+    """I parse events while the rest is still on its way."""
+    first, _ = (gzip_piece(text) for text in (b"first", b"second"))
+    member = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    assert b"first" == member.decompress(b"".join(next(gzip_stream([first]))))
+
+
+def test_a_piece_is_sent_in_bounded_steps() -> None:
+    """A slow client holds little memory."""
+    piece = plain_piece(b"x" * (2 * SEND_BYTES + 1))
+    assert [SEND_BYTES, SEND_BYTES, 1] == [len(each) for each in piece.sends]

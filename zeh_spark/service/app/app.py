@@ -40,13 +40,12 @@ from zeh_spark.service.store.feed import ChunkFeed, Feed
 from zeh_spark.service.store.interface import RESERVED_NAMES, Store
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.access_log import EarlyRefusals
-from zeh_spark.service.telemetry.health import Readiness
+from zeh_spark.service.telemetry.health import Readiness, Telemetry
 from zeh_spark.service.telemetry.metrics import Metrics
 from zeh_spark.service.telemetry.observer import Observer
 from zeh_spark.service.telemetry.outages import Outages
 from zeh_spark.service.telemetry.rare_log import RareLog
 from zeh_spark.service.telemetry.recent_refusals import RecentRefusals
-from zeh_spark.service.telemetry.settings import Telemetry
 from zeh_spark.service.telemetry.store_gauges import StoreGauges
 from zeh_spark.wire import problems
 

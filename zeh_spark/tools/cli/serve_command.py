@@ -26,7 +26,7 @@ from zeh_spark.service.store import clock as clocks
 from zeh_spark.service.store.interface import Store, StoreBusyError
 from zeh_spark.service.stores import shown_url
 from zeh_spark.service.telemetry import logs
-from zeh_spark.service.telemetry.settings import Check, Telemetry
+from zeh_spark.service.telemetry.health import Check, Telemetry
 from zeh_spark.tools.cli.outbox_commands import settings_of
 from zeh_spark.tools.cli.parameters import STORE, opened
 from zeh_spark.tools.cli.serve_options import CONFIG, takes_settings, with_given
