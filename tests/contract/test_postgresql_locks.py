@@ -49,8 +49,8 @@ _LOCK = "SELECT 1 FROM zeroeventhub.feeds WHERE name = :name FOR UPDATE"
 
 
 def set_lock_timeout(monkeypatch: pytest.MonkeyPatch, timeout: str) -> None:
-    begin = str(postgresql_writer._BEGIN).replace(f"{postgresql_writer.LOCK_SECONDS}s", timeout, 1)
-    monkeypatch.setattr(postgresql_writer, "_BEGIN", text(begin))
+    begin = postgresql_writer._BEGIN.replace(f"{postgresql_writer.LOCK_SECONDS}s", timeout, 1)
+    monkeypatch.setattr(postgresql_writer, "_BEGIN", begin)
 
 
 def test_statement_timeout_is_a_busy_store(store):

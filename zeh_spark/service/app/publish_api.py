@@ -1,7 +1,7 @@
 """The publish API over HTTP: uploads, commits, and the state of producers.
 
 Rule for editors: read nothing of a body before its call is admitted and its length is known
-(`bodies`). A few threads look into bodies, never the event loop.
+(`bodies`), except for a small commit's. A few threads look into bodies, never the event loop.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ from zeh_spark.service.store.batches import (
 from zeh_spark.service.store.interface import StagingResult, Store
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.exchange import exchange_of
+
+SMALL_COMMIT = 64 << 10
+"""Bytes of a commit's body that are read before its call is admitted: the commit itself decides."""
 
 BODY_BYTES = 24 << 20
 """Bytes of bodies that are looked into at a time. Other bodies wait."""
@@ -146,7 +149,8 @@ class PublishApi:
         length = check_length(
             request.headers.get("content-length"), publish_requests.MAX_COMMIT_BODY
         )
-        await self._called(partial(self._store.admit, feed, call))  # refused before it is read
+        if length > SMALL_COMMIT:
+            await self._called(partial(self._store.admit, feed, call))  # refused before it is read
         publish_requests.check_json(request.headers.get("content-type"))
         async with (
             self._commits_coming.place(client_of(request)),

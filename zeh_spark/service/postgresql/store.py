@@ -127,10 +127,10 @@ def open_postgresql(
 ) -> SqlStore:
     """Open a store in a PostgreSQL database, and make its tables if they are missing."""
     address, time = _address(url), DatabaseClock()
-    write = _engine(address, isolation_level="READ COMMITTED", pool_size=WRITERS)
+    write = _engine(address, isolation_level="AUTOCOMMIT", pool_size=WRITERS, pool_pre_ping=False)
     read = _engine(address, isolation_level="AUTOCOMMIT", pool_size=READERS)
     try:
-        _prepare(write, must_exist, time)
+        _prepare(write.execution_options(isolation_level="READ COMMITTED"), must_exist, time)
     except DBAPIError as exc:
         write.dispose()
         raise StoreError(
@@ -210,7 +210,8 @@ class _Cursor(psycopg.Cursor[Any]):
 def _engine(address: URL, **options: Any) -> Engine:
     """Return an engine with the defaults of a connection; the tables are in `SCHEMA`."""
     if "pool_size" in options:
-        options.update(max_overflow=0, pool_timeout=TURN_SECONDS, pool_pre_ping=True)
+        pool = {"max_overflow": 0, "pool_timeout": TURN_SECONDS, "pool_pre_ping": True}
+        options = {**pool, **options}
     defaults = {name: value for name, value in _DEFAULTS.items() if name not in address.query}
     given = {**defaults, "cursor_factory": _Cursor, "prepare_threshold": None}
     engine = create_engine(

@@ -13,15 +13,17 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, bindparam, text
+import psycopg
+from sqlalchemy import Connection
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from zeh_spark.service.postgresql.errors import is_in_the_way, reason_of
 from zeh_spark.service.postgresql.group_commit import Asked, CommitQueues
@@ -48,14 +50,17 @@ A turn is a free connection, or room for an upload.
 
 _RETRIES = 6
 
-_BEGIN = text(
-    "SELECT set_config('synchronous_commit', CASE WHEN NOT :durable THEN 'off'"
-    " WHEN current_setting('synchronous_commit') = 'off' THEN 'on'"
-    " ELSE current_setting('synchronous_commit') END, true),"
-    f" set_config('lock_timeout', '{LOCK_SECONDS}s', true),"
-    f" set_config('idle_in_transaction_session_timeout', '{IDLE_SECONDS}s', true),"
-    f" set_config('zeroeventhub.version', '{VERSION}', true)"
-).bindparams(bindparam("durable"))
+_BEGIN = (
+    "BEGIN ISOLATION LEVEL READ COMMITTED;"
+    f" SET LOCAL lock_timeout = '{LOCK_SECONDS}s';"
+    f" SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s';"
+    f" SET LOCAL zeroeventhub.version = '{VERSION}';"
+)
+_DURABLE = {
+    True: "SELECT set_config('synchronous_commit', 'on', true)"
+    " WHERE current_setting('synchronous_commit') = 'off'",
+    False: "SET LOCAL synchronous_commit = off",
+}
 
 
 class Writer:
@@ -66,6 +71,9 @@ class Writer:
     Guarantee: if a method returns, its work is committed, and durable if that was asked for. If it
     raises, nothing was done, except after a StoreOutcomeUnknownError: COMMIT itself failed, and
     whether it took effect is not known.
+
+    Args:
+        engine: its connections begin no transaction by themselves (AUTOCOMMIT).
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -76,8 +84,7 @@ class Writer:
     def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
         for tried in count(1):
             try:
-                with self._engine.connect() as connection:
-                    connection.execute(_BEGIN, {"durable": durable})
+                with _begun(self._engine, durable) as connection:
                     result = work(connection)
                     _commit(connection)
                     return result
@@ -147,8 +154,7 @@ class Writer:
     def _transaction(self, commits: Sequence[Asked], looks: Sequence[Asked]) -> list[Any]:
         """Return an answer, perhaps a Problem, to each: first to the commits, then to the looks."""
         answers: list[Any] = []
-        with self._engine.connect() as connection:
-            connection.execute(_BEGIN, {"durable": bool(commits)})
+        with _begun(self._engine, bool(commits)) as connection:
             # Commits first: they lock more than looks do. Rejected: looks first; two publishers
             # would wait for each other to release their locks.
             if commits:
@@ -186,6 +192,31 @@ def _seen(work: Callable[[Connection], T], connection: Connection) -> T | Proble
         return work(connection)
     except Problem as problem:
         return problem
+
+
+@contextmanager
+def _begun(engine: Engine, durable: bool) -> Iterator[Connection]:
+    """Begin a transaction with one message, and yield its connection.
+
+    A connection that was lost while nobody used it is replaced. Rejected: to ask each connection
+    first whether it is there, which takes a round trip more.
+    """
+    begin = _BEGIN + _DURABLE[durable]
+    for last in (False, True):
+        with engine.connect() as connection:
+            driver: Any = connection.connection.dbapi_connection
+            try:
+                psycopg.Cursor(driver).execute(begin)  # as text: several statements
+            except psycopg.Error as exc:
+                if last or not driver.closed:
+                    raise OperationalError(
+                        begin, None, exc, connection_invalidated=driver.closed
+                    ) from exc
+                connection.invalidate()
+                engine.dispose()  # the others were lost with it
+                continue
+            yield connection
+            return
 
 
 def _commit(connection: Connection) -> None:
