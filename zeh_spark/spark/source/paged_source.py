@@ -50,6 +50,18 @@ _MAX_PAYLOAD = 96 << 20
 """Maximum bytes of a segment that is sent with its task. Spark refuses 128 MiB on a cluster."""
 
 
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """A batch that is ready for the tasks.
+
+    Args:
+        moved: for each partition that moved, where the batch ends, and the sum of what it has.
+    """
+
+    moved: Mapping[int, Position]
+    payloads: Sequence[bytes]
+
+
 class PagedSource:
     """Makes batches of the pages that a fetcher reads ahead.
 
@@ -66,46 +78,49 @@ class PagedSource:
         self._client = client
         self._options = options
         self._tells = tells
-        self._batches: PackedBatches | None = None
-        self._at: tuple[str, ...] = ()
+        self._fetcher: Fetcher | None = None
+        self._at: tuple[str, ...] | None = None  # where the fetcher's batches so far end
+        self._ahead: Future[PackedBatch | None] | None = None
+        self._wanted = threading.Event()
+        self._lag: tuple[str | None, Lag | None] = (None, None)
         self._staging: Staging | None = None
 
     def next(self, after: Offset, limits: Limits) -> Batch | None:
         try:
-            batches = self._batches_at(after, limits)
-            packed = batches.next(limits)
+            fetcher = self._fetcher_at(after, limits)
+            packed = self._made_ahead(fetcher)
+            if packed is None and fetcher.wait(limits):
+                packed = self._packed(fetcher.take())
         except BaseException:
             self.close()  # it may have taken events that are in no batch
             raise
+        more = fetcher.has_more  # before the next batch is taken out of it
+        if packed:
+            self._lag = fetcher.lag()
         if limits.factor > 1:  # the next batch has the usual limits, and all partitions
             self.close()
-        if packed is None:
+        if not packed:
             return None
         positions = [
             packed.moved.get(partition, position.unmoved())
             for partition, position in enumerate(after.positions)
         ]
-        self._at = tuple(position.cursor for position in positions)
+        epochs, is_undecided = fetcher.epochs(), fetcher.is_undecided
+        if self._at is not None:
+            self._at = tuple(position.cursor for position in positions)
+            self._make_ahead(fetcher)
         staged = self._staging.keep(packed.payloads) if self._staging else None
         tasks = (
             staged_partitions(self._staging, staged)
             if self._staging and staged
             else _carried(packed.payloads)
         )
-        return Batch(
-            positions,
-            tasks,
-            batches.fetcher.epochs(),
-            staged=staged,
-            more=batches.has_more,
-            is_undecided=batches.fetcher.is_undecided,
-        )
+        return Batch(positions, tasks, epochs, staged=staged, more=more, is_undecided=is_undecided)
 
-    def _batches_at(self, after: Offset, limits: Limits) -> PackedBatches:
-        if self._batches and not self._batches.closed and self._at == after.cursors:
-            return self._batches
+    def _fetcher_at(self, after: Offset, limits: Limits) -> Fetcher:
+        if self._fetcher and self._at == after.cursors:
+            return self._fetcher
         self.close()
-        self._at = after.cursors
         self._staging = self._staging_of(after.staged.stage if after.staged else new_stage())
         if self._staging:
             self._staging.begin(after.staged)
@@ -115,8 +130,35 @@ class PagedSource:
         tell = self._tells()
         fetcher = Fetcher(self._client, options, after.cursors, finite=finite, tell=tell)
         fetcher.start()
-        self._batches = PackedBatches(fetcher, self._options.parallelism)
-        return self._batches
+        self._fetcher, self._at, self._ahead = fetcher, after.cursors, None
+        return fetcher
+
+    def _make_ahead(self, fetcher: Fetcher) -> None:
+        self._wanted.clear()
+
+        def make() -> PackedBatch | None:
+            return self._packed(fetcher.take()) if fetcher.wait_until_full(self._wanted) else None
+
+        self._ahead = in_thread("zeh-pack", make)
+
+    def _made_ahead(self, fetcher: Fetcher) -> PackedBatch | None:
+        """Return the batch that was packed ahead; None if there was too little for one."""
+        made, self._ahead = self._ahead, None
+        if made is None:
+            return None
+        self._wanted.set()
+        fetcher.wake()
+        return made.result()
+
+    def _packed(self, taken: Mapping[int, Sequence[wire.Interval]]) -> PackedBatch | None:
+        if not taken:
+            return None
+        moved = {partition: _position(intervals) for partition, intervals in taken.items()}
+        lines = {
+            partition: [interval.lines for interval in intervals if interval.events]
+            for partition, intervals in taken.items()
+        }
+        return PackedBatch(moved, list(_pack_lines(lines, self._options.parallelism)))
 
     def again(self, start: Sequence[Position], end: Offset) -> Batch:
         """Return a batch as it was staged; if it was not, read it again, and compare.
@@ -137,70 +179,11 @@ class PagedSource:
             staging.forget(end.staged.batch)
 
     def report(self) -> Report:
-        batches = self._batches
-        return Report(*batches.lag, batches.report()) if batches else Report(None, None, {})
-
-    def close(self) -> None:
-        if self._batches:
-            self._batches.close()
-
-    def _staging_of(self, stage: str) -> Staging | None:
-        location = self._options.staging_location
-        return Staging(location, stage) if location else None
-
-
-@dataclass(frozen=True, slots=True)
-class PackedBatch:
-    """A batch that is ready for the tasks.
-
-    Args:
-        moved: for each partition that moved, where the batch ends, and the sum of what it has.
-    """
-
-    moved: Mapping[int, Position]
-    payloads: Sequence[bytes]
-
-
-class PackedBatches:
-    """The batches of one fetcher, in their order."""
-
-    def __init__(self, fetcher: Fetcher, parallelism: int) -> None:
-        self.fetcher = fetcher
-        self.has_more = True
-        """Whether the feed holds more than the batches so far, as far as the fetcher knows."""
-        self.lag: tuple[str | None, Lag | None] = (None, None)
-        """The feed's head, and how far the last batch is behind it, if they are told."""
-        self.closed = False
-        self._parallelism = parallelism
-        self._wanted = threading.Event()
-        self._ahead: Future[PackedBatch | None] | None = None
-
-    def next(self, limits: Limits) -> PackedBatch | None:
-        """Return the next batch; None if there is nothing to read, or too little yet.
-
-        After one that is larger than usual, no other batch is made ahead. It raises what a fetching
-        thread raised.
-        """
-        fetcher, whole = self.fetcher, limits.factor > 1
-        batch = self._made_ahead()
-        if batch is None:
-            fetcher.wait(first=limits.first, whole=whole, least=limits.least)
-            events, _ = fetcher.held()
-            if limits.left(events) and not fetcher.is_full():
-                return None
-            batch = self._packed(fetcher.take() or fetcher.take_advances())
-        self.has_more = fetcher.has_more  # before the next batch is taken out of it
-        if batch:
-            self.lag = fetcher.lag()
-        if batch and not whole:
-            self._make_ahead()
-        return batch
-
-    def report(self) -> dict[str, float]:
-        """Return numbers for the query's progress: what reading took so far, and what is ready."""
-        events, size = self.fetcher.held()
-        statistics = self.fetcher.statistics
-        return {
+        if self._fetcher is None:
+            return Report(None, None, {})
+        events, size = self._fetcher.held()
+        statistics = self._fetcher.statistics
+        numbers = {
             "pages": statistics.pages,
             "retries": statistics.retries,
             "ignoredLines": statistics.ignored_lines,
@@ -208,39 +191,16 @@ class PackedBatches:
             "readyEvents": events,
             "readyBytes": size,
         }
+        return Report(*self._lag, numbers)
 
     def close(self) -> None:
-        """End the fetcher, and with it what is made ahead. Does not wait for them."""
-        self.closed = True
-        self.fetcher.close()
+        self._at = None
+        if self._fetcher:
+            self._fetcher.close()
 
-    def _make_ahead(self) -> None:
-        self._wanted.clear()
-
-        def make() -> PackedBatch | None:
-            full = self.fetcher.wait_until_full(self._wanted)
-            return self._packed(self.fetcher.take()) if full else None
-
-        self._ahead = in_thread("zeh-pack", make)
-
-    def _made_ahead(self) -> PackedBatch | None:
-        """Return the batch that was packed ahead; None if there was too little for one."""
-        made, self._ahead = self._ahead, None
-        if made is None:
-            return None
-        self._wanted.set()
-        self.fetcher.wake()
-        return made.result()
-
-    def _packed(self, taken: Mapping[int, Sequence[wire.Interval]]) -> PackedBatch | None:
-        if not taken:
-            return None
-        moved = {partition: _position(intervals) for partition, intervals in taken.items()}
-        lines = {
-            partition: [interval.lines for interval in intervals if interval.events]
-            for partition, intervals in taken.items()
-        }
-        return PackedBatch(moved, list(_pack_lines(lines, self._parallelism)))
+    def _staging_of(self, stage: str) -> Staging | None:
+        location = self._options.staging_location
+        return Staging(location, stage) if location else None
 
 
 def _pack_lines(lines: Mapping[int, Sequence[bytes]], parallelism: int) -> Iterator[bytes]:

@@ -31,6 +31,7 @@ from zeh_spark.client.polling.end_probes import EndProbes
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.client.polling.track import Loss, Track
 from zeh_spark.errors import CursorGoneError
+from zeh_spark.spark.source.batch_source import Limits
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.spark.source.segments import take, without_loss_after_events
 from zeh_spark.wire import wire
@@ -98,7 +99,7 @@ class Fetcher:
     def has_more(self) -> bool:
         """Whether events are in no batch: until the end of a finite read, or while some wait."""
         with self._changed:
-            return self._ready_events > 0 or (self._finite and not self._all(ended=True))
+            return self._ready_events > 0 or (self._finite and not self._ended)
 
     @property
     def is_undecided(self) -> bool:
@@ -110,27 +111,30 @@ class Fetcher:
             endings = [each.ending for each in self._tracks if each.ending]
             return any(each.undecided and not each.met for each in endings)
 
-    def wait(self, *, first: bool, whole: bool = False, least: int = 0) -> None:
-        """Wait until it is worthwhile to make a batch. Raises what a fetching thread raised.
+    def wait(self, limits: Limits) -> bool:
+        """Wait until it is worthwhile to make a batch, and return whether one is to be made.
 
-        A finite read waits for half a batch, for less after a second, or for the end; with `whole`
-        it waits for as much as the limits allow, or for the end. Any other
-        read waits for one answer of each partition if this is the `first` batch, for at most 10 s
-        once there are events; after that 50 ms for any event, or for `least` of them.
+        A finite read waits for half a batch, for less after a second, or for the end; one that is
+        larger than usual for as much as the limits allow, or for the end. Any other read waits for
+        one answer of each partition if this is the first batch, for at most 10 s once there are
+        events; after that 50 ms for any event, or for the least number of them. Raises what a
+        fetching thread raised.
         """
         with self._changed:
-            if self._finite and whole:
+            if limits.factor > 1:
                 self._wait_for(lambda: self._complete, None, None)
             elif self._finite:
-                self._wait_for(lambda: self._plenty or self._all(ended=True), None, 1.0)
-            elif first:
-                self._wait_for(lambda: self._complete or self._all(answered=True), None, 10.0)
+                self._wait_for(lambda: self._plenty or self._ended, None, 1.0)
+            elif limits.first:
+                self._wait_for(lambda: self._complete or self._answered, None, 10.0)
             else:
+                least, patience = max(limits.least, 1), 0.05
                 self._wait_for(
-                    lambda: self._ready_events >= max(least, 1) or self._complete,
-                    0.05,
-                    0.05 if least else 0.0,
+                    lambda: self._ready_events >= least or self._complete,
+                    patience,
+                    patience if limits.least else 0.0,
                 )
+            return self._complete or not limits.left(self._ready_events)
 
     def wait_until_full(self, wanted: threading.Event) -> bool:
         """Wait for a batch as large as the limits allow, or for all that a finite read has.
@@ -169,12 +173,14 @@ class Fetcher:
         """Return the intervals of the next batch by partition.
 
         It is empty if no events are ready, and no loss is. Intervals without events, which only
-        move a cursor, also come with it if it is their turn.
+        move a cursor, also come with it if it is their turn, and at the end of a finite read.
         """
         with self._changed:
             ready: dict[int, Sequence[wire.Interval]] = {
                 track.partition: track.ready for track in self._tracks if track.ready
             }
+            at_end = self._finite and self._ended and not self._ready_events
+            advances = {partition: len(each) for partition, each in ready.items() if at_end}
             losses: dict[int, int] = {}
             if not self._options.fail_on_data_loss:
                 for partition, intervals in ready.items():
@@ -187,16 +193,9 @@ class Fetcher:
                 self._options.driver_bytes,
                 self._turn,
             )
-            counts = counts or losses
+            counts = counts or losses or advances
             self._turn = next(iter(counts), self._turn - 1) + 1
             return self._pop(counts)
-
-    def take_advances(self) -> dict[int, list[wire.Interval]]:
-        """Return the cursors that moved without events, at the end of a finite read."""
-        with self._changed:
-            if not self._finite or not self._all(ended=True) or self._ready_events:
-                return {}
-            return self._pop({each.partition: len(each.ready) for each in self._tracks})
 
     def _pop(self, counts: dict[int, int]) -> dict[int, list[wire.Interval]]:
         taken = {}
@@ -241,15 +240,10 @@ class Fetcher:
             told, self._epochs = frozenset(self._epochs), set()
             return told
 
-    def is_full(self) -> bool:
-        """Return whether a batch is ready that is as large as the limits allow."""
-        with self._changed:
-            return self._complete
-
     @property
     def _complete(self) -> bool:
         """Whether no more comes before a batch is made."""
-        return self._full or self._stopped or (self._finite and self._all(ended=True))
+        return self._full or self._stopped or (self._finite and self._ended)
 
     @property
     def _full(self) -> bool:
@@ -274,11 +268,13 @@ class Fetcher:
         half = self._options.driver_bytes // 2
         return self._full or self._ready_bytes >= half
 
-    def _all(self, *, ended: bool = False, answered: bool = False) -> bool:
-        return all(
-            track.ended or (answered and track.answered) or not (ended or answered)
-            for track in self._tracks
-        )
+    @property
+    def _ended(self) -> bool:
+        return all(track.ended for track in self._tracks)
+
+    @property
+    def _answered(self) -> bool:
+        return all(track.ended or track.answered for track in self._tracks)
 
     # Run by the threads.
 
@@ -294,7 +290,7 @@ class Fetcher:
     def _next(self) -> Track | None:
         """Wait for a partition that is due, and return the longest due one; None at the end."""
         with self._changed:
-            while not self._closed and not self._error and not self._all(ended=True):
+            while not self._closed and not self._error and not self._ended:
                 now = time.monotonic()
                 free = [each for each in self._tracks if not each.busy and not each.ended]
                 first = min(free, key=lambda each: each.due, default=None)
