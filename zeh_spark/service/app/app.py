@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import anyio.to_thread
@@ -21,6 +22,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from zeh_spark.service.access import gate as access
 from zeh_spark.service.access.disk import Disk
@@ -48,6 +50,9 @@ from zeh_spark.service.telemetry.rare_log import RareLog
 from zeh_spark.service.telemetry.recent_refusals import RecentRefusals
 from zeh_spark.service.telemetry.store_gauges import StoreGauges
 from zeh_spark.wire import problems
+
+if TYPE_CHECKING:
+    from zeh_spark.service.console.pages import Console
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -101,38 +106,27 @@ def create_app(publisher: Publisher) -> Starlette:
     look = disk.look if telemetry.store_file else None
     readiness = Readiness(store, telemetry, outages, lambda: draining.has_begun, of_tables, look)
     gauges = StoreGauges(store, calls.waiting, telemetry.connections, calls.backlogs)
-    publish = [
-        gate.route(f"/{name}{path}", _not_published_to, access.reads_feed(name), methods=[method])
-        for name in named
-        if name
-        for method, path, _, _ in CALLS
-    ]
-    if store:
-        publish += PublishApi(store, disk, limits).routes(gate)
     disks = {name: _disk_of(each, telemetry.least_free) for name, each in named.items()}
     pages_of_feeds = PageApi(calls, lambda name: disks.get(name, disk), limits.most_cursor_sets)
     telling = TelemetryApi(gate, readiness, metrics, gauges, store, named)
-    pages, refusals, of_console = None, RecentRefusals(), []
+    refusals, pages = RecentRefusals(), None
     if publisher.console:
-        # They are slow to import, and not always wanted.
-        from zeh_spark.service.console.acts import ConsoleActs
-        from zeh_spark.service.console.pages import Console
+        from zeh_spark.service.console.pages import Console  # slow to import, not always wanted
 
         pages = Console(
             gate, store, named, metrics.rates, refusals, readiness, telling.look, gauges.lags
         )
-        of_console = [*pages.routes(), *(ConsoleActs(pages, store).routes() if store else ())]
-    described = partial(
-        _described,
+    describe = partial(
+        _describe,
         publishing=store is not None,
         direct=store is not None or any(isinstance(each, ChunkFeed) for each in named.values()),
     )
     app = Starlette(
         routes=[
-            gate.route("/openapi.json", described, access.nothing, methods=["GET"]),
+            gate.route("/openapi.json", describe, access.nothing, methods=["GET"]),
             *telling.routes(),
-            *of_console,
-            *publish,
+            *_console_routes(pages, store),
+            *_publish_routes(publisher, disk),
             *DirectApi(calls).routes(publisher.path, gate),
             gate.route(publisher.path, pages_of_feeds.read, access.reads, methods=["GET"]),
         ],
@@ -145,9 +139,29 @@ def create_app(publisher: Publisher) -> Starlette:
     app.state.unsent = gate.unsent
     app.state.refused = EarlyRefusals(metrics, writes=telemetry.access_log)
     app.state.drain, app.state.stop = (
-        partial(_end, draining, each) for each in (calls.drain, calls.stop)
+        partial(_end_polls, draining, each) for each in (calls.drain, calls.stop)
     )
     return app
+
+
+def _console_routes(pages: Console | None, store: Store | None) -> list[Route]:
+    if pages is None:
+        return []
+    from zeh_spark.service.console.acts import ConsoleActs  # as above
+
+    return [*pages.routes(), *(ConsoleActs(pages, store).routes() if store else ())]
+
+
+def _publish_routes(publisher: Publisher, disk: Disk) -> list[Route]:
+    """Return the routes of the publish API; for feeds beside the store, which refuse its calls."""
+    gate, store = publisher.gate, publisher.store
+    refusing = [
+        gate.route(f"/{name}{path}", _refuse_batch, access.reads_feed(name), methods=[method])
+        for name in publisher.feeds
+        if name
+        for method, path, _, _ in CALLS
+    ]
+    return [*refusing, *(PublishApi(store, disk, publisher.limits).routes(gate) if store else ())]
 
 
 def _check_feed(name: str, feed: object) -> None:
@@ -168,23 +182,23 @@ def _disk_of(feed: Feed, least: int) -> Disk:
     return Disk(Path(unquote(url.database.removeprefix("file:"))), least)
 
 
-def _end(draining: Draining, end_polls: Callable[[], object]) -> None:
+def _end_polls(draining: Draining, end: Callable[[], object]) -> None:
     draining.begin()
-    end_polls()
+    end()
 
 
-async def _described(request: Request, **offers: bool) -> Response:
-    render = partial(_document, request.scope.get("root_path", ""), **offers)
+async def _describe(request: Request, **offers: bool) -> Response:
+    render = partial(_render_document, request.scope.get("root_path", ""), **offers)
     return Response(await anyio.to_thread.run_sync(render), media_type="application/json")
 
 
-def _document(mounted: str, **offers: bool) -> bytes:
+def _render_document(mounted: str, **offers: bool) -> bytes:
     from zeh_spark.service.app import openapi  # slow to import, and rarely needed
 
     return msgspec.json.encode(openapi.document(mounted, **offers))
 
 
-async def _not_published_to(request: Request) -> Response:
+async def _refuse_batch(request: Request) -> Response:
     name = request.scope["path"].rpartition("/producers")[0].rpartition("/")[2]
     remedy = "to publish to it, write rows to that table"
     raise Problem(

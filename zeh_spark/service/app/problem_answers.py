@@ -64,10 +64,10 @@ def _answer(
     )
 
 
-async def _problem(request: Request, exc: Exception) -> Response:
+async def _answer_problem(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, Problem)
     if exc.type is problems.NO_ROOM_FOR_BODIES:
-        _outages(request).failed(BODIES, exc.detail)
+        _outages_of(request).failed(BODIES, exc.detail)
     elif exc.status == 500 or exc.type in {problems.RESTORED_TABLE, problems.STORE_FULL}:
         feed = request.path_params.get("feed", "")
         # for the operator, who can repair it
@@ -75,18 +75,18 @@ async def _problem(request: Request, exc: Exception) -> Response:
     return _answer(request, exc)
 
 
-def _said(exc: Exception) -> str:
+def _text_of(exc: Exception) -> str:
     """Return what an error of a store says, without its code: the problem has a name of its own."""
     return exc.what if isinstance(exc, StoreError) else str(exc)
 
 
-async def _unknown_feed(request: Request, exc: Exception) -> Response:
-    return _answer(request, Problem(problems.UNKNOWN_FEED, _said(exc)))
+async def _answer_unknown_feed(request: Request, exc: Exception) -> Response:
+    return _answer(request, Problem(problems.UNKNOWN_FEED, _text_of(exc)))
 
 
-async def _busy(request: Request, exc: Exception) -> Response:
+async def _answer_busy(request: Request, exc: Exception) -> Response:
     _note_failure(request, exc)
-    said = _said(exc)
+    said = _text_of(exc)
     if isinstance(exc, StoreSilentError):
         said = (
             "the publisher's database does not answer; the publisher's log says why. Try again "
@@ -95,12 +95,12 @@ async def _busy(request: Request, exc: Exception) -> Response:
     return _answer(request, Problem(problems.STORE_BUSY, said))
 
 
-async def _outcome_unknown(request: Request, exc: Exception) -> Response:
+async def _answer_outcome_unknown(request: Request, exc: Exception) -> Response:
     _note_failure(request, exc)
-    return _answer(request, Problem(problems.NOT_KNOWN_YET, _said(exc)))
+    return _answer(request, Problem(problems.NOT_KNOWN_YET, _text_of(exc)))
 
 
-async def _store_failed(request: Request, exc: Exception) -> Response:
+async def _answer_store_failed(request: Request, exc: Exception) -> Response:
     _note_failure(request, exc)
     said = "the publisher's store failed; its log says why"
     return _answer(request, Problem(problems.STORE_FAILED, said))
@@ -109,15 +109,15 @@ async def _store_failed(request: Request, exc: Exception) -> Response:
 def _note_failure(request: Request, exc: Exception) -> None:
     feed = request.path_params.get("feed", "")
     why = exc.__cause__ if isinstance(exc.__cause__, StoreError) else exc  # see `access.gate`
-    _outages(request).request_failed(exchange_of(request), request.method, feed, _said(why))
+    _outages_of(request).request_failed(exchange_of(request), request.method, feed, _text_of(why))
 
 
-def _outages(request: Request) -> Outages:
+def _outages_of(request: Request) -> Outages:
     found: Outages = request.app.state.outages
     return found
 
 
-async def _http_error(request: Request, exc: Exception) -> Response:
+async def _answer_http_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, HTTPException)
     types = {404: problems.UNKNOWN_FEED, 405: problems.METHOD_NOT_ALLOWED}
     refused = ProblemType("refused", exc.status_code, "What else the HTTP layer refuses.")
@@ -126,11 +126,11 @@ async def _http_error(request: Request, exc: Exception) -> Response:
 
 
 ANSWERS = {
-    Problem: _problem,
-    UnknownFeedError: _unknown_feed,
-    StoreBusyError: _busy,
-    StoreOutcomeUnknownError: _outcome_unknown,
-    StoreError: _store_failed,
-    HTTPException: _http_error,
+    Problem: _answer_problem,
+    UnknownFeedError: _answer_unknown_feed,
+    StoreBusyError: _answer_busy,
+    StoreOutcomeUnknownError: _answer_outcome_unknown,
+    StoreError: _answer_store_failed,
+    HTTPException: _answer_http_error,
 }
 """What answers each error, as Starlette takes it."""

@@ -58,25 +58,25 @@ class PageReader:
         self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str]
     ) -> Iterator[Block]:
         """Yield an answer (see `Feed.page`). Headers that nobody wants are not fetched at all."""
-        wanted, render = self._wanted(headers)
+        wanted, render = self._choose_headers(headers)
         sql, standing, cursors = self._connection.run(partial(self._begin, asked, n))
         left = DEFAULT_HINT if hint is None else hint
         quiet, limit, bad = set(asked), READ_ROWS, False
-        stored = {each: covered(each, n, self._table.partitions) for each in asked}
-        stored = {each: some for each, some in stored.items() if some}  # others never have rows
+        stored = {part: covered(part, n, self._table.partitions) for part in asked}
+        stored = {part: some for part, some in stored.items() if some}  # others never have rows
         while left > 0 and not bad:
             most = min(left, limit)
-            places = {each: dict.fromkeys(stored[each], cursors[each].place) for each in stored}
+            places = {part: dict.fromkeys(stored[part], cursors[part].place) for part in stored}
             rows = self._connection.run(
                 partial(sql.rows, after=places, standing=standing, limit=most, headers=wanted)
             )
-            by_asked = _by_asked(rows)
+            rows_of = _group_rows(rows)
             found = [
-                self._found(each, by_asked[each], cursors[each], render)
-                for each in stored
-                if each in by_asked
+                self._make_block(part, rows_of[part], cursors[part], render)
+                for part in stored
+                if part in rows_of
             ]
-            if len(quiet) == len(asked) and (problem := _stuck(found)):
+            if len(quiet) == len(asked) and (problem := _find_stuck(found)):
                 raise problem
             for block, cursor, problem in found:
                 bad = bad or problem is not None
@@ -87,9 +87,9 @@ class PageReader:
             if len(rows) < most and sum(row[3] or 0 for row in rows) < READ_BYTES:
                 break
             left -= len(rows)
-            limit = _next_limit(rows)
-        for each in quiet:
-            yield Block(each, b"", str(cursors[each]))
+            limit = _choose_limit(rows)
+        for part in quiet:
+            yield Block(part, b"", str(cursors[part]))
 
     def _begin(
         self, asked: Mapping[int, str], n: int, connection: Connection
@@ -101,14 +101,14 @@ class PageReader:
         sql, standing = self._connection.look_up(connection)
         return sql, standing, Starts(sql, connection, standing, n).of(asked)
 
-    def _wanted(self, headers: Collection[str]) -> tuple[Sequence[str], RenderHeaders]:
+    def _choose_headers(self, headers: Collection[str]) -> tuple[Sequence[str], RenderHeaders]:
         """Return those of the table's headers that are wanted, and what renders them."""
         if wire.ALL_HEADERS in headers:
             return self._table.headers, self._headers
-        wanted = [each for each in self._table.headers if each in headers]
+        wanted = [name for name in self._table.headers if name in headers]
         return wanted, header_renderer(wanted)
 
-    def _found(
+    def _make_block(
         self, asked: int, mine: Sequence[Cells], before: Cursor, render: RenderHeaders
     ) -> tuple[Block, Cursor | None, Problem | None]:
         """Return what some rows bring for the partition of the reader that they are of.
@@ -118,15 +118,15 @@ class PageReader:
         """
         last: OutboxRow | None = OutboxRow.of(mine[-1])
         problem = None
-        skip = self._skip if self._table.on_bad_row == "skip" else None
+        skip = self._skip_row if self._table.on_bad_row == "skip" else None
         try:
             lines = lines_of(asked, mine, render, skip)
         except BadRowError as exc:
-            lines, last, problem = exc.before, exc.last, self._bad(asked, exc)
+            lines, last, problem = exc.before, exc.last, self._bad_row(asked, exc)
         cursor = after(last, before.history, self._table, before.removals) if last else None
         return Block(asked, lines, str(cursor or "")), cursor, problem
 
-    def _bad(self, asked: int, bad: BadRowError) -> Problem:
+    def _bad_row(self, asked: int, bad: BadRowError) -> Problem:
         row, table = bad.row, self._table
         return Problem(
             problems.BAD_ROW,
@@ -136,7 +136,7 @@ class PageReader:
             id=row.id,
         )
 
-    def _skip(self, bad: BadRowError) -> None:
+    def _skip_row(self, bad: BadRowError) -> None:
         """Count a bad row, and name it in the log, one a minute."""
         self.skipped += 1
         self._rare.warning(
@@ -146,12 +146,12 @@ class PageReader:
         )  # fmt: skip
 
 
-def _stuck(found: Sequence[tuple[Block, Cursor | None, Problem | None]]) -> Problem | None:
+def _find_stuck(found: Sequence[tuple[Block, Cursor | None, Problem | None]]) -> Problem | None:
     """Return the problem of a partition whose next row is a bad one; None if there is none."""
     return next((problem for _, cursor, problem in found if problem and not cursor), None)
 
 
-def _by_asked(rows: Sequence[Cells]) -> dict[int, list[Cells]]:
+def _group_rows(rows: Sequence[Cells]) -> dict[int, list[Cells]]:
     """Return the rows of each partition of the reader, for those that have rows."""
     found: dict[int, list[Cells]] = {}
     for row in rows:
@@ -159,7 +159,7 @@ def _by_asked(rows: Sequence[Cells]) -> dict[int, list[Cells]]:
     return found
 
 
-def _next_limit(rows: Sequence[Cells]) -> int:
+def _choose_limit(rows: Sequence[Cells]) -> int:
     """Return how many rows to fetch next, so that they have about `READ_BYTES`."""
     size = sum(row[3] or 0 for row in rows) // len(rows) + 1
     return max(10, min(READ_ROWS, READ_BYTES // size))

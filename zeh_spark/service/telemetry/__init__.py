@@ -7,5 +7,3 @@ formats log lines. Runs in the publisher's process.
 Rule for editors: nothing here may refuse a request, or fail one. Values that a client chooses
 become labels of metrics only if the store knows them.
 """
-
-from __future__ import annotations
