@@ -21,7 +21,7 @@ def main() -> None:
         used |= {room(name) for name in names} - {room(module)}
     *levels, in_cycles = floors(rooms)
     upward = [f"{name} to {each}" for name in in_cycles for each in rooms[name] & in_cycles]
-    folders = Counter(path.parent.name for path in MODULES.values())
+    folders = Counter(str(path.parent.relative_to(PACKAGE)) for path in MODULES.values())
     folder, most = folders.most_common(1)[0]
     lengths = {path: len(path.read_text("utf-8").splitlines()) for path in MODULES.values()}
     long = [f"{path.relative_to(PACKAGE)} {n}" for path, n in lengths.items() if n > LONG]
