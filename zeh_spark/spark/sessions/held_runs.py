@@ -12,30 +12,6 @@ from collections.abc import Iterator
 from zeh_spark.spark.sessions.model import Held, Missing, Session
 
 
-class Following:
-    """How far a session would get with numbers that are asked for in ascending order."""
-
-    def __init__(self, session: Session) -> None:
-        self.next = session.next
-        self._held = session.held
-        self._at = 0
-
-    def reached(self, number: int) -> bool:
-        """Return whether the session would get to this number, and go there."""
-        if number != self.next:
-            return False
-        self.next += 1
-        while self._at < len(self._held) and self._held[self._at].first == self.next:
-            self.next = self._held[self._at].last + 1
-            self._at += 1
-        return True
-
-    @property
-    def left(self) -> list[Held]:
-        """What would still be held."""
-        return self._held[self._at :]
-
-
 def cut_run(run: Held, last: int | None) -> tuple[Held | None, Held | None]:
     """Return the part of a run up to a session's last number, and the part after it."""
     if last is None or run.last <= last:

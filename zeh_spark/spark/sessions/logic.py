@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from zeh_spark.spark.sessions.held_runs import Following, cut_run, find_gaps, is_held, join_runs
+from zeh_spark.spark.sessions.held_runs import cut_run, find_gaps, is_held, join_runs
 from zeh_spark.spark.sessions.model import (
     Arrival,
     Dead,
@@ -250,17 +250,15 @@ class SessionLogic:
             outcomes.append(Deliver(fresh[0].number, fresh[-1].number))
             self._close_if_complete(session, outcomes)
             return
-        following = Following(session)
-        waiting = [arrival for arrival in fresh if not following.reached(arrival.number)]
-        closing = session.last is not None and following.next > session.last
-        refused = [] if closing else self._hold_arrivals(following.left, waiting, outcomes)
-        held = {arrival.number for arrival in refused}
-        runs = [
-            Held(arrival.number, arrival.number, max(arrival.clock, now), arrival.size)
-            for arrival in fresh
-            if arrival.number not in held
-        ]
-        session.held = join_runs(session.held, runs)
+        runs = join_runs(session.held, _runs_of(fresh, now))
+        reached = runs[0].last if runs[0].first == session.next else session.next - 1
+        waiting = [arrival for arrival in fresh if arrival.number > reached]
+        left = [run for run in session.held if run.first > reached]
+        closing = session.last is not None and reached >= session.last
+        refused = [] if closing else self._hold_arrivals(left, waiting, outcomes)
+        if refused:
+            runs = join_runs(session.held, _runs_of({*fresh} - {*refused}, now))
+        session.held = runs
         if session.held and session.held[0].first == session.next:
             self._deliver_run(session, session.held.pop(0), outcomes)
         for arrival in refused:
@@ -394,6 +392,10 @@ class SessionLogic:
                     SessionRecord("unfinished", session.next, None, missing, session.seen)
                 )
         self._close_session(session, outcomes)
+
+
+def _runs_of(arrivals: Iterable[Arrival], now: int) -> list[Held]:
+    return [Held(each.number, each.number, max(each.clock, now), each.size) for each in arrivals]
 
 
 def _refuse_conflict(session: Session, number: int, what: str) -> Dead:
