@@ -21,7 +21,6 @@ from zeh_spark.spark.sessions.model import (
     Deliver,
     Duplicate,
     Hold,
-    Missing,
     Outcome,
     Policy,
     Session,
@@ -280,10 +279,10 @@ class BucketBatch:
                 case Dead():
                     self._counts[outcome.reason] += outcome.last - outcome.first + 1
                     for number in range(outcome.first, outcome.last + 1):
-                        yield Given(kept.pop(number), _dead(name, outcome, number))
+                        yield Given(kept.pop(number), _told(name, outcome, number))
                 case SessionRecord():
                     self._counts[outcome.reason] += 1
-                    yield Given(None, _record(name, outcome))
+                    yield Given(None, _told(name, outcome, outcome.received))
         kept.save()
 
     def _delivery(self, name: str, number: int, begun: int | None) -> str | None:
@@ -345,21 +344,9 @@ def _arrival(row: SessionEvent) -> Arrival:
     return Arrival(row.number, row.clock, size, last, row.control == "replay")
 
 
-def _dead(name: str, outcome: Dead, number: int) -> str:
-    missing = _range(outcome.missing)
-    info = DeadInfo(
-        outcome.reason, name, outcome.expected, number, missing, outcome.since, outcome.detail
-    )
+def _told(name: str, outcome: Dead | SessionRecord, received: int | None) -> str:
+    """Return the column `dead` of an event that is dead, or of a report on the session."""
+    missing = outcome.missing._asdict() if outcome.missing else None
+    info = DeadInfo(outcome.reason, name, outcome.expected, received, missing, outcome.since)
+    info.detail = outcome.detail if isinstance(outcome, Dead) else None
     return _json(info).decode()
-
-
-def _record(name: str, outcome: SessionRecord) -> str:
-    missing = _range(outcome.missing)
-    info = DeadInfo(
-        outcome.reason, name, outcome.expected, outcome.received, missing, outcome.since
-    )
-    return _json(info).decode()
-
-
-def _range(missing: Missing | None) -> dict[str, int] | None:
-    return missing._asdict() if missing else None
