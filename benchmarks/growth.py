@@ -157,7 +157,8 @@ def memory(work: Path, gigabytes: float) -> dict[str, int]:
 def at(store: Store, partitions: int, g: int) -> dict[int, str]:
     """The cursor of each partition of a store of `tiny` chunks, after position `g`."""
     last = {each: g - (g - 1 - each) % partitions for each in range(partitions)}
-    tags = store.tags("flights", last.values())
+    with store.snapshot("flights", last.values()) as log:
+        tags = log.tags
     return {each: f"{here}.{tags[here]}" if here > 0 else "_first" for each, here in last.items()}
 
 

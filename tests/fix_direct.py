@@ -30,17 +30,17 @@ FEED_ID = "9f86d081884c7d65"
 
 
 class PrunedStore(ScratchStore):
-    """A store whose retention keeps so many bytes, just before a plan looks for chunks: once for
-    each of `due`, but None.
+    """A store whose retention keeps so many bytes, just before it is looked at: once for each of
+    `due`, but None.
     """
 
     due: Sequence[int | None] = ()
 
-    def scan(self, *args):
-        most, *self.due = self.due or [None]
-        if most is not None:
-            prune(self, "orders", Retention(bytes=most))
-        return super().scan(*args)
+    def before_read(self, what, feed):
+        if what == "snapshot" and self.due:
+            most, *self.due = self.due
+            if most is not None:
+                prune(self, "orders", Retention(bytes=most))
 
 
 @dataclass(frozen=True)

@@ -171,11 +171,11 @@ def store_file(tmp_path: Path) -> Path:
 
 def events_of(store: Store, feed: str = "orders", producer: str | None = None) -> list[bytes]:
     """The data of all events of a feed in its order, or of those of one producer."""
-    state = store.feed(feed)
-    found = store.chunks(feed, dict.fromkeys(range(state.partitions), 0), state.head, 1 << 40)
-    blobs = [each.blob for each in found if producer in (None, each.producer)]
-    parts = [blobs[begin : begin + 200] for begin in range(0, len(blobs), 200)]
-    return data_in(frame for part in parts for frame in store.frames(part))
+    with store.snapshot(feed) as log:
+        found = log.scan(0, log.state.head, 1 << 40)
+        blobs = [each.blob for each in found if producer in (None, each.producer)]
+        parts = [blobs[begin : begin + 200] for begin in range(0, len(blobs), 200)]
+        return data_in(frame for part in parts for frame in log.frames(part))
 
 
 def data_in(frames: Iterable[bytes]) -> list[bytes]:

@@ -6,8 +6,10 @@ import functools
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -18,7 +20,7 @@ from zeh_spark.service.sql.uploads import insert_blobs
 from zeh_spark.service.sqlite.store import open_sqlite
 from zeh_spark.service.store.batches import RECEIPTS, Call, CommitFacts, Declared, ProducerState
 from zeh_spark.service.store.commit_plan import Moved, published
-from zeh_spark.service.store.interface import Clock, now_ms
+from zeh_spark.service.store.interface import Clock, Log, now_ms
 from zeh_spark.wire.upload_format import Content, StagedChunk
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -78,11 +80,34 @@ class ScratchStore(SqlStore):
 
         self._write(work)
 
+    def before_read(self, what: str, feed: str) -> None:
+        """Called before a snapshot is opened, and before each read in it, which `what` names."""
+
+    @contextmanager
+    def snapshot(self, feed: str, positions: Iterable[int] = ()) -> Iterator[Any]:
+        self.before_read("snapshot", feed)
+        with super().snapshot(feed, positions) as log:
+            yield _WatchedLog(log, self)
+
     def close(self) -> None:
         if self in _open:
             _open.remove(self)
             super().close()
             shutil.rmtree(self._folder)
+
+
+class _WatchedLog:
+    """A log whose reads its store hears of."""
+
+    def __init__(self, log: Log, store: ScratchStore) -> None:
+        self._log = log
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._log, name)
+        if callable(found):
+            self._store.before_read(name, self._log.state.name)
+        return found
 
 
 @functools.cache

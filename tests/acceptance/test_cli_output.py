@@ -17,6 +17,7 @@ import pytest
 
 from tests.fix_cli import COMMAND, Run, call, published
 from tests.fix_raw_server import RawServer, ok, refused
+from tests.store_contract.writers import everything
 from zeh_spark.publisher import create_app, open_store
 from zeh_spark.service.access.gate import Gate
 from zeh_spark.testing import running_publisher
@@ -185,7 +186,7 @@ def test_tail_reads_one_partition_from_a_cursor_up_to_a_limit(run: Run, store_ur
         first = tail_of(url, "--from", "first", "--partition", "1")
         limited = tail_of(url, "--from", "first", "--limit", "3")
         with closing(open_store(store_url)) as store:
-            cursor = next(f"{each.g}.{each.tag}" for each in store.chunks("orders", {1: 0}, 4, 1))
+            cursor = next(each.cursor for each in everything(store) if each.partition == 1)
         later = tail_of(url, "--from", cursor, "--partition", "1")
         wrong = call("tail", url, "--from", cursor)
         beyond = call("tail", url, "--partition", "2")

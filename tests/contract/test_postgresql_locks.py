@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 
 from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
-from tests.store_contract.writers import FEED, chunk, data, publish, until
+from tests.store_contract.writers import FEED, chunk, data, everything, publish, until
 from zeh_spark.service.postgresql import reads as postgresql_reads
 from zeh_spark.service.postgresql import writer as postgresql_writer
 from zeh_spark.service.postgresql.store import READERS
@@ -97,7 +97,7 @@ def test_reads_behind_a_lock_end_and_others_go_on(store, site):
     publish(store, chunk(0, b"1"))
     with table_locked(site, "chunks"):
         with ThreadPoolExecutor(READERS) as pool:
-            stuck = [pool.submit(store.scan, FEED, 0, 9, 9) for _ in range(READERS)]
+            stuck = [pool.submit(everything, store) for _ in range(READERS)]
             assert [] == store.tokens()
             raised = [each.exception() for each in stuck]
     assert [StoreBusyError] * READERS == [type(each) for each in raised]

@@ -21,9 +21,9 @@ from zeh_spark.testing import publish, running_publisher
 class SlowStore(ScratchStore):
     """A store that takes a while to make a plan."""
 
-    def scan(self, *args):
-        threading.Event().wait(0.2)
-        return super().scan(*args)
+    def before_read(self, what, feed):
+        if what == "scan":
+            threading.Event().wait(0.2)
 
 
 @pytest.mark.parametrize("wait", ["0", "5s"])

@@ -6,7 +6,7 @@ import json
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -19,6 +19,7 @@ from starlette.routing import Mount
 
 from tests.patience import PATIENCE
 from tests.scratch_store import ScratchStore
+from tests.store_contract.writers import everything
 from zeh_spark.publisher import Problem, Store, create_app, open_store
 from zeh_spark.service.store import direct_plans
 from zeh_spark.service.store import direct_reads as store_reads
@@ -37,10 +38,6 @@ class Replaceable:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
-
-    def frames(self, blobs: Sequence[int]) -> list[bytes]:
-        self.asked["frames"] += 1
-        return self.inner.frames(blobs)
 
 
 def filled(store: Store, *events: object) -> Store:
@@ -78,7 +75,10 @@ def times(answer: requests.Response) -> set[int]:
 
 @pytest.fixture
 def store() -> Replaceable:
-    return Replaceable(filled(ScratchStore(), {"i": 1}, {"i": 2}, {"i": 3}))
+    inner = ScratchStore()
+    store = Replaceable(filled(inner, {"i": 1}, {"i": 2}, {"i": 3}))
+    inner.before_read = lambda what, _: store.asked.update([what])  # type: ignore[method-assign]
+    return store
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_events_published_again_after_a_restore_have_their_own_stamps(tmp_path: 
     ]
     for each in stores:
         publish(each, "orders", [{"i": 1}], partition=0)
-    cursors = {each.last("orders", [0], 1).cursor for each in stores}  # type: ignore[union-attr]
+    cursors = {everything(each, "orders")[0].cursor for each in stores}
     assert 1 == len(cursors)
     store = Replaceable(stores[0])
     with running_publisher(store) as base:  # type: ignore[arg-type]
@@ -177,20 +177,18 @@ def test_a_page_does_not_go_on_in_another_history(histories: tuple[Replaceable, 
     assert not any(b"new" in each.lines for each in found)
 
 
-def test_chunks_are_never_those_of_another_history(histories: tuple[Replaceable, Store]) -> None:
+def test_chunks_are_never_those_of_another_history(
+    histories: tuple[Replaceable, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a plan has named is what comes, or nothing."""
+    monkeypatch.setattr(store_reads, "_GROUP_BYTES", 1)  # each chunk has a snapshot of its own
     store, other = histories
     request = PlanRequest(1, {"0": "_first"})
     plan = direct_plans.plan(store, "orders", request)  # type: ignore[arg-type]
     wanted = [WantedRange(each.partition, each.from_, each.to) for each in plan.ranges]
-    real = store.frames
-
-    def frames(blobs: Sequence[int]) -> list[bytes]:
-        store.inner = other
-        return real(blobs)
-
-    store.frames = frames  # type: ignore[method-assign]
     answer = store_reads.requested_chunks(store, "orders", ChunksRequest(1, wanted))  # type: ignore[arg-type]
+    next(answer)
+    store.inner = other
     with pytest.raises(Problem, match="tag"):
         list(answer)
 

@@ -22,6 +22,7 @@ from tests import postgresql
 from tests.fix_publish import Caller, Who, data_in, events_of
 from tests.fix_publisher import HERE, served
 from tests.programs import crash_publisher as crash
+from tests.store_contract.writers import everything
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.service.store.batches import Call, Upload, chained
 from zeh_spark.service.store.interface import UnknownFeedError
@@ -66,7 +67,7 @@ def data_of(uploads: list[Upload]) -> list[bytes]:
 def check_numbers(store: Store) -> None:
     """Positions and each producer's numbers have no hole and no double; receipts are chained."""
     state = store.feed(crash.FEED)
-    found = store.chunks(crash.FEED, {0: 0, 1: 0}, state.head, 1 << 40)
+    found = everything(store, crash.FEED)
     assert list(range(1, state.head + 1)) == [each.g for each in found]
     following: dict[tuple[str | None, int], int] = {}
     for each in found:

@@ -22,7 +22,7 @@ from tests.contract.databases import in_threads
 from tests.fix_metrics import Scrape
 from tests.fix_publish import Caller, Reply, Who, rows
 from tests.fix_publisher import served
-from tests.store_contract.writers import everything, until
+from tests.store_contract.writers import everything, frames_of, until
 from zeh_spark.publisher import open_store
 from zeh_spark.service.store.batches import chained
 from zeh_spark.testing import running_publisher
@@ -159,7 +159,7 @@ def check(url: str, writers: Writers, reader: Reader) -> None:
         following: Counter[tuple[str | None, int]] = Counter()
         for begin in range(0, len(found), 500):
             some = found[begin : begin + 500]
-            frames = store.frames([each.blob for each in some])
+            frames = frames_of(store, some)
             for chunk, frame in zip(some, frames, strict=True):
                 assert chunk.sequence == following[chunk.producer, chunk.partition]
                 following[chunk.producer, chunk.partition] += chunk.events

@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from typing import Any
 
 import anyio.lowlevel
 import pytest
@@ -19,14 +18,13 @@ from tests.fix_publish import Who, rows
 from tests.fix_publisher import connected, is_silent, token_of
 from tests.scratch_store import ScratchStore
 from tests.store_contract.site import StoppedClock
-from tests.store_contract.writers import call, chunk, declared, until, upload
+from tests.store_contract.writers import call, chunk, declared, everything, until, upload
 from zeh_spark.publisher import create_app
 from zeh_spark.service.access.gate import Gate
 from zeh_spark.service.app.feed_calls import WORKERS
 from zeh_spark.service.app.publish_api import BODIES, QUESTIONS
 from zeh_spark.service.network.shares import SHARE, Shares
 from zeh_spark.service.store.access import ADMIN
-from zeh_spark.service.store.interface import FeedState
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire.upload_format import upload_body
@@ -183,11 +181,10 @@ class HeldStore(ScratchStore):
         self.let_go = threading.Event()
         self.asked_for_slow = 0
 
-    def feed(self, name: str) -> FeedState:
-        if name == "slow":
+    def before_read(self, what: str, feed: str) -> None:
+        if (what, feed) == ("snapshot", "slow"):
             self.asked_for_slow += 1
             assert self.let_go.wait(60)
-        return super().feed(name)
 
 
 @pytest.fixture
@@ -286,11 +283,8 @@ class CountedStore(ScratchStore):
         super().__init__()
         self.asked = 0
 
-    def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
-        if callable(found) and not name.startswith("_"):
-            super().__setattr__("asked", super().__getattribute__("asked") + 1)
-        return found
+    def before_read(self, what: str, feed: str) -> None:
+        self.asked += 1
 
 
 @each_case("what", ["cursors", "_first", "_last", "_last page", "chunks"])
@@ -304,7 +298,7 @@ def test_work_is_that_of_the_stored_partitions(what: str) -> None:
             cursors = "&".join(f"cursor{each}=_last" for each in range(min(n, 2000)))
             return requests.get(f"{base}/orders?n={n}&{cursors}", timeout=60)
         if what == "chunks":
-            at = store.chunks("orders", {0: 0}, 1, 1)[0].cursor
+            at = everything(store, "orders")[0].cursor
             ranges = [{"partition": each, "from": at, "to": at} for each in range(min(n, 10_000))]
             body = {"n": n, "ranges": ranges}
             return requests.post(f"{base}/orders/chunks", json=body, timeout=60)

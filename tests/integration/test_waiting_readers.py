@@ -21,7 +21,7 @@ from tests.store_contract.writers import until
 from zeh_spark.publisher import Block, Feed
 from zeh_spark.service.app import direct_api, read_requests
 from zeh_spark.service.app.long_polling import POLL_SECONDS
-from zeh_spark.service.store.interface import Anchor, FeedState
+from zeh_spark.service.store.interface import FeedState
 from zeh_spark.testing import publish, running_publisher
 
 READERS = 20
@@ -49,10 +49,9 @@ class CountingStore(ScratchStore):
         self.asked["feed", name] += 1
         return super().feed(name)
 
-    def anchors(self, feed: str) -> dict[int, Anchor]:
-        """Each page asks for them, after it has decided where it ends."""
-        self.asked["pages", feed] += 1
-        return super().anchors(feed)
+    def before_read(self, what: str, feed: str) -> None:
+        """Each page and each plan begins with a snapshot."""
+        self.asked["pages", feed] += what == "snapshot"
 
 
 def data_of(answer: requests.Response) -> list[object]:

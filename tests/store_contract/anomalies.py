@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.store_contract.drivers import DriverRow, Execution
-from tests.store_contract.writers import FEED, everything
+from tests.store_contract.writers import FEED, everything, frames_of
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.service.store.batches import RECEIPTS, Call, StoredReceipt
 from zeh_spark.service.store.interface import Chunk
@@ -147,7 +147,7 @@ def _of_the_log(store: Store, chunks: list[Chunk], log: list[Entry]) -> Iterator
         behind = max(end, behind)
         mine = [each for each in chunks if begin <= each.g <= end]
         lines: dict[int, list[bytes]] = {}
-        for chunk, frame in zip(mine, store.frames([each.blob for each in mine]), strict=True):
+        for chunk, frame in zip(mine, frames_of(store, mine), strict=True):
             here = lines_of(frame).splitlines() if frame else []
             lines.setdefault(chunk.partition, []).extend(here)
         yield from _of_lines(entry, lines)

@@ -25,10 +25,11 @@ def test_a_scan_has_the_chunks_of_all_partitions_between_two_positions(store):
         publish(store, chunk(g % 2, b"%d" % g))
     publish(store, chunk(1, b"2"), feed="others")
     chunks = everything(store)
-    assert chunks[2:5] == store.scan(FEED, 2, 8, 3)
-    assert chunks[2:6] == store.scan(FEED, 2, 6, 100)
-    assert [] == store.scan(FEED, 8, 9, 100)
-    assert chunks == store.scan(FEED, 0, 9, 9)
+    with store.snapshot(FEED) as log:
+        assert chunks[2:5] == log.scan(2, 8, 3)
+        assert chunks[2:6] == log.scan(2, 6, 100)
+        assert [] == log.scan(8, 9, 100)
+        assert chunks == log.scan(0, 9, 9)
 
 
 def test_partitions_are_unread_if_a_chunk_is_after_their_position(store):
@@ -36,9 +37,10 @@ def test_partitions_are_unread_if_a_chunk_is_after_their_position(store):
     for partition in (0, 1, 0):
         publish(store, chunk(partition, b"1"))
     asked = [((0, 0), 3), ((0, 2), 3), ((1, 2), 3), ((1, 2), 2), ((0, 0), 1), ((3, 2), 3)]
-    found = [store.unread(FEED, dict(enumerate(at)), upto) for at, upto in asked]
-    assert [{0, 1}, {0}, {0}, set(), {0}, set()] == found
-    assert set() == store.unread(FEED, {}, 3)
+    with store.snapshot(FEED) as log:
+        found = [log.unread(dict(enumerate(at)), upto) for at, upto in asked]
+        assert [{0, 1}, {0}, {0}, set(), {0}, set()] == found
+        assert set() == log.unread({}, 3)
 
 
 def test_a_store_can_be_asked_for_many_partitions_and_tags(store):
@@ -46,8 +48,11 @@ def test_a_store_can_be_asked_for_many_partitions_and_tags(store):
     store.create("wide", 1024)
     publish(store, *(chunk(each, b"1") for each in range(1024)), feed="wide")
     positions = dict.fromkeys(range(1024), 0)
-    assert set(positions) == store.unread("wide", positions, 1024)
-    assert set(range(1, 1025)) == store.tags("wide", range(2000)).keys()
+    with store.snapshot("wide", range(2000)) as log:
+        assert set(positions) == log.unread(positions, 1024)
+        assert set(range(1025)) == log.tags.keys()
+        assert positions.keys() == log.last(positions, 1024).keys()
+        assert list(range(1, 1025)) == [each.g for each in log.chunks(positions, 1024, 2)]
 
 
 def test_a_plan_leads_to_the_bytes_that_were_published(store):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,6 +14,7 @@ from tests.store_contract.writers import (
     chunk,
     data,
     everything,
+    frames_of,
     large,
     publish,
     until,
@@ -20,8 +22,8 @@ from tests.store_contract.writers import (
 )
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store
-from zeh_spark.service.store.feed import ChunkFeed
-from zeh_spark.service.store.interface import UnknownFeedError
+from zeh_spark.service.store.feed import ChunkFeed, Part
+from zeh_spark.service.store.interface import Chunk, StoreBusyError, UnknownFeedError
 
 
 def test_batches_get_positions_in_the_order_of_their_commits(store):
@@ -38,8 +40,7 @@ def test_frames_come_back_as_staged(opened, store):
     chunks = [large(0, b"1"), large(0, b"3"), chunk(1, b'{"a":2}')]
     publish(store, *chunks)
     before = everything(store)
-    blobs = [each.blob for each in before]
-    assert [each.frame for each in reversed(chunks)] == store.frames(blobs[::-1])
+    assert [each.frame for each in reversed(chunks)] == frames_of(store, before[::-1])
     publish(opened(), chunk(0, b"2"))
     assert before == everything(opened())[:-1]
 
@@ -50,15 +51,18 @@ def test_tags_are_those_of_the_chunks(store):
     for feed in ("orders", "copies"):
         publish(store, chunk(0, b"1"), chunk(1, b"2"), feed=feed)
     expected, copies = ({c.g: c.tag for c in everything(store, f)} for f in ("orders", "copies"))
-    assert expected == store.tags("orders", [0, 1, 2, 3])
+    with store.snapshot("orders", [0, 1, 2, 3]) as log:
+        assert expected == {g: tag for g, tag in log.tags.items() if g}
     assert expected[1] != copies[1]
 
 
 def test_last_looks_only_at_the_partitions_asked_for(store):
     """`_last` of a partition is its own last chunk."""
     publish(store, chunk(0, b"1"), chunk(1, b"2"))
-    last = [store.last("orders", asked, 2) for asked in ([0], [1], [0, 1], [])]
-    assert [1, 2, 2, None] == [each and each.g for each in last]
+    with store.snapshot("orders") as log:
+        found = [log.last(asked, 2) for asked in ([0], [1], [0, 1], [])]
+    last = [{partition: each.g for partition, each in chunks.items()} for chunks in found]
+    assert [{0: 1}, {1: 2}, {0: 1, 1: 2}, {}] == last
 
 
 def test_the_place_of_a_time_is_found(store, clock):
@@ -69,10 +73,14 @@ def test_the_place_of_a_time_is_found(store, clock):
     publish(store, chunk(0, b"3"))
     first, second, third = everything(store)
     feed = ChunkFeed(store, "orders")
+
+    def chunks_of(part: Part) -> Sequence[Chunk]:
+        return part.chunks
+
     starts = [feed.cursors_at(2, time) for time in (first.time, first.time + 1, second.time)]
     assert {0: first.cursor, 1: starts[0][1]} == starts[1] == starts[2]
     assert [[1, 2, 3], [2, 3]] == [
-        [each.g for part in feed.outline(start, 2, 9).parts for each in part.chunks]
+        [each.g for chunks in feed.open(start, 2, 9, chunks_of).parts for each in chunks]
         for start in starts[:2]
     ]
     clock.pass_hours(1)
@@ -83,8 +91,39 @@ def test_chunks_are_limited_per_partition_and_by_the_upper_end(store):
     """A read is as short as I want it."""
     for g in range(1, 9):
         publish(store, chunk(g % 2, b"%d" % g))
-    found = store.chunks("orders", {0: 2, 1: 0}, upto=7, limit=2)
+    with store.snapshot("orders") as log:
+        found = log.chunks({0: 2, 1: 0}, upto=7, limit=2)
     assert [1, 3, 4, 6] == [each.g for each in found]
+
+
+def test_a_snapshot_is_of_one_moment(store):
+    """What is committed or removed while I read is not in what I read, or still is."""
+    publish(store, chunk(0, b"1"), chunk(1, b"2"))
+    before = everything(store)
+    with store.snapshot("orders", [1, 3]) as log:
+        publish(store, chunk(0, b"3"))
+        store.remove("orders", 2)
+        assert ((2, {}), before) == ((log.state.head, log.anchors), log.scan(0, 9, 9))
+        assert 2 == len(log.frames([each.blob for each in before]))
+        assert {0, 1} == log.tags.keys()
+    assert [3] == [each.g for each in everything(store)]
+
+
+def test_a_snapshot_tells_the_identity_of_its_feed(store, clock):
+    """With the epochs of a feed that was restored, in their order."""
+    for _ in range(3):
+        clock.pass_hours(1)
+        store.begin_epoch("orders")
+    with store.snapshot("orders") as log:
+        assert store.identity("orders") == log.identity
+        assert store.feed("orders") == log.state
+
+
+def test_a_snapshot_that_lasts_is_given_up(store, monkeypatch):
+    """It would keep the store from removing what is old."""
+    monkeypatch.setattr("zeh_spark.service.sql.log.SNAPSHOT_SECONDS", -1)
+    with store.snapshot("orders") as log, pytest.raises(StoreBusyError, match="Try again"):
+        log.scan(0, 9, 9)
 
 
 def test_feeds_are_summed_up(store):

@@ -12,6 +12,7 @@ from tests.store_contract.writers import (
     chunk,
     data,
     everything,
+    frames_of,
     large,
     publish,
     publish_as,
@@ -185,7 +186,7 @@ def test_many_chunks_go_in_small_steps(store, monkeypatch):
     """
     monkeypatch.setattr(retention, "STEP_CHUNKS", 4)
     publish(store, *[large(each % 2, b"%d" % each) for each in range(11)])
-    blobs = [each.blob for each in everything(store)]
+    found = everything(store)
     steps, remove = [], store.remove
 
     def counted(feed: str, upto: int, by: Actor | None) -> None:
@@ -195,9 +196,9 @@ def test_many_chunks_go_in_small_steps(store, monkeypatch):
     monkeypatch.setattr(store, "remove", counted)
     assert 11 == prune(store, FEED, NOTHING).chunks
     assert ([4, 8, 11], []) == (steps, everything(store))
-    for blob in blobs:
-        with pytest.raises(Exception, match=f"no frame {blob}"):
-            store.frames([blob])
+    for each in found:
+        with pytest.raises(Exception, match=f"no frame {each.blob}"):
+            frames_of(store, [each])
 
 
 def test_numbers_and_positions_go_on(opened, store, site):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.store_contract.writers import (
     chunk,
     data,
     everything,
+    frames_of,
     large,
     publish,
     refusal,
@@ -20,10 +22,11 @@ from tests.store_contract.writers import (
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.service.retention import rules as retention
 from zeh_spark.service.retention.rules import Removal, plan, prune
+from zeh_spark.service.sql.log import SqlLog
 from zeh_spark.service.store import feed, reading
 from zeh_spark.service.store.acts import Actor
 from zeh_spark.service.store.feed import ChunkFeed
-from zeh_spark.service.store.interface import Retention
+from zeh_spark.service.store.interface import Log, Retention
 
 
 def cursor(store: Store, g: int) -> str:
@@ -189,9 +192,9 @@ def test_page_under_way_does_not_skip_what_goes_meanwhile(
     monkeypatch.setattr(feed, "READ_BYTES", 1)
     publish(store, *[large(0, b"%d" % each) for each in range(60)])
     if frames_stay:  # as if they had been read just before
-        blobs = [each.blob for each in everything(store)]
-        kept = dict(zip(blobs, store.frames(blobs), strict=True))
-        monkeypatch.setattr(store, "frames", lambda wanted: [kept[each] for each in wanted])
+        found = everything(store)
+        kept = dict(zip((each.blob for each in found), frames_of(store, found), strict=True))
+        monkeypatch.setattr(SqlLog, "frames", lambda _, wanted: [kept[each] for each in wanted])
     page = ChunkFeed(store, FEED).page({0: "_first"}, 2, 1_000_000)
     seen = [next(page) for _ in range(read_before)]
     prune(store, FEED, NOTHING)
@@ -207,8 +210,15 @@ def test_without_anchors_readers_would_skip_in_silence(store, monkeypatch):
     first = cursor(store, 1)
     prune(store, FEED, NOTHING)
     publish(store, chunk(0, b"4"))
-    monkeypatch.setattr(store, "anchors", lambda _: {})
     monkeypatch.setattr(reading, "check_history", lambda *_, **__: None)
     g, _, known = first.partition(".")
-    monkeypatch.setattr(store, "tags", lambda _, gs: {int(g): known} if int(g) in gs else {})
+    snapshot = store.snapshot
+
+    @contextmanager
+    def without_anchors(feed: str, positions: Iterable[int] = ()) -> Iterator[Log]:
+        with snapshot(feed, positions) as log:
+            log.anchors, log.tags = {}, {0: log.tags[0], int(g): known}
+            yield log
+
+    monkeypatch.setattr(store, "snapshot", without_anchors)
     assert [b"4"] == read(store, {0: first})

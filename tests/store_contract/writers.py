@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -102,14 +102,20 @@ def publish(store: Store, *chunks: StagedChunk, feed: str = FEED) -> StoredRecei
 
 def everything(store: Store, feed: str = FEED) -> list[Chunk]:
     """Return all chunks of a feed, in the order of their positions."""
-    state = store.feed(feed)
-    return store.chunks(feed, dict.fromkeys(range(state.partitions), 0), state.head, state.head)
+    with store.snapshot(feed) as log:
+        return log.scan(0, log.state.head, log.state.head)
+
+
+def frames_of(store: Store, chunks: Iterable[Chunk], feed: str = FEED) -> list[bytes]:
+    """Return the frames of chunks, in the given order."""
+    with store.snapshot(feed) as log:
+        return log.frames([each.blob for each in chunks])
 
 
 def data(store: Store, chunks: Sequence[Chunk] | None = None) -> list[bytes]:
     """Return the data of all events of the feed, or of some chunks, in order."""
     found = everything(store) if chunks is None else chunks
-    frames = store.frames([each.blob for each in found])
+    frames = frames_of(store, found)
     lines = [line for frame in frames for line in lines_of(frame).splitlines()]
     return [line.split(b'"data":')[1][:-1] for line in lines]
 

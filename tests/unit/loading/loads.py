@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.scratch_store import ScratchStore
+from tests.store_contract.writers import everything, frames_of
 from zeh_spark.tools.loading.load import Source, load
 from zeh_spark.wire.upload_format import lines_of
 
@@ -26,10 +27,9 @@ def loaded(*names: str, partitions: int = 1, **how: Any) -> list[list[dict[str, 
     """The lines of each partition after a load."""
     store = created(partitions)
     load(store, "f", [Source(name, **how) for name in names])
-    head = store.feed("f").head
     lines: list[list[dict[str, Any]]] = [[] for _ in range(partitions)]
-    for chunk in store.chunks("f", dict.fromkeys(range(partitions), 0), head, 10_000):
-        (frame,) = store.frames([chunk.blob])
+    chunks = everything(store, "f")
+    for chunk, frame in zip(chunks, frames_of(store, chunks, "f"), strict=True):
         lines[chunk.partition] += map(json.loads, lines_of(frame).splitlines())
     return lines
 
@@ -38,7 +38,7 @@ def text_of(name: str, **how: Any) -> bytes:
     """The lines of the only chunk after a load, as they are stored."""
     store = created()
     load(store, "f", [Source(name, **how)])
-    ((frame,),) = [store.frames([each.blob]) for each in store.scan("f", 0, 99, 99)]
+    (frame,) = frames_of(store, everything(store, "f"), "f")
     return lines_of(frame)
 
 

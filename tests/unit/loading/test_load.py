@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.store_contract.writers import everything
 from tests.unit.loading.loads import Files, created, data, loaded
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Problem
@@ -173,7 +174,7 @@ def test_load_is_one_batch_of_its_producer(file: Files) -> None:
     receipts = [load(store, "f", sources).receipt for _ in range(2)]
     found = [(each.producer, each.batch, each.events) for each in receipts if each]
     assert [("load", 0, 3), ("load", 1, 3)] == found
-    chunks = store.chunks("f", {0: 0, 1: 0}, 99, 99)
+    chunks = everything(store, "f")
     assert [(0, 0), (0, 0), (1, 2), (1, 1)] == [(each.batch, each.sequence) for each in chunks]
 
 

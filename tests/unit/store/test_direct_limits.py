@@ -4,9 +4,12 @@ retention removes while it is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,7 @@ from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import FEED, chunk, everything, publish, refusal
 from zeh_spark.publisher import Problem
 from zeh_spark.service.store import direct_plans, direct_reads
-from zeh_spark.service.store.interface import Chunk, FeedState
+from zeh_spark.service.store.interface import Chunk
 from zeh_spark.wire.direct_reads import (
     ChunksRequest,
     Group,
@@ -39,10 +42,20 @@ def filled(store: ScratchStore, *partitions: int) -> list[Chunk]:
 class Long(ScratchStore):
     """A feed of 60,000 chunks that are made when they are looked up."""
 
-    def feed(self, name: str) -> FeedState:
-        return replace(super().feed(name), head=60_000)
+    @contextmanager
+    def snapshot(self, feed: str, positions: Iterable[int] = ()) -> Iterator[Any]:
+        with super().snapshot(feed, positions) as log:
+            state = replace(log.state, head=60_000)
+            yield SimpleNamespace(
+                state=state,
+                identity=log.identity,
+                anchors={},
+                tags=log.tags,
+                unread=log.unread,
+                scan=self._scan,
+            )
 
-    def scan(self, feed: str, after: int, upto: int, limit: int) -> list[Chunk]:
+    def _scan(self, after: int, upto: int, limit: int) -> list[Chunk]:
         numbers = range(after + 1, min(after + limit, upto) + 1)
         return [Chunk(g, 0, 1, 40, 1, "0a1b2c3d", g, "p", 0, g) for g in numbers]
 
@@ -109,43 +122,24 @@ def origin(store: ScratchStore) -> str:
 
 
 class Interrupted(ScratchStore):
-    """A store in which retention removes chunks when `method` is called the next time."""
+    """A store in which retention removes chunks when it is asked for `method` the next time."""
 
     def __init__(self) -> None:
         super().__init__()
         self.method, self.upto = "", 0
 
-    def _comes(self, method: str) -> None:
-        if self.method == method:
+    def before_read(self, what: str, feed: str) -> None:
+        if self.method == what:
             self.method = ""
             self.remove(FEED, self.upto)
 
-    def scan(self, feed: str, after: int, upto: int, limit: int) -> list[Chunk]:
-        self._comes("scan")
-        return super().scan(feed, after, upto, limit)
 
-    def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
-        self._comes("chunks")
-        return super().chunks(feed, positions, upto, limit)
-
-    def unread(self, feed: str, positions: Mapping[int, int], upto: int) -> set[int]:
-        self._comes("unread")
-        return super().unread(feed, positions, upto)
-
-    def frames(self, blobs: Sequence[int]) -> list[bytes]:
-        self._comes("frames")
-        return super().frames(blobs)
-
-
-def interrupted(method: str, upto: int, read: Callable[[Interrupted, list[Chunk]], object]) -> None:
-    """Read while retention removes what is read; see that it is refused."""
+def interrupted(method: str, upto: int) -> tuple[Interrupted, list[Chunk]]:
+    """A store in which retention removes what is being read, and its chunks before that."""
     store = Interrupted()
     chunks = filled(store, 0, 0, 1)
     store.method, store.upto = method, upto
-    with pytest.raises(Problem) as caught:
-        read(store, chunks)
-    assert ("cursor-gone", 410) == refusal(caught.value)
-    assert "" == store.method
+    return store, chunks
 
 
 @each_case(
@@ -153,38 +147,51 @@ def interrupted(method: str, upto: int, read: Callable[[Interrupted, list[Chunk]
     [*product(["unread", "chunks"], [1, 2]), *product(["scan"], [1, 2, 3])],
 )
 def test_a_plan_misses_nothing_that_goes_while_it_is_looked_up(method: str, upto: int) -> None:
-    """A late partition by itself, or all: I am told that events are gone."""
+    """A late partition by itself, or all: the plan is of one moment, and the next one tells me that
+    events are gone.
+    """
+    store, chunks = interrupted(method, upto)
+    other = origin(store) if method == "scan" else chunks[2].cursor
+    request = PlanRequest(2, {"0": origin(store), "1": other})
+    plan = direct_plans.plan(store, FEED, request)
+    assert ("", 3 if method == "scan" else 2) == (
+        store.method,
+        sum(each.chunks for each in plan.ranges),
+    )
+    with pytest.raises(Problem) as caught:
+        direct_plans.plan(store, FEED, request)
+    assert ("cursor-gone", 410) == refusal(caught.value)
 
-    def read(store: ScratchStore, chunks: list[Chunk]) -> None:
-        other = origin(store) if method == "scan" else chunks[2].cursor
-        direct_plans.plan(store, FEED, PlanRequest(2, {"0": origin(store), "1": other}))
 
-    interrupted(method, upto, read)
-
-
-@each_case("method", ["scan", "unread"])
+@each_case("method", ["snapshot", "unread"])
 def test_a_plan_from_the_beginning_begins_after_what_goes_meanwhile(method: str) -> None:
-    """`_first` is the oldest event that is left, and the plan says where that is."""
-    store = Interrupted()
-    chunks = filled(store, 0, 0, 1)
-    store.method, store.upto = method, 1
-    late = {"0": "_first", "1": chunks[2].cursor}
-    plan = direct_plans.plan(store, FEED, PlanRequest(2, FIRST if method == "scan" else late))
-    assert ("", chunks[0].cursor, 1) == (store.method, plan.ranges[0].from_, plan.ranges[0].chunks)
+    """`_first` is the oldest event that is left when I ask, and the plan says where that is."""
+    store, chunks = interrupted(method, 1)
+    plan = direct_plans.plan(store, FEED, PlanRequest(2, {"0": "_first", "1": chunks[2].cursor}))
+    expected = (chunks[0].cursor, 1) if method == "snapshot" else (origin(store), 2)
+    assert ("", *expected) == (store.method, plan.ranges[0].from_, plan.ranges[0].chunks)
 
 
 @each_case(
     ("n", "method", "upto"),
     [*product([1], ["scan"], [1, 2, 3]), *product([2], ["chunks", "frames"], [1, 2])],
 )
-def test_an_answer_misses_no_chunk_that_goes_meanwhile(n: int, method: str, upto: int) -> None:
+def test_an_answer_misses_no_chunk_that_goes_meanwhile(
+    n: int, method: str, upto: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """My task fails by name, and does not get fewer rows, also if all chunks of a range go."""
-
-    def read(store: ScratchStore, chunks: list[Chunk]) -> None:
-        wanted = WantedRange(0, origin(store), chunks[1 if n == 2 else 2].cursor)
-        list(direct_reads.requested_chunks(store, FEED, ChunksRequest(n, [wanted])))
-
-    interrupted(method, upto, read)
+    monkeypatch.setattr(direct_reads, "_GROUP_BYTES", 1)  # each chunk has a snapshot of its own
+    store, chunks = interrupted(method, upto)
+    wanted = WantedRange(0, origin(store), chunks[1 if n == 2 else 2].cursor)
+    answer = direct_reads.requested_chunks(store, FEED, ChunksRequest(n, [wanted]))
+    if upto == 1:  # it was read already
+        *groups, end = parse_answer(answer)
+        assert isinstance(end, RangeEnd)
+        assert (len(groups), "") == (end.chunks, store.method)
+        return
+    with pytest.raises(Problem) as caught:
+        list(answer)
+    assert ("cursor-gone", 410, "") == (*refusal(caught.value), store.method)
 
 
 def test_what_goes_before_a_range_does_not_disturb_it() -> None:

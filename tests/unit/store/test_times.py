@@ -41,8 +41,8 @@ def test_a_reader_that_starts_at_a_time_gets_all_since(shared_store, commits, ti
     cursors = ChunkFeed(store, feed).cursors_at(n, time)
 
     wanted = [each for each in everything(store, feed) if each.time >= time]
-    parts = ChunkFeed(store, feed).outline(cursors, n, 1 << 40).parts
-    assert wanted == [each for part in parts for each in part.chunks]
+    parts = ChunkFeed(store, feed).open(cursors, n, 1 << 40, lambda part: part.chunks).parts
+    assert wanted == [*itertools.chain(*parts)]
     assert not any(each.startswith("_") for each in cursors.values())
 
 

@@ -26,7 +26,7 @@ from zeh_spark.service.network.bodies import check_length, received
 from zeh_spark.service.network.shares import Shares
 from zeh_spark.service.store.direct_plans import check_plan
 from zeh_spark.service.store.direct_reads import check_ranges
-from zeh_spark.service.store.feed import ChunkFeed
+from zeh_spark.service.store.feed import ChunkFeed, state_of
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.exchange import Tally, exchange_of
 from zeh_spark.wire import direct_reads, problems
@@ -97,13 +97,14 @@ class DirectApi:
         client = client_of(request)
         self._plans.take(client)
         try:
-            name, feed = await self._feed(request, client)
+            name = request.path_params.get("feed", "")
+            feed = self._direct(name)
             body = await body_of(request)
             asker = Asker(client, len(body))
-            ask = await self._in_turn(name, asker, partial(plan_request, body))
+            ask = await self._in_turn(name, asker, partial(_parsed, feed, plan_request, body))
             endless = not isinstance(ask.ends, dict) and not isinstance(ask.upto, str)
             begin, wait = time.monotonic(), min(ask.wait, MAX_WAIT) if endless else 0
-            seen, plan = await self._in_turn(name, asker, partial(self._planned, name, feed, ask))
+            seen, plan = await self._in_turn(name, asker, partial(self._planned, feed, ask))
         finally:
             self._plans.release(client)
         while not plan.ranges and (left := self._calls.left(begin, wait)) > 0:
@@ -114,7 +115,7 @@ class DirectApi:
             finally:
                 gone.cancel()
             ask.cursors = plan.ends  # what `_last` means is decided once
-            seen, plan = await self._in_turn(name, asker, partial(self._planned, name, feed, ask))
+            seen, plan = await self._in_turn(name, asker, partial(self._planned, feed, ask))
         return json_answer(plan)
 
     async def _in_turn(self, name: str, asker: Asker, call: Callable[[], T]) -> T:
@@ -156,7 +157,7 @@ class DirectApi:
 
     def _at_time(self, name: str, query: str) -> CursorsAtTime:
         feed = self._calls.find(name)
-        n, time = parse_time_query(query, feed.partitions)
+        n, time = parse_time_query(query, lambda: feed.partitions)
         if not isinstance(feed, ChunkFeed):
             raise Problem(
                 problems.NO_COMMIT_TIMES,
@@ -167,12 +168,9 @@ class DirectApi:
         return CursorsAtTime(time, cursors)
 
     def _begun(self, name: str, body: bytes, tally: Tally) -> Taken:
-        sends = self._direct(name).chunks(chunks_request(body), tally.add)
+        feed = self._direct(name)
+        sends = feed.chunks(_parsed(feed, chunks_request, body), tally.add)
         return self._calls.taken(with_heads(sends))
-
-    async def _feed(self, request: Request, client: str) -> tuple[str, ChunkFeed]:
-        name = request.path_params.get("feed", "")
-        return name, await self._in_turn(name, Asker(client), partial(self._direct, name))
 
     def _direct(self, name: str) -> ChunkFeed:
         feed = self._calls.find(name)
@@ -182,9 +180,17 @@ class DirectApi:
             )
         return feed
 
-    def _planned(self, name: str, feed: ChunkFeed, ask: PlanRequest) -> tuple[object, Plan]:
-        """Return the feed's version before a plan, and the plan with what comes after it."""
-        seen, plan = feed.own_version() if ask.wait else None, feed.plan(ask)
-        plan.lag = self._calls.lag_after(feed.now(), ask.n, plan.ends)
-        plan.epoch = feed.identity().epochs[-1]  # after the plan, so that it knows all its events
-        return seen, plan
+    def _planned(self, feed: ChunkFeed, ask: PlanRequest) -> tuple[object, Plan]:
+        """Return the state that a plan is of, and the plan with the lag after it."""
+        state, plan = feed.plan(ask)
+        plan.lag = self._calls.lag_after(state, ask.n, plan.ends)
+        return state_of(state), plan
+
+
+def _parsed(feed: ChunkFeed, parse: Callable[[bytes], T], body: bytes) -> T:
+    """Return the request that a body is. Raises Problem; an unknown feed is refused as such."""
+    try:
+        return parse(body)
+    except Problem:
+        feed.check_exists()
+        raise

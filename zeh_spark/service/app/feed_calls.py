@@ -131,7 +131,7 @@ class FeedCalls:
         }
 
     def find(self, name: str) -> Feed:
-        """Return a feed. It may block. Raises UnknownFeedError."""
+        """Return a feed. Raises UnknownFeedError; a store's feed may do so when it is asked."""
         if name in self._named:
             return self._named[name]
         if self._store is None:

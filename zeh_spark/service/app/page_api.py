@@ -14,7 +14,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
@@ -26,11 +26,16 @@ from zeh_spark.service.access.gate import client_of
 from zeh_spark.service.app.answers import Taken, disconnected
 from zeh_spark.service.app.feed_calls import Asker, FeedCalls
 from zeh_spark.service.app.read_requests import Ask, names_cursor_set, parse_query, resumed
-from zeh_spark.service.app.rendering import gzip_stream, plain_stream, render_blocks, render_parts
+from zeh_spark.service.app.rendering import (
+    Piece,
+    gzip_stream,
+    part_renderer,
+    plain_stream,
+    render_blocks,
+)
 from zeh_spark.service.store.access import Maker
 from zeh_spark.service.store.answer_cache import AnswerCache
-from zeh_spark.service.store.feed import ChunkFeed, Feed, Outline
-from zeh_spark.service.store.interface import FeedState
+from zeh_spark.service.store.feed import ChunkFeed, Feed, Page, state_of
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.store.reading import head_of
 from zeh_spark.service.telemetry.exchange import Tally, exchange_of
@@ -184,33 +189,22 @@ class PageApi:
     ) -> Opened:
         """Return the page of a query. Raises Problem."""
         feed, ask = self._asked(name, query, consumer)
-        now = feed.found if isinstance(feed, ChunkFeed) else None
-        return self._open(feed, ask, ask.cursors, is_get and ask.may_wait, how, now)
+        return self._open(feed, ask, ask.cursors, is_get and ask.may_wait, how)
 
     def _open(
-        self,
-        feed: Feed,
-        ask: Ask,
-        cursors: Mapping[int, str],
-        waits: bool,
-        how: How,
-        now: FeedState | None = None,
+        self, feed: Feed, ask: Ask, cursors: Mapping[int, str], waits: bool, how: How
     ) -> Opened:
         """Return a page. If it has no events, it is not begun while its reader `waits`.
 
         A special cursor means what it meant at first: taken again after a wait, `_last` would skip
         events. So the cursors of a page without events replace those that were asked for.
         """
-        tally, outline = Tally(), None
+        tally, page = Tally(), None
         if isinstance(feed, ChunkFeed):
-            outline = feed.outline(cursors, ask.n, ask.hint, now)
-            seen = outline.state
-            first = next(outline.parts)
-            found, after = bool(first.chunks), first.cursors
-            parts = replace(outline, parts=chain([first], outline.parts))
-            pieces = render_parts(
-                feed, parts, ask.n, ask.headers, how.cache, gzip=how.gzip, tally=tally
-            )
+            render = part_renderer(ask.n, ask.headers, how.cache, gzip=how.gzip, tally=tally)
+            page = feed.open(cursors, ask.n, ask.hint, render)
+            seen = state_of(page.state)
+            found, after, pieces = page.has_events, page.cursors, page.parts
         else:
             seen = feed.own_version() if ask.wait else None
             before, rest = blocks_before_events(feed, cursors, ask)
@@ -222,19 +216,18 @@ class PageApi:
         if waits and not found:
             return Opened(feed, ask, {**cursors, **after}, seen, None)
         begun = self._calls.taken(gzip_stream(pieces) if how.gzip else plain_stream(pieces))
-        fields = self._standing(feed, ask.n, outline).fields() if how.tells else {}
+        fields = self._standing(feed, ask.n, page).fields() if how.tells else {}
         return Opened(feed, ask, cursors, seen, begun, fields, tally)
 
-    def _standing(self, feed: Feed, n: int, outline: Outline | None) -> Standing:
+    def _standing(self, feed: Feed, n: int, page: Page[Piece] | None) -> Standing:
         """Return where a feed stands. It knows at least the epochs of a page that was begun."""
-        identity = feed.identity()
-        epoch = identity.epochs[-1] if identity else None
-        if outline is None:
-            return Standing(epoch)
-        starts = {str(each): cursor for each, cursor in outline.starts.items()}
+        if page is None:
+            identity = feed.identity()
+            return Standing(identity.epochs[-1] if identity else None)
+        starts = {str(each): cursor for each, cursor in page.starts.items()}
         is_short = len(starts) <= page_headers.MOST_LAGS
-        lags = self._calls.lag_after(outline.feed, n, starts) if is_short else None
-        return Standing(epoch, head_of(outline.feed), lags)
+        lags = self._calls.lag_after(page.state, n, starts) if is_short else None
+        return Standing(page.identity.epochs[-1], head_of(page.state), lags)
 
 
 def asked(feed: Feed, query: bytes, consumer: str | None) -> Ask:
@@ -243,8 +236,10 @@ def asked(feed: Feed, query: bytes, consumer: str | None) -> Ask:
     Raises Problem; one for `n` tells the feed's identity.
     """
     try:
-        return parse_query(query.decode("latin-1"), feed.partitions, consumer)
+        return parse_query(query.decode("latin-1"), lambda: feed.partitions, consumer)
     except Problem as problem:
+        if isinstance(feed, ChunkFeed):
+            feed.check_exists()  # an unknown feed is refused as such
         if "feed" not in problem.type.members or (identity := feed.identity()) is None:
             raise
         described = {**identity.document(), **feed.description()}

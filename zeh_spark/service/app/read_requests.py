@@ -7,7 +7,7 @@ valid. The module has no side effects.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
@@ -72,10 +72,11 @@ def names_cursor_set(query: bytes) -> bool:
     return any(name == "cursorset" for name, _ in given)
 
 
-def parse_query(query: str, partition_count: int, consumer: str | None = None) -> Ask:
+def parse_query(query: str, partition_count: Callable[[], int], consumer: str | None = None) -> Ask:
     """Return what a request asks for. Raises Problem if it is not valid.
 
-    `consumer` is the header ZEH-Consumer.
+    `partition_count` returns that of the feed, for a refusal that tells it. `consumer` is the
+    header ZEH-Consumer.
     """
     given = _parameters(query)
     n = _n(given.get("n"), partition_count)
@@ -116,7 +117,7 @@ def parse_query(query: str, partition_count: int, consumer: str | None = None) -
     )
 
 
-def parse_time_query(query: str, partition_count: int) -> tuple[int, int]:
+def parse_time_query(query: str, partition_count: Callable[[], int]) -> tuple[int, int]:
     """Return n and the time, in ms since 1970, of a request for the cursors at a time.
 
     Raises Problem if one of them is missing, or is not valid.
@@ -147,24 +148,25 @@ def _parameters(query: str, known: Set[str] = _KNOWN) -> dict[str, str]:
     return given
 
 
-def _n(text: str | None, partition_count: int) -> int:
+def _n(text: str | None, partition_count: Callable[[], int]) -> int:
     """Return n. Any problem with it tells the partition count: that is the handshake.
 
     The app adds the feed's identity, if the feed tells one.
     """
     if text is None:
+        count = partition_count()
         raise Problem(
             problems.PARTITION_COUNT_MISSING,
-            f"n, the number of partitions the reader works with, is missing; the feed has "
-            f"{partition_count}",
-            partitionCount=partition_count,
+            f"n, the number of partitions the reader works with, is missing; the feed has {count}",
+            partitionCount=count,
         )
     if not re.fullmatch(r"[0-9]{1,18}", text) or not 1 <= int(text) <= MAX_N:
+        count = partition_count()
         raise Problem(
             problems.BAD_PARTITION_COUNT,
             f"n is {text!r}; allowed are whole numbers from 1 to {MAX_N}; the feed has "
-            f"{counted(partition_count, 'partition')}",
-            partitionCount=partition_count,
+            f"{counted(count, 'partition')}",
+            partitionCount=count,
             maximum=MAX_N,
         )
     return int(text)

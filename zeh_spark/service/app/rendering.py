@@ -8,7 +8,7 @@ one and drops the others without an error.
 
 Rule for editors: parts of a store's feed are kept by everything that their bytes depend on: the
 chunks, the number of partitions of the reader, the wanted headers, and the coding. What is added to
-`render_parts` belongs into the key, too.
+`part_renderer` belongs into the key, too.
 
 Runs in the publisher's worker threads.
 """
@@ -19,9 +19,10 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from zeh_spark.service.store.answer_cache import AnswerCache, key_of
-from zeh_spark.service.store.feed import ChunkFeed, Outline, Part
+from zeh_spark.service.store.feed import Part
 from zeh_spark.service.telemetry.exchange import Tally
 from zeh_spark.wire import wire
 from zeh_spark.wire.served_lines import Block, Render, renderer
@@ -58,33 +59,24 @@ class Piece:
         return sum(map(len, self.sends))
 
 
-def render_parts(
-    feed: ChunkFeed,
-    outline: Outline,
-    n: int,
-    headers: tuple[str, ...],
-    cache: AnswerCache,
-    *,
-    gzip: bool,
-    tally: Tally,
-) -> Iterator[Piece]:
-    """Yield a page of a store's feed: a piece for each part, which is kept for the next readers.
-
-    Raises Problem if the page is refused, before the first piece or in the middle.
-    """
+def part_renderer(
+    n: int, headers: tuple[str, ...], cache: AnswerCache, *, gzip: bool, tally: Tally
+) -> Callable[[Part], Piece]:
+    """Return what makes a piece of a part of a page, which is kept for the next readers."""
     encode = gzip_piece if gzip else plain_piece
     render = renderer(headers)
 
     def made(part: Part) -> Piece:
-        return encode(b"".join(_rendered(feed.read(part), n, render)))
+        return encode(b"".join(_rendered(part.blocks(), n, render)))
 
-    for part in outline.parts:
-        tally.add(sum(each.events for each in part.chunks))
-        if part.chunks:
-            key = key_of("page", outline.feed.origin, part.chunks, n, headers, gzip)
-            yield cache.get(key, lambda part=part: made(part))  # type: ignore[misc]
-        else:
-            yield made(part)
+    def rendered(part: Part) -> Piece:
+        tally.add(sum(chunk.events for chunk in part.chunks))
+        if not part.chunks:
+            return made(part)
+        key = key_of("page", part.log.state.origin, part.chunks, n, headers, gzip)
+        return cache.get(key, partial(made, part))
+
+    return rendered
 
 
 def render_blocks(
@@ -95,7 +87,10 @@ def render_blocks(
     gzip: bool,
     tally: Tally,
 ) -> Iterator[Piece]:
-    """Yield a page of a feed of any kind (see `render_parts`)."""
+    """Yield a page of a feed of any kind.
+
+    Raises Problem if the page is refused, before the first piece or in the middle.
+    """
     encode: Callable[[bytes], Piece] = gzip_piece if gzip else plain_piece
     yield from map(encode, body(_counted(blocks, tally), n, renderer(headers)))
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Raw
 
-from zeh_spark.errors import StoreError
 from zeh_spark.service.console.text import visible
-from zeh_spark.service.store.interface import Chunk, Store
+from zeh_spark.service.store.interface import Chunk, Log, Store
 from zeh_spark.wire.upload_format import lines_of
 
 EVENTS, CHUNKS, BYTES = 25, 25, 4 << 20
@@ -57,31 +56,29 @@ class ShownEvent:
 
 
 def newest(store: Store, feed: str, partition: int | None, most: int) -> list[ShownEvent]:
-    """Return the newest events of a feed, the newest first.
-
-    Retention may remove a chunk while it is looked at. Then there are fewer events.
-    """
+    """Return the newest events of a feed, the newest first."""
     found: list[ShownEvent] = []
-    for chunk in _newest_chunks(store, feed, partition):
-        lines = _lines(store, feed, chunk)
-        end = len(lines)
-        for back in range(1, chunk.events + 1 if lines else 0):
-            begin = lines.rfind(b"\n", 0, end - 1) + 1
-            sequence = chunk.sequence + chunk.events - back
-            found.append(_shown(chunk, sequence, lines[begin:end].rstrip(b"\n")))
-            end = begin
-            if len(found) == most:
-                return found
+    with store.snapshot(feed) as log:
+        for chunk in _newest_chunks(log, partition):
+            lines = lines_of(*log.frames([chunk.blob]))
+            end = len(lines)
+            for back in range(1, chunk.events + 1):
+                begin = lines.rfind(b"\n", 0, end - 1) + 1
+                sequence = chunk.sequence + chunk.events - back
+                found.append(_shown(chunk, sequence, lines[begin:end].rstrip(b"\n")))
+                end = begin
+                if len(found) == most:
+                    return found
     return found
 
 
-def _newest_chunks(store: Store, feed: str, partition: int | None) -> Iterator[Chunk]:
+def _newest_chunks(log: Log, partition: int | None) -> Iterator[Chunk]:
     """Yield the newest chunks, the newest first, until they have BYTES."""
-    upto, left = store.feed(feed).head, BYTES
+    upto, left = log.state.head, BYTES
     if partition is None:
-        chunks = reversed(store.scan(feed, max(0, upto - CHUNKS), upto, CHUNKS))
+        chunks = reversed(log.scan(max(0, upto - CHUNKS), upto, CHUNKS))
     else:
-        chunks = _back_from(store, feed, partition, upto)
+        chunks = _back_from(log, partition, upto)
     for chunk in chunks:
         yield chunk
         left -= chunk.size
@@ -89,24 +86,13 @@ def _newest_chunks(store: Store, feed: str, partition: int | None) -> Iterator[C
             return
 
 
-def _back_from(store: Store, feed: str, partition: int, upto: int) -> Iterator[Chunk]:
+def _back_from(log: Log, partition: int, upto: int) -> Iterator[Chunk]:
     for _ in range(CHUNKS):
-        chunk = store.last(feed, [partition], upto)
+        chunk = log.last([partition], upto).get(partition)
         if chunk is None:
             return
         yield chunk
         upto = chunk.g - 1
-
-
-def _lines(store: Store, feed: str, chunk: Chunk) -> bytes:
-    """Return the lines of a chunk; none if retention has removed it meanwhile."""
-    try:
-        (frame,) = store.frames([chunk.blob])
-    except StoreError:
-        if store.tags(feed, [chunk.g]):
-            raise
-        return b""
-    return lines_of(frame)
 
 
 class _Event(msgspec.Struct):

@@ -16,6 +16,7 @@ from zeh_spark.service.store.interface import (
     Anchor,
     Chunk,
     FeedState,
+    Log,
     Retention,
     Store,
 )
@@ -83,14 +84,16 @@ def feed_view(
     after_producer: str,
 ) -> FeedView:
     """Return what a visitor may see of a feed. Raises UnknownFeedError."""
-    state, rule = store.feed(feed), store.retention(feed)
+    with store.snapshot(feed) as log:
+        state, partitions = log.state, _partitions(log, first_partition)
+    rule = store.retention(feed)
     producers, more = _producers(store, feed, viewer, after_producer)
     letters = newest(store, feed, None, 1) if viewer.reads(feed) else []
     return FeedView(
         state,
         store.staged().get(feed, 0),
         words(rule, [each for each in rule.readers if viewer.sees_consumer(feed, each)]),
-        _partitions(store, state, first_partition),
+        partitions,
         producers,
         more,
         _consumers(store, feed, lags, rule, viewer),
@@ -99,12 +102,10 @@ def feed_view(
     )
 
 
-def _partitions(store: Store, feed: FeedState, first: int) -> list[Partition]:
-    anchors = store.anchors(feed.name)
-    return [
-        Partition(each, store.last(feed.name, [each], feed.head), anchors.get(each))
-        for each in range(feed.partitions)[first : first + PARTITIONS]
-    ]
+def _partitions(log: Log, first: int) -> list[Partition]:
+    shown = range(log.state.partitions)[first : first + PARTITIONS]
+    last = log.last(shown, log.state.head)
+    return [Partition(each, last.get(each), log.anchors.get(each)) for each in shown]
 
 
 def _producers(

@@ -1,8 +1,9 @@
 """The PostgreSQL dialect of `store.SqlStore`: its engines and its tables.
 
 `writer` holds how it is written to. Several publishers may work on one database.
-Transactions are READ COMMITTED, whatever the database's default is: rows are locked in one order,
-and what was moved is compared, so nothing depends on a snapshot. The tables are in a schema of
+Transactions that write are READ COMMITTED, whatever the database's default is: rows are locked in
+one order, and what was moved is compared, so nothing depends on a snapshot. Reads see one moment
+(`reads`). The tables are in a schema of
 their own. Frames are zstd, so they are stored as they are (EXTERNAL). Rejected: PostgreSQL's
 default, which compresses them once more; it writes 77 MB/s, against 90.
 
@@ -18,8 +19,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -33,10 +34,11 @@ from zeh_spark.errors import StoreError
 from zeh_spark.service.postgresql.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.service.postgresql.database_clock import DatabaseClock
 from zeh_spark.service.postgresql.errors import OTHER_VERSION, explained, reason_of
-from zeh_spark.service.postgresql.reads import bounded
+from zeh_spark.service.postgresql.reads import bounded, reading
 from zeh_spark.service.postgresql.writer import TURN_SECONDS, Writer
 from zeh_spark.service.sql import upgrades
-from zeh_spark.service.sql.dialect import Database
+from zeh_spark.service.sql.dialect import Database, Rows
+from zeh_spark.service.sql.log import opening
 from zeh_spark.service.sql.schema import VERSION, feeds, metadata
 from zeh_spark.service.sql.store import SqlStore
 from zeh_spark.service.sql.upgrades import Migration, check_version, migration
@@ -119,6 +121,7 @@ _AFTER_TABLES = (
     f"CREATE TRIGGER notify_commit AFTER UPDATE OF head ON {SCHEMA}.feeds FOR EACH ROW "
     f"WHEN (NEW.head <> OLD.head) EXECUTE FUNCTION {SCHEMA}.notify_commit()",
 )
+_OPENING = {"name": "%s", "schema": f"{SCHEMA}.", "is_replica": "pg_is_in_recovery()"}
 _HEADS = select(func.coalesce(func.sum(feeds.c.head), 0))
 
 
@@ -128,7 +131,7 @@ def open_postgresql(
     """Open a store in a PostgreSQL database, and make its tables if they are missing."""
     address, time = _address(url), DatabaseClock()
     write = _engine(address, isolation_level="AUTOCOMMIT", pool_size=WRITERS, pool_pre_ping=False)
-    read = _engine(address, isolation_level="AUTOCOMMIT", pool_size=READERS)
+    read = _engine(address, isolation_level="AUTOCOMMIT", pool_size=READERS, pool_pre_ping=False)
     try:
         _prepare(write.execution_options(isolation_level="READ COMMITTED"), must_exist, time)
     except DBAPIError as exc:
@@ -150,16 +153,21 @@ def open_postgresql(
     watch = Watch(_engine(address, poolclass=NullPool), SCHEMA, look)
 
     @contextmanager
-    def reading() -> Iterator[Connection]:
-        with read.connect() as connection, bounded(connection):
+    def reads() -> Iterator[Connection]:
+        with reading(read) as (connection, _):
             yield connection
+
+    def snapshot(
+        feed: str, positions: Iterable[int]
+    ) -> AbstractContextManager[tuple[Connection, Rows]]:
+        return reading(read, opening(positions, **_OPENING), [feed])
 
     def close() -> None:
         watch.close()
         read.dispose()
         write.dispose()
 
-    database = Database(reading, writer, watch.version, _stored_version, explained, close)
+    database = Database(reads, snapshot, writer, watch.version, _stored_version, explained, close)
     return SqlStore(database, clock=clock or time, skew=time.skew, receipts=receipts)
 
 

@@ -199,12 +199,14 @@ def _expired(
 def _steps(store: Store, feed: str, retention: Retention) -> Iterator[Removal]:
     if retention.age_ms is None and retention.bytes is None:
         return iter(())
-    state = store.feed(feed)
+    with store.snapshot(feed) as log:
+        state = log.state
     positions = dict.fromkeys(range(state.partitions), 0)
-    positions.update({each: anchor.g for each, anchor in store.anchors(feed).items()})
+    positions |= {each: anchor.g for each, anchor in log.anchors.items()}
 
     def look_up(positions: Mapping[int, int], limit: int) -> list[Chunk]:
-        return store.chunks(feed, positions, state.head, limit)
+        with store.snapshot(feed) as log:
+            return log.chunks(positions, state.head, limit)
 
     passed = Readers(store, feed, retention.readers)
     oldest = in_order(look_up, positions)
@@ -233,9 +235,8 @@ def _passed(store: Store, feed: str, name: str) -> dict[int, dict[int, int]]:
     found: dict[int, dict[int, int]] = {}
     for n, cursors in store.saved_cursors(feed, name).items():
         given = {each: _position(each, cursor) for each, cursor in cursors.items()}
-        tags = store.tags(feed, (g for g, _ in given.values()))
-        tags.update({anchor.g: anchor.tag for anchor in store.anchors(feed).values()})
-        found[n] = {each: g for each, (g, tag) in given.items() if tags.get(g) == tag}
+        with store.snapshot(feed, {g for g, _ in given.values()}) as log:
+            found[n] = {each: g for each, (g, tag) in given.items() if log.tags.get(g) == tag}
     return found
 
 

@@ -6,16 +6,18 @@ and `postgresql` implement them. Runs in the publisher and in commands that writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.store.problems import Problem
+
+Rows = Sequence[Sequence[Any]]
 
 T = TypeVar("T")
 A = TypeVar("A", contravariant=True)
@@ -62,12 +64,15 @@ class Database:
     """What a dialect brings.
 
     Args:
+        snapshot: begins a read transaction in which all statements see the same moment, and runs
+            `log.opening` in it, for a feed and some positions; its rows come with the connection.
         explained: a database's error as a StoreError; an error that may pass by itself as a
             StoreBusyError.
         free_bytes: bytes that can be written before the database's file grows, as far as known.
     """
 
     read: Callable[[], AbstractContextManager[Connection]]
+    snapshot: Callable[[str, Iterable[int]], AbstractContextManager[tuple[Connection, Rows]]]
     writes: Writes
     version: Callable[[], int]
     stored_version: Callable[[Connection], int]

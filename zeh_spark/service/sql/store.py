@@ -11,7 +11,7 @@ Runs in the publisher and in commands that write, on threads that may block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial, wraps
@@ -24,7 +24,6 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from zeh_spark.errors import StoreError
 from zeh_spark.service.sql import (
     acts,
-    chunk_reads,
     commits,
     cursor_sets,
     epochs,
@@ -34,6 +33,7 @@ from zeh_spark.service.sql import (
     uploads,
 )
 from zeh_spark.service.sql.dialect import Database
+from zeh_spark.service.sql.log import SqlLog
 from zeh_spark.service.sql.producers import Lock, expire_names, find_feed
 from zeh_spark.service.sql.schema import clocks, feeds
 from zeh_spark.service.store.access import Maker, Token
@@ -62,11 +62,13 @@ from zeh_spark.service.store.cursor_sets import NOBODY, CursorSet
 from zeh_spark.service.store.interface import (
     Clock,
     FeedState,
+    Log,
     Retention,
     StagingResult,
     StoreBusyError,
     new_feed,
     now_ms,
+    unknown_feed,
 )
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire.feed_identity import FeedIdentity
@@ -203,18 +205,18 @@ class SqlStore:
         with self._reading() as connection:
             return find_feed(connection, name)[1]
 
+    @contextmanager
+    def snapshot(self, feed: str, positions: Iterable[int] = ()) -> Iterator[Log]:
+        if "\0" in feed:  # PostgreSQL cannot even search for it
+            raise unknown_feed(feed)
+        with self._errors(), self._database.snapshot(feed, positions) as (connection, found):
+            yield SqlLog(connection, feed, found)
+
     # Reads that are one call
 
     feeds = _read(producers.every_feed)
     staged = _read(uploads.staged_bytes)
     identity = _read(epochs.identity)
-    chunks = _read(chunk_reads.after)
-    scan = _read(chunk_reads.scan)
-    unread = _read(chunk_reads.unread)
-    frames = _read(chunk_reads.frames)
-    tags = _read(chunk_reads.tags)
-    last = _read(chunk_reads.last)
-    anchors = _read(chunk_reads.anchors_of)
     retention = _read(retentions.find)
 
     def begin_epoch(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from sqlalchemy.pool import QueuePool
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.sql import upgrades
-from zeh_spark.service.sql.dialect import Database
+from zeh_spark.service.sql.dialect import Database, Rows
+from zeh_spark.service.sql.log import opening
 from zeh_spark.service.sql.schema import VERSION, metadata
 from zeh_spark.service.sql.store import SqlStore
 from zeh_spark.service.sql.upgrades import Migration, check_version, migration, note_migration
@@ -75,6 +76,13 @@ def open_sqlite(
         with gate.reader(), read.connect() as connection:
             yield connection
 
+    @contextmanager
+    def snapshot(feed: str, positions: Iterable[int]) -> Iterator[tuple[Connection, Rows]]:
+        with reading() as connection:
+            connection.exec_driver_sql("BEGIN")  # the pool ends it
+            opened = connection.exec_driver_sql(opening(positions, name="?"), (feed,))
+            yield connection, opened.fetchall()
+
     def close() -> None:
         writer.close()
         watch.close()
@@ -82,7 +90,7 @@ def open_sqlite(
         write.dispose()
 
     database = Database(
-        reading, writer, watch.version, _stored_version, explained, close, _free_bytes
+        reading, snapshot, writer, watch.version, _stored_version, explained, close, _free_bytes
     )
     return SqlStore(database, clock=clock, receipts=receipts)
 

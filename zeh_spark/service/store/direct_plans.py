@@ -1,8 +1,8 @@
 """Plans of direct reads: what a batch reads after some cursors, and where it ends.
 
 A plan takes chunks in order of g over all partitions, as a page does, so no partition starves and
-time ascends. It reads the index and never a frame. After each look-up it checks that retention
-removed nothing that it had still to see.
+time ascends. It reads the index and never a frame, in one snapshot. It ends early rather than to
+keep the snapshot for long.
 
 Most plans begin where the last one ended: every chunk after the highest position is wanted, and is
 found by one scan. Partitions whose position is far behind are looked up one by one, up to that
@@ -13,25 +13,22 @@ Runs in the publisher's worker threads.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
-from zeh_spark.service.store.direct_reads import (
-    check_not_ahead,
-    chunks_of,
-    header_records,
-)
-from zeh_spark.service.store.interface import Chunk, Store
+from zeh_spark.service.store.direct_reads import check_not_ahead, header_records
+from zeh_spark.service.store.interface import Chunk, FeedState, Log, Store
 from zeh_spark.service.store.problems import Problem, other_history
 from zeh_spark.service.store.reading import (
-    check_kept,
+    chunks_after,
     covered,
     head_of,
+    numbers_of,
     parse_cursor,
     positions,
-    scanned,
 )
 from zeh_spark.wire import problems, wire
 from zeh_spark.wire.direct_reads import (
@@ -46,11 +43,11 @@ from zeh_spark.wire.direct_reads import (
 RANGE_BYTES = 16 << 20
 """Bytes of lines of a range, about, if the reader does not say."""
 
-_SCAN_CHUNKS = 4096
+_FIRST_CHUNKS, _SCAN_CHUNKS = 64, 4096
 
 _ENDLESS = 1 << 62
-_TRIES = 5
-"""How often a plan is made from the beginning, because retention removed chunks meanwhile."""
+_PLAN_SECONDS = 5.0
+"""Seconds after which a plan takes no more chunks."""
 
 
 @dataclass(slots=True)
@@ -69,12 +66,13 @@ class _Range:
 
 
 class Planner:
-    """Makes one plan (see `plan`). The feed is as it was when this was made."""
+    """Makes one plan (see `plan`) of a feed's log."""
 
-    def __init__(self, store: Store, name: str, request: PlanRequest) -> None:
-        self._store = store
-        self._feed = store.feed(name)
+    def __init__(self, log: Log, request: PlanRequest) -> None:
+        self._log = log
+        self._feed = log.state
         self._request = request
+        self._end = time.monotonic() + _PLAN_SECONDS
         self._starts = self._checked(_numbered(request.cursors))
         self._stored = self._by_stored(self._starts)
         self._ends: dict[int, tuple[int, str]] = {}
@@ -94,7 +92,7 @@ class Planner:
         limit, goal = self._limit(), _given(self._request.range_bytes, RANGE_BYTES)
         more = False
         for chunk in self._wanted():
-            if limit.full:
+            if limit.full or (limit.last and time.monotonic() > self._end):
                 more = True
                 break
             limit.take(chunk)
@@ -131,16 +129,12 @@ class Planner:
         """Yield the chunks after the positions, in order of g."""
         high = min(max(self._stored.values(), default=0), self._upto)
         before = {each: g for each, g in self._stored.items() if g < high}
-        behind = self._store.unread(self._feed.name, before, high)
-        check_kept(self._store, self._feed.name, before)
-        found = chunks_of(
-            self._store, self._feed.name, {each: before[each] for each in sorted(behind)}, high
-        )
-        yield from self._within(found)
-        name, most = self._feed.name, _SCAN_CHUNKS
-        yield from self._within(
-            scanned(self._store, name, self._stored, high, self._upto, 64, most)
-        )
+        behind = self._log.unread(before, high)
+        late = {each: before[each] for each in sorted(behind)}
+        everything = dict.fromkeys(range(self._feed.partitions), high)
+        for after, upto in ((late, high), (everything, self._upto)):
+            found = chunks_after(lambda: self._log, after, upto, _FIRST_CHUNKS, _SCAN_CHUNKS)
+            yield from self._within(found)
 
     def _within(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         """Yield the chunks that are not after the explicit end of their partition."""
@@ -157,7 +151,7 @@ class Planner:
     def _checked(self, cursors: Mapping[int, str]) -> dict[int, tuple[int, str]]:
         for partition, cursor in cursors.items():
             check_not_ahead(self._feed, partition, cursor)
-        return positions(self._store, self._feed, cursors, self._request.n)
+        return positions(self._log, cursors, self._request.n)
 
     def _check_ends(self) -> None:
         for partition, (end, cursor) in self._ends.items():
@@ -173,7 +167,7 @@ class Planner:
         found = parse_cursor(0, cursor)
         if found is None:
             raise Problem(problems.BAD_PLAN, f"upto is {cursor!r}; allowed are the heads of plans")
-        known = self._store.tags(self._feed.name, [found[0]]).get(found[0], found[1])
+        known = self._log.tags.get(found[0], found[1])
         if known != found[1]:
             why = f"position {found[0]}, where the plan is to end (upto), has the tag {known!r}"
             raise other_history(0, cursor, why, replica=self._feed.replica)
@@ -211,20 +205,22 @@ class _Limit:
 
 
 def plan(store: Store, name: str, request: PlanRequest) -> Plan:
-    """Return a plan of what comes after some cursors.
+    """Return a plan of what comes after some cursors (see `plan_as_of`)."""
+    return plan_as_of(store, name, request)[1]
+
+
+def plan_as_of(store: Store, name: str, request: PlanRequest) -> tuple[FeedState, Plan]:
+    """Return a feed, and a plan of what it has after some cursors, with the newest epoch.
 
     The request was checked (`check_plan`). Raises Problem if a cursor is refused, or events after
     it are gone.
     """
-    for _ in range(_TRIES):
-        planner = Planner(store, name, request)  # refuses cursors after which events are gone
-        try:
-            return planner.plan()
-        except Problem as problem:
-            if problem.type is not problems.CURSOR_GONE:
-                raise
-            removed = problem  # while the plan was made
-    raise removed
+    named = [request.upto, *request.cursors.values()]
+    named += request.ends.values() if isinstance(request.ends, dict) else ()
+    with store.snapshot(name, numbers_of(each for each in named if isinstance(each, str))) as log:
+        plan = Planner(log, request).plan()
+        plan.epoch = log.identity.epochs[-1]
+        return log.state, plan
 
 
 def check_plan(request: PlanRequest, most: int) -> None:

@@ -1,7 +1,7 @@
 """The chunks of planned ranges (`direct_plans`), as a store's feed answers them.
 
 What can be refused is refused before the first piece of an answer. Chunks that retention removes
-meanwhile end it with an error. Groups of chunks are kept encoded for the next readers
+between two snapshots end it with an error. Groups of chunks are kept encoded for the next readers
 (`answer_cache`).
 
 Runs in the publisher's worker threads.
@@ -9,25 +9,22 @@ Runs in the publisher's worker threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
 from zeh_spark.service.store.answer_cache import AnswerCache, key_of
-from zeh_spark.service.store.interface import Chunk, FeedState, Store
+from zeh_spark.service.store.interface import Chunk, FeedState, Log, Store
 from zeh_spark.service.store.problems import Problem, other_history
 from zeh_spark.service.store.reading import (
-    check_kept,
+    Reading,
     covered,
-    frames_of,
     groups,
     head_of,
-    in_order,
-    known_history,
+    numbers_of,
     parse_cursor,
-    positions_in,
-    scanned,
+    positions,
 )
 from zeh_spark.wire import direct_reads, problems, wire
 from zeh_spark.wire.direct_reads import (
@@ -43,6 +40,7 @@ from zeh_spark.wire.direct_reads import (
 
 _FIRST_CHUNKS = 64
 _GROUP_CHUNKS, _GROUP_BYTES = direct_reads.GROUP_CHUNKS, 4 << 20
+_MANY_PIECES = 64
 
 
 def requested_chunks(
@@ -58,51 +56,42 @@ def requested_chunks(
     `count` is told the number of events of each group before it is sent. Raises Problem if a cursor
     is refused, or chunks of a range are gone.
     """
-    feed, cache = store.feed(name), cache or AnswerCache(0)
-    found = _endpoints(store, feed, request)
-    yield direct_reads.BEGINNING
-    for number, (wanted, (begin, end)) in enumerate(zip(request.ranges, found, strict=True)):
-        sent = Totals()
-        stored = covered(wanted.partition, request.n, feed.partitions)
-        after = dict.fromkeys(stored, begin)
-        found_chunks = chunks_of(store, name, after, end, everything=request.n == 1)
-        for chunks in groups(found_chunks, _GROUP_BYTES, _GROUP_CHUNKS):
-            key = key_of("group", feed.origin, chunks)
-            group = cache.get(key, partial(_encoded, store, name, chunks))
-            count(group.totals.events)
-            yield group.line(number)
-            yield group.body
-            sent += group.totals
-        yield encode_end(number, wanted.to, sent)
+    cache = cache or AnswerCache(0)
+    cursors = [cursor for each in request.ranges for cursor in (each.from_, each.to)]
+    reading = Reading(store, name, numbers_of(cursors))
+
+    def answers() -> Iterator[list[bytes]]:
+        """Yield what is made in each snapshot: a group, or several small ones."""
+        log, size = reading.log(), 0
+        found = _endpoints(log, request)
+        made = [direct_reads.BEGINNING]
+        for number, (wanted, (begin, end)) in enumerate(zip(request.ranges, found, strict=True)):
+            sent = Totals()
+            after = dict.fromkeys(covered(wanted.partition, request.n, log.state.partitions), begin)
+            chunks = reading.chunks(after, end, _FIRST_CHUNKS, _GROUP_CHUNKS)
+            for group in groups(chunks, _GROUP_BYTES, _GROUP_CHUNKS):
+                more = sum(chunk.size for chunk in group)
+                if size and (size + more > _GROUP_BYTES or len(made) >= _MANY_PIECES):
+                    yield made
+                    made, size = [], 0
+                key = key_of("group", log.state.origin, group)
+                encoded = cache.get(key, partial(_encoded, reading.log(), group))
+                count(encoded.totals.events)
+                made += [encoded.line(number), encoded.body]
+                size += more
+                sent += encoded.totals
+                reading.taken(group)
+            made.append(encode_end(number, wanted.to, sent))
+        yield made
+
+    for made in reading.parts(answers()):
+        yield from made
 
 
-def _encoded(store: Store, name: str, chunks: Sequence[Chunk]) -> EncodedGroup:
+def _encoded(log: Log, chunks: Sequence[Chunk]) -> EncodedGroup:
     names = {each.producer for each in chunks}
-    return encode_group(header_records(chunks), names, frames_of(store, name, chunks))
-
-
-def chunks_of(
-    store: Store, name: str, after: Mapping[int, int], upto: int, *, everything: bool = False
-) -> Iterator[Chunk]:
-    """Yield chunks of stored partitions in order of g. Raises Problem if some of them are gone.
-
-    `after` has the position after which to begin, for each stored partition. With `everything`
-    these are all partitions of the feed, with the same position.
-    """
-
-    def look_up(positions: Mapping[int, int], limit: int) -> list[Chunk]:
-        found = store.chunks(name, positions, upto, limit)
-        check_kept(store, name, positions)
-        return found
-
-    after = {partition: g for partition, g in after.items() if g < upto}
-    if not after:
-        return
-    if not everything:
-        yield from in_order(look_up, after, _FIRST_CHUNKS)
-        return
-    begin = min(after.values())
-    yield from scanned(store, name, after, begin, upto, _GROUP_CHUNKS, _GROUP_CHUNKS)
+    frames = log.frames([chunk.blob for chunk in chunks])
+    return encode_group(header_records(chunks), names, frames)
 
 
 def check_ranges(request: ChunksRequest, most: int) -> None:
@@ -155,16 +144,15 @@ def header_records(chunks: Sequence[Chunk]) -> np.ndarray:
     return found
 
 
-def _endpoints(store: Store, feed: FeedState, request: ChunksRequest) -> list[tuple[int, int]]:
+def _endpoints(log: Log, request: ChunksRequest) -> list[tuple[int, int]]:
     """Return the positions between which each range lies. Raises Problem."""
     ends = [(each.partition, cursor) for each in request.ranges for cursor in (each.from_, each.to)]
     for partition, cursor in ends:
-        check_not_ahead(feed, partition, cursor)
-    history = known_history(store, feed, [cursor for _, cursor in ends])
+        check_not_ahead(log.state, partition, cursor)
     found = []
     for each in request.ranges:
         begin, end = (
-            positions_in(history, store, feed, {each.partition: cursor}, request.n)[each.partition]
+            positions(log, {each.partition: cursor}, request.n)[each.partition]
             for cursor in (each.from_, each.to)
         )
         if end[0] < begin[0]:

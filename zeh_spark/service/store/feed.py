@@ -21,26 +21,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import Any, Generic, TypeVar
 
 from zeh_spark.service.store import direct_plans, direct_reads
 from zeh_spark.service.store.access import Maker
 from zeh_spark.service.store.answer_cache import AnswerCache
 from zeh_spark.service.store.cursor_sets import NOBODY
-from zeh_spark.service.store.interface import Chunk, FeedState, Store
+from zeh_spark.service.store.interface import Chunk, FeedState, Log, Store
 from zeh_spark.service.store.problems import no_cursors, no_cursors_on_replica
 from zeh_spark.service.store.reading import (
     READ_BYTES,
-    check_history_kept,
-    check_kept,
+    Reading,
     covered,
     cursors_at,
-    frames_of,
     groups,
-    in_order,
+    numbers_of,
     positions,
-    scanned,
 )
 from zeh_spark.wire import wire
 from zeh_spark.wire.direct_reads import OFFER, ChunksRequest, Plan, PlanRequest
@@ -48,11 +47,13 @@ from zeh_spark.wire.feed_identity import FeedIdentity
 from zeh_spark.wire.served_lines import Block, stamps
 from zeh_spark.wire.upload_format import lines_of
 
+T = TypeVar("T")
+
 DEFAULT_HINT = 10_000
 """Events of a page, about, if the reader gives no hint."""
 
-_NEAR = 64
-"""Positions that are no further apart are read by one scan, if they are of all partitions."""
+_CHUNKS = 64
+"""Most chunks that are read at a time."""
 
 DELIVERY = "exactly-once"
 """What discovery tells of a store's feed as `delivery`: see docs/explanation/protocols.md."""
@@ -147,101 +148,117 @@ class Feed(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a page before its events are read: neighbouring chunks.
+    """A part of a page, while its snapshot is open: neighbouring chunks.
 
     The last part of a page may have no chunks, but the cursors of asked partitions without any.
     """
 
-    chunks: Sequence[Chunk]
-    cursors: Mapping[int, str]
+    log: Log
+    chunks: Sequence[Chunk] = ()
+    cursors: Mapping[int, str] = field(default_factory=dict)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks of the part. Its frames are read."""
+        for each, cursor in self.cursors.items():
+            yield Block(each, b"", cursor)
+        frames = self.log.frames([chunk.blob for chunk in self.chunks]) if self.chunks else []
+        for chunk, frame in zip(self.chunks, frames, strict=True):
+            stamped = stamps(chunk.partition, chunk.time, chunk.producer, chunk.batch)
+            yield Block(chunk.partition, lines_of(frame), chunk.cursor, stamped, chunk.sequence)
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
-    """What a page will have, before its events are read.
+class Page(Generic[T]):
+    """A page whose first part was read.
 
     Attributes:
-        feed: The feed as of the page.
+        state: The feed when the page was begun.
+        identity: Its id and its epochs, at the same moment. No event of the page is of a later one.
         starts: The cursors that were asked with, by partition; special ones as what they mean.
+        has_events: Whether the page has any.
+        cursors: The cursors of the first part, if the page has no events.
+        parts: What was made of each part, which is there once.
     """
 
-    feed: FeedState
+    state: FeedState
+    identity: FeedIdentity
     starts: Mapping[int, str]
-    parts: Iterator[Part]
-
-    @property
-    def state(self) -> object:
-        """A value that differs once the feed may have more events."""
-        return _state_of(self.feed)
+    has_events: bool
+    cursors: Mapping[int, str]
+    parts: Iterator[T]
 
 
 class ChunkFeed(Feed):
-    """A feed of a store.
+    """A feed of a store. It is looked up when something is asked of it.
 
     Guarantee: a reader gets every event once and in order of g, however it cuts its pages. Memory
     is that of one read, whatever the hint.
-
-    Attributes:
-        found: The feed as of when this was made.
     """
 
     def __init__(self, store: Store, name: str, cache: AnswerCache | None = None) -> None:
-        self.found = store.feed(name)
-        self.partitions = self.found.partitions
         self._store = store
         self._name = name
         self._cache = cache or AnswerCache(0)
+
+    @cached_property
+    def partitions(self) -> int:  # type: ignore[override]
+        """The number of stored partitions. Raises UnknownFeedError."""
+        return self._store.feed(self._name).partitions
+
+    def check_exists(self) -> None:
+        """Raise UnknownFeedError if the store has no such feed."""
+        self._store.feed(self._name)
 
     def page(
         self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str] = EVERY
     ) -> Iterator[Block]:
         """Yield a page (see `Feed.page`). Lines have all their headers, whichever are wanted."""
-        for part in self.outline(asked, n, hint).parts:
-            yield from self.read(part)
+        for blocks in self.open(asked, n, hint, lambda part: [*part.blocks()]).parts:
+            yield from blocks
 
-    def outline(
-        self, asked: Mapping[int, str], n: int, hint: int | None, now: FeedState | None = None
-    ) -> Outline:
-        """Return what a page will have (see `Feed.page`), to `read` its parts one by one.
+    def open(
+        self, asked: Mapping[int, str], n: int, hint: int | None, make: Callable[[Part], T]
+    ) -> Page[T]:
+        """Read the first part of a page (see `Feed.page`); each other one when it is taken.
 
-        `now` is the feed as of now, if it was just read. Raises Problem, here or while the parts
-        are taken, if cursors or n are refused.
+        Each part has a snapshot of its own. `make` is called with the part while it is open, and
+        awaits nothing but the store. Raises Problem, here or while the parts are taken, if cursors
+        or n are refused.
         """
-        feed = now or self.now()
-        found = positions(self._store, feed, asked, n)
-        starts = {each: cursor for each, (_, cursor) in found.items()}
-        stored = {
-            partition: position
-            for each, (position, _) in found.items()
-            for partition in covered(each, n, feed.partitions)
-        }
+        reading = Reading(self._store, self._name, numbers_of(asked.values()))
+        starts: dict[int, str] = {}
 
-        def parts() -> Iterator[Part]:
+        def made() -> Iterator[tuple[Part, T]]:
+            log = reading.log()
+            found = positions(log, asked, n)
+            starts.update({each: cursor for each, (_, cursor) in found.items()})
             cursors = dict(starts)
-            before: list[Chunk] = []
-            for group in self._groups(stored, feed.head, DEFAULT_HINT if hint is None else hint):
-                check_history_kept(self._store, self._name, before)
-                before = group[-1:]
+            stored = {
+                partition: position
+                for each, (position, _) in found.items()
+                for partition in covered(each, n, log.state.partitions)
+            }
+            most = DEFAULT_HINT if hint is None else hint
+            chunks = reading.chunks(stored, log.state.head, min(most, _CHUNKS + 1), 1024)
+            for group in groups(up_to_hint(chunks, most), READ_BYTES, _CHUNKS):
                 for chunk in group:
                     cursors.pop(chunk.partition % n, None)
-                yield Part(group, {})
+                part = Part(reading.log(), group)
+                yield part, make(part)
+                reading.taken(group)
             if cursors:
-                yield Part((), cursors)
+                part = Part(log, cursors=cursors)
+                yield part, make(part)
 
-        return Outline(feed, starts, parts())
+        parts = reading.parts(made())
+        first, beginning = next(parts)
+        rest = chain([beginning], (each for _, each in parts))
+        log = first.log
+        return Page(log.state, log.identity, starts, bool(first.chunks), first.cursors, rest)
 
-    def read(self, part: Part) -> Iterator[Block]:
-        """Yield the blocks of a part. Raises Problem if its chunks were removed meanwhile."""
-        group = part.chunks
-        for each, cursor in part.cursors.items():
-            yield Block(each, b"", cursor)
-        frames = frames_of(self._store, self._name, group) if group else []
-        for chunk, frame in zip(group, frames, strict=True):
-            stamped = stamps(chunk.partition, chunk.time, chunk.producer, chunk.batch)
-            yield Block(chunk.partition, lines_of(frame), chunk.cursor, stamped, chunk.sequence)
-
-    def plan(self, request: PlanRequest) -> Plan:
-        return direct_plans.plan(self._store, self._name, request)
+    def plan(self, request: PlanRequest) -> tuple[FeedState, Plan]:
+        """Return the feed, and a plan of what it has after some cursors, with the newest epoch."""
+        return direct_plans.plan_as_of(self._store, self._name, request)
 
     def chunks(
         self, request: ChunksRequest, count: Callable[[int], object] = int
@@ -254,18 +271,14 @@ class ChunkFeed(Feed):
     def version(self) -> object:
         return self._store.version()
 
-    def now(self) -> FeedState:
-        """Return the feed as of now."""
-        return self._store.feed(self._name)
-
     def own_version(self) -> object:
-        return _state_of(self.now())
+        return state_of(self._store.feed(self._name))
 
     def identity(self) -> FeedIdentity:
         return self._store.identity(self._name)
 
     def description(self) -> dict[str, Any]:
-        found = {"replica": True} if self.found.replica else {"delivery": DELIVERY}
+        found = {"replica": True} if self._is_replica() else {"delivery": DELIVERY}
         return {**found, "reads": OFFER}
 
     def save_cursors(
@@ -277,32 +290,22 @@ class ChunkFeed(Feed):
         maker: Maker | None = None,
     ) -> None:
         """Keep a reader's cursors under a name (see `Store.save_cursors`). A replica refuses."""
-        if self.found.replica:
+        if self._is_replica():
             raise no_cursors_on_replica()
         self._store.save_cursors(self._name, name, n, cursors, consumer, maker)
 
     def load_cursors(self, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
         """Return the kept cursors (see `Store.load_cursors`). A replica refuses."""
-        if self.found.replica:
+        if self._is_replica():
             raise no_cursors_on_replica()
         return self._store.load_cursors(self._name, name, n, consumer)
 
-    def _groups(self, after: Mapping[int, int], head: int, hint: int) -> Iterator[list[Chunk]]:
-        def look_up(positions: Mapping[int, int], limit: int) -> list[Chunk]:
-            found = self._store.chunks(self._name, positions, head, limit)
-            check_kept(self._store, self._name, positions)
-            return found
-
-        low, high = min(after.values(), default=0), max(after.values(), default=0)
-        if len(after) == self.partitions and high - low <= _NEAR:
-            found = scanned(self._store, self._name, after, low, head, 16, 1024)
-            found = (each for each in found if each.g > after[each.partition])
-        else:
-            found = in_order(look_up, after)
-        return groups(up_to_hint(found, hint), READ_BYTES, 64)
+    def _is_replica(self) -> bool:
+        return self._store.feed(self._name).replica
 
 
-def _state_of(feed: FeedState) -> object:
+def state_of(feed: FeedState) -> object:
+    """Return a value that differs once the feed has more events (see `Feed.own_version`)."""
     return feed.head, feed.history
 
 

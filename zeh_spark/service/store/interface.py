@@ -15,6 +15,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
@@ -87,7 +88,7 @@ class Chunk(NamedTuple):
         size: The bytes of its lines.
         time: The time of its commit, in ms since 1970.
         tag: A short hash of the history up to this chunk.
-        blob: What `Store.frames` takes to read the lines.
+        blob: What `Log.frames` takes to read the lines.
         producer: The producer's name.
         batch: The number of the producer's batch.
         sequence: The producer's number of the first event, in the chunk's partition.
@@ -183,6 +184,51 @@ class StagingResult(Enum):
     SAME = auto()
 
 
+class Log(Protocol):
+    """A feed's log as of one moment (see `Store.snapshot`).
+
+    Attributes:
+        state: The feed.
+        identity: The feed's id and its epochs.
+        anchors: What was removed last, by stored partition, as far as something was removed.
+        tags: The tags by g: of the chunks at the positions that the snapshot was opened with, as
+            far as they exist; of the anchors; and of the feed's beginning, position 0.
+    """
+
+    @property
+    def state(self) -> FeedState: ...
+
+    @property
+    def identity(self) -> FeedIdentity: ...
+
+    @property
+    def anchors(self) -> Mapping[int, Anchor]: ...
+
+    @property
+    def tags(self) -> Mapping[int, str]: ...
+
+    def chunks(self, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
+        """Return chunks of some stored partitions, in the order of g.
+
+        Args:
+            positions: For each stored partition, the position after which to begin.
+            upto: The highest position.
+            limit: Most chunks of each partition.
+        """
+
+    def scan(self, after: int, upto: int, limit: int) -> list[Chunk]:
+        """Return at most `limit` chunks of all partitions with `after` < g <= `upto`, in order."""
+
+    def unread(self, positions: Mapping[int, int], upto: int) -> set[int]:
+        """Return the stored partitions that have a chunk after their position, up to `upto`."""
+
+    def last(self, partitions: Iterable[int], upto: int) -> dict[int, Chunk]:
+        """Return the last chunk, up to g = `upto`, of each stored partition that has one."""
+
+    def frames(self, blobs: Sequence[int]) -> list[bytes]:
+        """Return the frames of chunks, in the given order."""
+
+
 class Store(Protocol):
     """Keeps the feeds of a publisher. Every method may block, and may be called from any thread.
 
@@ -210,6 +256,14 @@ class Store(Protocol):
 
     def staged(self) -> dict[str, int]:
         """Return the bytes that are staged and not committed, by feed, for feeds that have any."""
+
+    def snapshot(self, feed: str, positions: Iterable[int] = ()) -> AbstractContextManager[Log]:
+        """Read a feed's log as of one moment, with the tags at some positions.
+
+        It is one short transaction. Nothing is awaited in it but the store, and after a bound
+        (`sql.log.SNAPSHOT_SECONDS`) a read in it raises StoreBusyError. So what takes long is read
+        in several (`reading.Reading`). Raises UnknownFeedError.
+        """
 
     def identity(self, feed: str) -> FeedIdentity:
         """Return the feed's id and its epochs. Raises UnknownFeedError."""
@@ -330,33 +384,6 @@ class Store(Protocol):
 
     def delete_producer(self, feed: str, name: str, *, by: Actor | None = None) -> None:
         """Permanently delete a producer: it can publish no more. What it published stays."""
-
-    def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
-        """Return chunks of some stored partitions, in the order of g.
-
-        Args:
-            positions: For each stored partition, the position after which to begin.
-            upto: The highest position.
-            limit: Most chunks of each partition.
-        """
-
-    def scan(self, feed: str, after: int, upto: int, limit: int) -> list[Chunk]:
-        """Return at most `limit` chunks of all partitions with `after` < g <= `upto`, in order."""
-
-    def unread(self, feed: str, positions: Mapping[int, int], upto: int) -> set[int]:
-        """Return the stored partitions that have a chunk after their position, up to `upto`."""
-
-    def frames(self, blobs: Sequence[int]) -> list[bytes]:
-        """Return the frames of chunks, in the given order. It is one short read."""
-
-    def tags(self, feed: str, positions: Iterable[int]) -> dict[int, str]:
-        """Return the tags of chunks by g, for those that exist."""
-
-    def last(self, feed: str, partitions: Iterable[int], upto: int) -> Chunk | None:
-        """Return the chunk with the highest g, at most `upto`, of some stored partitions."""
-
-    def anchors(self, feed: str) -> dict[int, Anchor]:
-        """Return what was removed last, by stored partition, as far as something was removed."""
 
     def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None:
         """Remove all chunks up to g = `upto`, in one transaction, and leave their anchors.

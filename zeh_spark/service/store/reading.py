@@ -1,7 +1,8 @@
 """Where a reader is in a store's feed: cursors become positions, and positions lead to chunks.
 
-Rule for editors: retention may remove chunks between any two reads of a store. So `check_kept`
-follows each read that looks for chunks after a position.
+Rule for editors: retention may remove chunks between two snapshots of a store, and a store may be
+replaced: a connection may lead to a standby that lags, and has become the database. So what takes
+more than one snapshot is read by a `Reading`, which compares each with where it is.
 
 Runs in the publisher's worker threads.
 """
@@ -11,14 +12,16 @@ from __future__ import annotations
 import heapq
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import TypeVar
 
-from zeh_spark.errors import StoreError
 from zeh_spark.service.store.commit_plan import tag
-from zeh_spark.service.store.interface import Anchor, Chunk, FeedState, Store
+from zeh_spark.service.store.interface import Anchor, Chunk, FeedState, Log, Store
 from zeh_spark.service.store.problems import Problem, bad_cursor, cursor_gone, other_history
 from zeh_spark.wire import problems, wire
+
+T = TypeVar("T")
 
 READ_BYTES = 1 << 20
 """Bytes of lines, about, that one read of the store brings if chunks are small."""
@@ -27,67 +30,118 @@ _CURSOR = re.compile(r"(0|[1-9][0-9]{0,17})\.([0-9a-f]{8})")
 _WINDOW, _LEAST_WINDOW = 1024, 4
 """Most chunks that are looked up at a time for all partitions, and least for each of them."""
 
+_NEAR = 64
+"""Positions that are no further apart are read by one scan, if they are of all partitions."""
 
-@dataclass(frozen=True, slots=True)
-class History:
-    """What a store knows of some positions of a feed.
 
-    Attributes:
-        tags: The tags by g, of chunks that exist, of anchors, and of the feed's beginning.
-        anchors: What was removed last, by stored partition.
+class Reading:
+    """Reads a feed's log in a series of snapshots, each for a part of an answer.
+
+    Guarantee: no chunk is skipped, and all are of one history. Each new snapshot is refused unless
+    it has everything after the chunks that were taken, and the last chunk that was looked up has
+    the same tag, which stands for all before it.
+
+    Args:
+        positions: Those whose tags the first snapshot has.
     """
 
-    tags: Mapping[int, str]
-    anchors: Mapping[int, Anchor]
+    def __init__(self, store: Store, name: str, positions: Iterable[int]) -> None:
+        self._store = store
+        self._name = name
+        self._positions = positions
+        self._opened: Log | None = None
+        self._stack = ExitStack()
+        self._after: dict[int, int] = {}
+        self._furthest: Chunk | None = None
+
+    def parts(self, made: Iterator[T]) -> Iterator[T]:
+        """Yield what `made` makes of `log`; no snapshot is open while somebody takes it."""
+        end = object()
+        while True:
+            with ExitStack() as self._stack:
+                part = next(made, end)
+            self._opened = None
+            if part is end:
+                return
+            yield part  # type: ignore[misc]
+
+    def log(self) -> Log:
+        """Return the snapshot; open one if there is none. Raises Problem if it is refused."""
+        if self._opened is None:
+            last = self._furthest
+            opened = self._store.snapshot(self._name, [last.g] if last else self._positions)
+            self._opened = log = self._stack.enter_context(opened)
+            check_kept(log, self._after)
+            if last:
+                given = last.g, last.tag
+                removed = bool(log.anchors)
+                check_history(last.partition, last.cursor, given, log, removed=removed)
+        return self._opened
+
+    def chunks(self, after: Mapping[int, int], upto: int, limit: int, most: int) -> Iterator[Chunk]:
+        """Yield chunks of stored partitions in order of g, up to a position (see `chunks_after`).
+
+        Raises Problem if some of them are gone. Tell what was `taken`.
+        """
+        self._after = {partition: g for partition, g in after.items() if g < upto}
+        if self._after:
+            check_kept(self.log(), self._after)
+            yield from chunks_after(self.log, after, upto, limit, most, self._seen)
+
+    def taken(self, chunks: Iterable[Chunk]) -> None:
+        """Note that these chunks were read: they may be removed."""
+        self._after.update((chunk.partition, chunk.g) for chunk in chunks)
+
+    def _seen(self, chunks: list[Chunk]) -> list[Chunk]:
+        if chunks and (self._furthest is None or self._furthest.g < chunks[-1].g):
+            self._furthest = chunks[-1]
+        return chunks
 
 
-def known_history(store: Store, feed: FeedState, cursors: Iterable[str]) -> History:
-    """Return what the store knows of the positions of some cursors. Raises Problem."""
-    given = (parse_cursor(0, each) for each in cursors)
-    numbers = {found[0] for found in given if found}
-    tags = {0: tag(feed.origin), **store.tags(feed.name, numbers)}
-    anchors = store.anchors(feed.name)
-    tags.update({anchor.g: anchor.tag for anchor in anchors.values()})
-    return History(tags, anchors)
+def numbers_of(cursors: Iterable[str]) -> set[int]:
+    """Return the positions of cursors, for `Store.snapshot`; none of what is not valid."""
+    matches = (_CURSOR.fullmatch(cursor) for cursor in cursors)
+    return {int(match[1]) for match in matches if match}
 
 
-def positions(
-    store: Store, feed: FeedState, asked: Mapping[int, str], n: int
-) -> dict[int, tuple[int, str]]:
+def positions(log: Log, asked: Mapping[int, str], n: int) -> dict[int, tuple[int, str]]:
     """Return g and cursor of each asked partition; special cursors become concrete ones.
 
-    Raises Problem if a cursor is not one of this feed's history, or events after it are gone.
+    The snapshot was opened with `numbers_of` the cursors. Raises Problem if a cursor is not one of
+    this feed's history, or events after it are gone.
     """
-    for partition, cursor in asked.items():
-        parse_cursor(partition, cursor)  # a refusal names the partition
-    return positions_in(known_history(store, feed, asked.values()), store, feed, asked, n)
-
-
-def positions_in(
-    history: History, store: Store, feed: FeedState, asked: Mapping[int, str], n: int
-) -> dict[int, tuple[int, str]]:
-    """Return the same, given what the store knows of the cursors."""
-    tags, anchors = history.tags, history.anchors
+    given = {partition: parse_cursor(partition, cursor) for partition, cursor in asked.items()}
+    tags, anchors, partitions = log.tags, log.anchors, log.state.partitions
     beginning = Anchor(0, tags[0])
+    seeking = {
+        stored
+        for partition, cursor in asked.items()
+        if cursor == wire.LAST  # most of a large n have no stored partition
+        for stored in covered(partition, n, partitions)
+    }
+    last = log.last(sorted(seeking), log.state.head) if seeking else {}
     found_at, lost = {}, {}
-    for each, cursor in asked.items():
-        found = parse_cursor(each, cursor)
-        stored = covered(each, n, feed.partitions)
-        gone = [anchors[p] for p in stored if p in anchors]
-        first = max(gone, key=lambda anchor: anchor.g, default=beginning)
+    for each, found in given.items():
+        stored = covered(each, n, partitions)
+        gone = [anchors[part] for part in stored if part in anchors]
+        first = max(gone, key=_place, default=beginning)
         if found:
-            check_history(each, cursor, found, tags, feed, removed=bool(anchors))
+            check_history(each, asked[each], found, log, removed=bool(anchors))
             if found[0] < first.g or found[0] not in tags:
                 lost[each] = first.cursor
-            found_at[each] = (found[0], cursor)
+            found_at[each] = (found[0], asked[each])
         else:
-            seeks = stored and cursor == wire.LAST  # most of a large n have no stored partition
-            last = store.last(feed.name, stored, feed.head) if seeks else None
-            found_at[each] = (last or first).g, (last or first).cursor
+            here = [last[part] for part in stored if part in last and asked[each] == wire.LAST]
+            place = max(here, key=_place, default=first)
+            found_at[each] = place.g, place.cursor
     if lost:
         each = min(lost)
         raise cursor_gone(each, asked[each], lost[each], lost)
     return found_at
+
+
+def _place(place: Anchor | Chunk) -> int:
+    return place.g
 
 
 def cursors_at(store: Store, name: str, n: int, time: int) -> dict[int, str]:
@@ -97,7 +151,34 @@ def cursors_at(store: Store, name: str, n: int, time: int) -> dict[int, str]:
     events of that time, a partition begins with the oldest that are left. Raises Problem if the
     time, in ms since 1970, is ahead: events before it may still be committed, or come to a replica.
     """
-    now, feed = store.now(), store.feed(name)
+    now = store.now()
+    with store.snapshot(name) as log:
+        feed = log.state
+        check_has_passed(time, now, feed)
+        older, end = 0, feed.head  # what is after `end` is not older
+        while older < end:
+            middle = (older + end) // 2
+            found = log.scan(middle, end, 1)
+            if found and found[0].time < time:
+                older = found[0].g
+            else:
+                end = middle
+        last = log.last(range(feed.partitions), older)
+        beginning = Anchor(0, log.tags[0])
+        cursors = dict.fromkeys(range(n), beginning.cursor)
+        for each in range(min(n, feed.partitions)):
+            stored = covered(each, n, feed.partitions)
+            places: list[Anchor | Chunk] = [
+                beginning,
+                *(last[part] for part in stored if part in last),
+            ]
+            places += [log.anchors[part] for part in stored if part in log.anchors]
+            cursors[each] = max(places, key=_place).cursor
+    return cursors
+
+
+def check_has_passed(time: int, now: int, feed: FeedState) -> None:
+    """Raise Problem if events of before a time, in ms since 1970, may still come."""
     if feed.replica and time > feed.time:
         raise Problem(
             problems.REPLICA_BEHIND,
@@ -112,61 +193,13 @@ def cursors_at(store: Store, name: str, n: int, time: int) -> dict[int, str]:
             f"before that time may still come. Ask for a time that has passed",
             now=now,
         )
-    older, end = 0, feed.head  # what is after `end` is not older
-    while older < end:
-        middle = (older + end) // 2
-        found = store.scan(name, middle, end, 1)
-        if found and found[0].time < time:
-            older = found[0].g
-        else:
-            end = middle
-    stored = {each: covered(each, n, feed.partitions) for each in range(min(n, feed.partitions))}
-    last = {each: store.last(name, parts, older) for each, parts in stored.items()}
-    anchors = store.anchors(name)  # after all other reads, because chunks may have gone meanwhile
-    beginning = Anchor(0, tag(feed.origin))
-    cursors = dict.fromkeys(range(n), beginning.cursor)
-    for each, parts in stored.items():
-        found_last = last[each] or beginning
-        places = [found_last, *(anchors[part] for part in parts if part in anchors)]
-        cursors[each] = max(places, key=lambda place: place.g).cursor
-    return cursors
 
 
-def check_kept(store: Store, feed: str, positions: Mapping[int, int]) -> None:
-    """Raise Problem if chunks after these positions are gone: a read may have missed some.
-
-    `positions` has the position after which the read began, by stored partition.
-    """
-    anchors = store.anchors(feed)
+def check_kept(log: Log, positions: Mapping[int, int]) -> None:
+    """Raise Problem if chunks after these positions are gone, by stored partition."""
     for partition, g in positions.items():
-        if partition in anchors and anchors[partition].g > g:
-            raise cursor_gone(partition, f"{g}.…", anchors[partition].cursor)
-
-
-def check_history_kept(store: Store, feed: str, chunks: Sequence[Chunk]) -> None:
-    """Raise Problem if the feed has other chunks now at the positions of some that were looked up.
-
-    A store may be replaced while an answer is under way: a connection may lead to a standby that
-    lags, and has become the database. Call it after the frames of these chunks were read, or before
-    chunks that were looked up after them are used.
-    """
-    tags = store.tags(feed, [each.g for each in chunks])
-    for each in chunks:
-        if tags.get(each.g, each.tag) != each.tag:
-            why = f"position {each.g} has the tag {tags[each.g]!r} now"
-            replica = store.feed(feed).replica
-            raise other_history(each.partition, each.cursor, why, replica=replica)
-
-
-def frames_of(store: Store, feed: str, chunks: Sequence[Chunk]) -> list[bytes]:
-    """Return the frames of chunks. Raises Problem if they were removed or replaced meanwhile."""
-    try:
-        frames = store.frames([each.blob for each in chunks])
-    except StoreError:
-        check_kept(store, feed, {each.partition: each.g - 1 for each in reversed(chunks)})
-        raise
-    check_history_kept(store, feed, chunks)
-    return frames
+        if partition in log.anchors and log.anchors[partition].g > g:
+            raise cursor_gone(partition, f"{g}.…", log.anchors[partition].cursor)
 
 
 def head_of(feed: FeedState) -> str:
@@ -195,20 +228,14 @@ def parse_cursor(partition: int, cursor: str) -> tuple[int, str] | None:
 
 
 def check_history(
-    partition: int,
-    cursor: str,
-    found: tuple[int, str],
-    tags: Mapping[int, str],
-    feed: FeedState,
-    *,
-    removed: bool,
+    partition: int, cursor: str, found: tuple[int, str], log: Log, *, removed: bool
 ) -> None:
     """Raise Problem for a cursor that the feed, as it is now, cannot have given.
 
     `found` is its g and tag. `removed` says whether some of the feed's tags are gone with their
     chunks.
     """
-    (g, given), why = found, None
+    (g, given), tags, feed, why = found, log.tags, log.state, None
     if g > feed.head:
         why = f"the feed ends at position {feed.head}"
     elif tags.get(g) != given and not (g not in tags and removed):
@@ -217,23 +244,39 @@ def check_history(
         raise other_history(partition, cursor, why, replica=feed.replica)
 
 
-def scanned(
-    store: Store,
-    feed: str,
+def chunks_after(
+    log: Callable[[], Log],
     after: Mapping[int, int],
-    begin: int,
     upto: int,
     limit: int,
     most: int,
+    seen: Callable[[list[Chunk]], list[Chunk]] = lambda chunks: chunks,
 ) -> Iterator[Chunk]:
-    """Yield the chunks of all partitions with `begin` < g <= `upto`.
+    """Yield chunks of stored partitions in order of g, up to a position.
 
-    Nothing may be removed after the position that `after` has for each partition. `limit` chunks
-    are read at first, then more at a time, up to `most`.
+    `log` returns the snapshot to look into, where nothing after the positions may be removed, and
+    `seen` is told what was looked up. `limit` chunks are looked up at first, then more at a time,
+    up to `most`.
     """
+    low, high = min(after.values(), default=upto), max(after.values(), default=upto)
+    if low < upto and len(after) == log().state.partitions and high - low <= _NEAR:
+        scanned = _scanned(lambda *given: seen(log().scan(*given)), low, upto, limit, most)
+        yield from (chunk for chunk in scanned if chunk.g > after[chunk.partition])
+        return
+
+    def look_up(positions: Mapping[int, int], limit: int) -> list[Chunk]:
+        return seen(log().chunks(positions, upto, limit))
+
+    if wanted := {each: g for each, g in after.items() if g < upto}:
+        yield from in_order(look_up, wanted, limit)
+
+
+def _scanned(
+    scan: Callable[[int, int, int], list[Chunk]], begin: int, upto: int, limit: int, most: int
+) -> Iterator[Chunk]:
+    """Yield the chunks of all partitions with `begin` < g <= `upto` (see `chunks_after`)."""
     while begin < upto:
-        found = store.scan(feed, begin, upto, limit)
-        check_kept(store, feed, {each: max(begin, g) for each, g in after.items()})
+        found = scan(begin, upto, limit)
         yield from found
         if len(found) < limit:
             return

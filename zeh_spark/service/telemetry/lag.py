@@ -132,11 +132,9 @@ class Backlogs:
             yield None
             return
         try:
-            if kept.backlog.head > feed.head:  # another thread has seen more since, or a restore
-                feed = self._store.feed(feed.name)
-            if _is_of_another_history(self._store, feed, kept.backlog):
-                kept.backlog = Backlog(feed.partitions)
-            yield kept.backlog if _is_caught_up(self._store, feed, kept.backlog, end) else None
+            if (kept.backlog.head, kept.backlog.tag) != (feed.head, tag(feed.history)):
+                kept.backlog = self._continued(feed.name, kept.backlog, end)
+            yield kept.backlog if kept.backlog.head >= feed.head else None
         finally:
             kept.lock.release()
 
@@ -157,6 +155,20 @@ class Backlogs:
             for each, (events, since) in found.items()
         }
 
+    def _continued(self, name: str, backlog: Backlog, end: float) -> Backlog:
+        """Add the chunks that are new, until a time; to an empty backlog after a restore."""
+        with self._store.snapshot(name, [backlog.head]) as log:
+            feed = log.state
+            known = log.tags.get(backlog.head, backlog.tag)
+            if backlog.head > feed.head or backlog.tag not in ("", known):
+                backlog = Backlog(feed.partitions)
+            while backlog.head < feed.head and time.monotonic() < end:
+                found = log.scan(backlog.head, feed.head, SCAN_CHUNKS)
+                if not found:  # retention has removed them
+                    backlog.head, backlog.tag = feed.head, tag(feed.history)
+                backlog.add(found)
+        return backlog
+
     def _of(self, feed: FeedState) -> _Kept:
         with self._lock:
             kept = self._kept.setdefault(feed.origin, _Kept(Backlog(feed.partitions)))
@@ -164,24 +176,6 @@ class Backlogs:
             if len(self._kept) > _FEEDS:
                 self._kept.popitem(last=False)
             return kept
-
-
-def _is_caught_up(store: Store, feed: FeedState, backlog: Backlog, end: float) -> bool:
-    """Add the chunks that are new, until a time; return whether these are all."""
-    while backlog.head < feed.head and time.monotonic() < end:
-        found = store.scan(feed.name, backlog.head, feed.head, SCAN_CHUNKS)
-        if not found:  # retention has removed them
-            backlog.head, backlog.tag = feed.head, tag(feed.history)
-        backlog.add(found)
-    return backlog.head >= feed.head
-
-
-def _is_of_another_history(store: Store, feed: FeedState, backlog: Backlog) -> bool:
-    """Return whether a restore has undone chunks that were added."""
-    if backlog.head >= feed.head:
-        return backlog.head > feed.head or backlog.tag not in ("", tag(feed.history))
-    tags = store.tags(feed.name, [backlog.head]) if backlog.tag else {}
-    return tags.get(backlog.head, backlog.tag) != backlog.tag
 
 
 class _Sums:

@@ -150,6 +150,7 @@ class StoreGauges(Collector):
             left = max(0.0, min(end - time.monotonic(), FEED_SECONDS))
             with self._backlogs.up_to_date(feed, left) as backlog:
                 if backlog:
-                    anchors = store.anchors(feed.name)
+                    with store.snapshot(feed.name) as log:
+                        anchors = log.anchors
                     found = [lag for each in sets for lag in backlog.lags(each, anchors)]
                     yield from ((feed.name, lag) for lag in found)

@@ -1,0 +1,215 @@
+"""A feed's log in a SQL database, as of one moment (see `store.log`).
+
+The first statement of a snapshot finds the feed, its epochs, what was removed last, and some tags.
+It is text, because PostgreSQL gets it in one message with what begins the transaction.
+
+Rule for editors: a read is one statement, as far as a statement has room, on the connection of the
+snapshot. It needs no lock: a commit is visible whole or not at all. Runs in the publisher and in
+commands.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    CursorResult,
+    Executable,
+    Integer,
+    bindparam,
+    column,
+    exists,
+    select,
+    union_all,
+    values,
+)
+
+from zeh_spark.service.sql.schema import blobs, chunks
+from zeh_spark.service.store.commit_plan import tag
+from zeh_spark.service.store.epochs import identity_of
+from zeh_spark.service.store.interface import (
+    Anchor,
+    Chunk,
+    FeedState,
+    StoreBusyError,
+    frame_missing,
+    unknown_feed,
+)
+from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
+
+SNAPSHOT_SECONDS = 30.0
+"""Seconds after which nothing more is read in a snapshot.
+
+An open snapshot keeps SQLite's log from being emptied, and PostgreSQL from removing old rows.
+"""
+
+_FEED, _EPOCH, _ANCHOR, _TAG = range(4)
+_OPENING = """
+WITH wanted AS (SELECT * FROM {schema}feeds WHERE name = {name})
+SELECT 0, id, '', head, partitions, time, events, size, origin, history, {is_replica} FROM wanted
+UNION ALL SELECT 1, number, id, time, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM {schema}epochs WHERE feed = (SELECT id FROM wanted)
+UNION ALL SELECT 2, partition, tag, g, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM {schema}anchors WHERE feed = (SELECT id FROM wanted)
+UNION ALL SELECT 3, g, tag, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM {schema}chunks WHERE feed = (SELECT id FROM wanted) AND g IN ({positions})
+"""
+_CHUNK = [
+    chunks.c[name]
+    for name in (
+        "g", "partition", "events", "size", "time", "tag", "blob", "producer", "batch", "sequence",
+    )
+]  # fmt: skip
+_HERE = chunks.c.feed == bindparam("feed"), chunks.c.g <= bindparam("upto")
+_SCAN = (
+    select(*_CHUNK)
+    .where(*_HERE, chunks.c.g > bindparam("after"))
+    .order_by(chunks.c.g)
+    .limit(bindparam("most"))
+)
+_FRAMES = select(blobs.c.id, blobs.c.frame).where(blobs.c.id.in_(bindparam("some", expanding=True)))
+
+_MANY = 32
+"""Most partitions that a statement looks up."""
+
+
+def opening(positions: Iterable[int], *, name: str, schema: str = "", is_replica: str = "0") -> str:
+    """Return the statement that begins a snapshot, with the tags at some positions.
+
+    `name` is how the database's driver writes the parameter, the feed's name.
+    """
+    listed = ", ".join(map(str, positions)) or "NULL"
+    return _OPENING.format(name=name, schema=schema, is_replica=is_replica, positions=listed)
+
+
+class SqlLog:
+    """A feed's log (see `Log`), on the connection of its transaction.
+
+    Args:
+        name: The feed's name.
+        rows: What the statement `opening` has found.
+    """
+
+    def __init__(self, connection: Connection, name: str, rows: Iterable[Sequence[Any]]) -> None:
+        self._connection = connection
+        self._end = time.monotonic() + SNAPSHOT_SECONDS
+        found = defaultdict(list)
+        for kind, *row in rows:
+            found[kind].append(row)
+        if not found[_FEED]:
+            raise unknown_feed(name)
+        ((self._feed, _, head, partitions, moment, events, size, origin, history, replica),) = (
+            found[_FEED]
+        )
+        self.state = FeedState(
+            name, partitions, origin, head, history, moment, events, size, bool(replica)
+        )
+        self.anchors = {partition: Anchor(g, tag) for partition, tag, g, *_ in found[_ANCHOR]}
+        self.tags = {0: tag(origin), **{g: tag for g, tag, *_ in found[_TAG]}}
+        self.tags |= {anchor.g: anchor.tag for anchor in self.anchors.values()}
+        self._epochs = found[_EPOCH]
+
+    @property
+    def identity(self) -> FeedIdentity:
+        later = [Epoch(name, begun) for _, name, begun, *_ in sorted(self._epochs)]
+        return identity_of(self.state, later)
+
+    def chunks(self, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
+        found = []
+        for some in _parts(positions):
+            given = {f"after{at}": positions[each] for at, each in enumerate(some)}
+            found += self._of_each(_following, some, upto, {**given, "most": limit})
+        return sorted(found)
+
+    def scan(self, after: int, upto: int, limit: int) -> list[Chunk]:
+        given = {"feed": self._feed, "after": after, "upto": upto, "most": limit}
+        return list(map(Chunk._make, self._rows(_SCAN, given)))
+
+    def unread(self, positions: Mapping[int, int], upto: int) -> set[int]:
+        if not positions:
+            return set()
+        columns = column("partition", Integer), column("after", BigInteger)
+        asked = values(*columns, name="asked").data(list(positions.items())).cte("asked")
+        here = *_HERE, chunks.c.partition == asked.c.partition, chunks.c.g > asked.c.after
+        query = select(asked.c.partition).where(exists().where(*here))
+        return {each for (each,) in self._rows(query, {"feed": self._feed, "upto": upto})}
+
+    def last(self, partitions: Iterable[int], upto: int) -> dict[int, Chunk]:
+        found = [self._of_each(_last, some, upto, {}) for some in _parts(partitions)]
+        return {chunk.partition: chunk for some in found for chunk in some}
+
+    def frames(self, blobs: Sequence[int]) -> list[bytes]:
+        found: dict[int, bytes] = dict(self._rows(_FRAMES, {"some": list(blobs)}))
+        if missing := set(blobs) - found.keys():
+            raise frame_missing(min(missing))
+        return [found[blob] for blob in blobs]
+
+    def _of_each(
+        self, query: Any, partitions: Sequence[int], upto: int, more: Mapping[str, int]
+    ) -> list[Chunk]:
+        given = {f"partition{at}": each for at, each in enumerate(partitions)}
+        given |= {"feed": self._feed, "upto": upto, **more}
+        return list(map(Chunk._make, self._rows(query(len(partitions)), given)))
+
+    def _rows(self, statement: Executable, given: Mapping[str, Any]) -> list[Any]:
+        """Return all rows as the driver makes them, which are tuples.
+
+        Measured: SQLAlchemy's own rows of ten columns take as long again. No column of these
+        queries has a type that SQLAlchemy converts.
+        """
+        if time.monotonic() > self._end:
+            raise StoreBusyError(
+                f"a read of feed {self.state.name!r} has taken more than {SNAPSHOT_SECONDS:.0f} s: "
+                f"the store is slow. Try again in a few seconds"
+            )
+        result: CursorResult[Any] = self._connection.execute(statement, given)
+        assert result.cursor
+        with closing(result):
+            return list(result.cursor.fetchall())
+
+
+@functools.cache
+def _following(count: int) -> Executable:
+    """Return the query of the chunks after a position, of each of so many partitions."""
+    queries = (
+        select(*_CHUNK)
+        .where(*_HERE, chunks.c.partition == bindparam(f"partition{at}"))
+        .where(chunks.c.g > bindparam(f"after{at}"))
+        .order_by(chunks.c.g)
+        .limit(bindparam("most"))
+        for at in range(count)
+    )
+    return _together([*queries])
+
+
+@functools.cache
+def _last(count: int) -> Executable:
+    """Return the query of the last chunk of each of so many partitions."""
+    queries = (
+        select(*_CHUNK)
+        .where(*_HERE, chunks.c.partition == bindparam(f"partition{at}"))
+        .order_by(chunks.c.g.desc())
+        .limit(1)
+        for at in range(count)
+    )
+    return _together([*queries])
+
+
+def _together(queries: Sequence[Any]) -> Executable:
+    if len(queries) == 1:
+        return queries[0]  # type: ignore[no-any-return]
+    return union_all(*(select(each.subquery()) for each in queries))
+
+
+def _parts(partitions: Iterable[int]) -> Iterable[list[int]]:
+    left = iter(partitions)
+    while some := list(islice(left, _MANY)):
+        yield some
