@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
 from tests.store_contract.writers import FEED, chunk, data, everything, publish, until
-from zeh_spark.service.postgresql import reads as postgresql_reads
+from zeh_spark.service.postgresql import transactions as postgresql_reads
 from zeh_spark.service.postgresql import writer as postgresql_writer
 from zeh_spark.service.postgresql.store import READERS
 from zeh_spark.service.store.interface import StoreBusyError

@@ -34,7 +34,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.service.postgresql.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.service.postgresql.database_clock import DatabaseClock
 from zeh_spark.service.postgresql.errors import OTHER_VERSION, explained, reason_of
-from zeh_spark.service.postgresql.reads import bounded, reading
+from zeh_spark.service.postgresql.transactions import bounded, reading
 from zeh_spark.service.postgresql.writer import TURN_SECONDS, Writer
 from zeh_spark.service.sql import upgrades
 from zeh_spark.service.sql.dialect import Database, Rows

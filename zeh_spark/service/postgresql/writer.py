@@ -13,20 +13,19 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
-import psycopg
 from sqlalchemy import Connection
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from zeh_spark.service.postgresql.errors import is_in_the_way, reason_of
 from zeh_spark.service.postgresql.group_commit import Asked, CommitQueues
+from zeh_spark.service.postgresql.transactions import begun
 from zeh_spark.service.sql.dialect import A, Commits, only
 from zeh_spark.service.sql.schema import VERSION
 from zeh_spark.service.store.interface import StoreBusyError, StoreOutcomeUnknownError
@@ -84,7 +83,7 @@ class Writer:
     def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
         for tried in count(1):
             try:
-                with _begun(self._engine, durable) as connection:
+                with begun(self._engine, _BEGIN + _DURABLE[durable]) as (connection, _):
                     result = work(connection)
                     _commit(connection)
                     return result
@@ -154,7 +153,7 @@ class Writer:
     def _transaction(self, commits: Sequence[Asked], looks: Sequence[Asked]) -> list[Any]:
         """Return an answer, perhaps a Problem, to each: first to the commits, then to the looks."""
         answers: list[Any] = []
-        with _begun(self._engine, bool(commits)) as connection:
+        with begun(self._engine, _BEGIN + _DURABLE[bool(commits)]) as (connection, _):
             # Commits first: they lock more than looks do. Rejected: looks first; two publishers
             # would wait for each other to release their locks.
             if commits:
@@ -192,31 +191,6 @@ def _seen(work: Callable[[Connection], T], connection: Connection) -> T | Proble
         return work(connection)
     except Problem as problem:
         return problem
-
-
-@contextmanager
-def _begun(engine: Engine, durable: bool) -> Iterator[Connection]:
-    """Begin a transaction with one message, and yield its connection.
-
-    A connection that was lost while nobody used it is replaced. Rejected: to ask each connection
-    first whether it is there, which takes a round trip more.
-    """
-    begin = _BEGIN + _DURABLE[durable]
-    for last in (False, True):
-        with engine.connect() as connection:
-            driver: Any = connection.connection.dbapi_connection
-            try:
-                psycopg.Cursor(driver).execute(begin)  # as text: several statements
-            except psycopg.Error as exc:
-                if last or not driver.closed:
-                    raise OperationalError(
-                        begin, None, exc, connection_invalidated=driver.closed
-                    ) from exc
-                connection.invalidate()
-                engine.dispose()  # the others were lost with it
-                continue
-            yield connection
-            return
 
 
 def _commit(connection: Connection) -> None:
