@@ -242,6 +242,6 @@ def events_of(it: Told) -> list[str]:
     """All that are held, inside and outside."""
     inside = (
         msgspec.msgpack.decode(each, type=state.Stored).events.values()
-        for each in state.decoded(it.blob).sessions.values()
+        for each in state.FORMAT.read(it.blob).sessions.values()
     )
     return [*(event for events in inside for event in events), *it.segments.events()]

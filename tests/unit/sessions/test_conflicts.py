@@ -93,7 +93,7 @@ def test_a_dropped_event_is_equal_to_one_that_is_not(batches, on_gap):
         came |= {each.event for each in rows}
         count.update(each.event for each in rows)
 
-    kept = state.decoded(it.blob).sessions.values()
+    kept = state.FORMAT.read(it.blob).sessions.values()
     held = {each for raw in kept for each in state.stored_of(raw).events.values()}
     seen = {each.event for each in it.given} | held
     assert came == seen

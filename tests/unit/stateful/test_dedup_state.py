@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from zeh_spark.errors import CheckpointError
 from zeh_spark.spark.stateful.dedup_state import (
+    FORMAT,
     NO_FEED,
     SeenBucket,
-    encoded,
-    opened,
     owner_of,
     producer_of,
     used_again,
@@ -30,7 +29,7 @@ def added(bucket, feed, key, *numbers):
 
 
 def again(bucket):
-    return opened(encoded(bucket), bucket.buckets)
+    return FORMAT.open(FORMAT.write(bucket), bucket.buckets)
 
 
 @pytest.fixture
@@ -125,13 +124,13 @@ def test_numbers_without_a_feed_are_of_one_feed_only(named, owner):
 @pytest.mark.parametrize("version", [1, 2, 4])
 def test_state_of_another_version_is_refused(version):
     with pytest.raises(CheckpointError, match=f"format {version}, of another version.*knows 3"):
-        opened(bytes([version]) + encoded(SeenBucket(4))[1:], 4)
+        FORMAT.open(bytes([version]) + FORMAT.write(SeenBucket(4))[1:], 4)
 
 
-@pytest.mark.parametrize("blob", [b"", b"\x03", b"\x03\x07", encoded(SeenBucket(4))[:-1]])
+@pytest.mark.parametrize("blob", [b"", b"\x03", b"\x03\x07", FORMAT.write(SeenBucket(4))[:-1]])
 def test_damaged_state_is_refused(blob):
     with pytest.raises(CheckpointError, match=r"the checkpoint's state has format [03], .*knows 3"):
-        opened(blob, 4)
+        FORMAT.open(blob, 4)
 
 
 def test_the_error_of_a_number_used_again_says_all_of_it():

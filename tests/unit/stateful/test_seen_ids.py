@@ -26,21 +26,21 @@ class Bucket:
     def __init__(self, most: int = 1000) -> None:
         self.slices: dict[tuple[int], bytes] = {}
         self.most, self.floor = most, 0
-        self.blob = seen_ids.encoded(IdBucket(4))
+        self.blob = seen_ids.FORMAT.write(IdBucket(4))
 
     def take(self, *events: tuple[int, int, int]) -> list[tuple[tuple[int, int, int], int]]:
         """(id, time, content) each; returns them, sorted, with what is known of them."""
         rows = sorted(
             (digits(name, 32), time, digits(text, 16), name) for name, time, text in events
         )
-        bucket = seen_ids.opened(self.blob, 4)
+        bucket = seen_ids.FORMAT.open(self.blob, 4)
         self.floor = bucket.floor
         ids = Ids.of_hex([row[0] for row in rows], [row[2] for row in rows])
         times = np.array([row[1] for row in rows], np.int64)
         found = seen_ids.judge(bucket, self.slices, ids, times, WINDOW, self.most).tolist()
         assert {(each.begin,) for each in bucket.slices} == self.slices.keys()
         assert all(len(self.slices[e.begin,]) == e.count * seen_ids.BYTES for e in bucket.slices)
-        self.blob = seen_ids.encoded(bucket)
+        self.blob = seen_ids.FORMAT.write(bucket)
         content = {digits(text, 16): text for text in (0, 1)}
         return [
             ((row[3], row[1], content[row[2]]), told) for row, told in zip(rows, found, strict=True)

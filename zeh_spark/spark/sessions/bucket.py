@@ -29,13 +29,13 @@ from zeh_spark.spark.sessions.model import (
 )
 from zeh_spark.spark.sessions.sources import MARK, Mark
 from zeh_spark.spark.sessions.state import (
+    FORMAT,
     Kept,
     Segments,
     Settings,
     Slice,
     Stored,
     Wait,
-    encoded,
     opened,
     raw_of,
     session_of,
@@ -166,7 +166,7 @@ class BucketBatch:
             counts |= {name: value - self._before[name] for name, value in self._gauges().items()}
             counts["buckets"] = 0
         counts["oldest_hold"] = min((w.since for w in waits if w.since is not None), default=None)
-        return encoded(self._bucket), Given(None, None, _json(counts).decode())
+        return FORMAT.write(self._bucket), Given(None, None, _json(counts).decode())
 
     def _set_timer(self, due: int | None, soon: int, fired: bool) -> None:
         bucket, clock = self._bucket, self._bucket.clock

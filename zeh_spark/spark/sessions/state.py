@@ -26,9 +26,6 @@ from zeh_spark.spark.sessions.model import Policy, Session, SessionEvent
 from zeh_spark.spark.sessions.sources import SourceClock
 from zeh_spark.spark.stateful import state_buckets
 
-VERSION = 3
-"""The first byte of a bucket's value."""
-
 SPILL = 100
 """Most events of a session that are kept in the bucket itself."""
 
@@ -120,11 +117,12 @@ class SessionBucket(msgspec.Struct, array_like=True):
     clock: SourceClock | None = None
 
 
+FORMAT = state_buckets.BucketFormat(SessionBucket, version=3)
+
 Segments = MutableMapping[tuple[str, int], bytes]
 """The events that do not fit into a bucket, by session and segment."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_bucket = msgspec.msgpack.Decoder(SessionBucket).decode
 stored_of = msgspec.msgpack.Decoder(Stored).decode
 session_of = msgspec.msgpack.Decoder(Session).decode
 _segment = msgspec.msgpack.Decoder(dict[int, str]).decode
@@ -134,18 +132,9 @@ def raw_of(value: Session | Stored) -> Raw:
     return Raw(_encode(value))
 
 
-def encoded(bucket: SessionBucket) -> bytes:
-    return bytes([VERSION]) + _encode(bucket)
-
-
-def decoded(blob: bytes) -> SessionBucket:
-    """Return the bucket in a value of Spark's state, which is not checked."""
-    return _bucket(memoryview(blob)[1:])
-
-
 def sessions_of(blob: bytes) -> Iterator[tuple[str, Session]]:
     """Yield all sessions that a bucket knows by name, the closed ones last."""
-    bucket = decoded(blob)
+    bucket = FORMAT.read(blob)
     for name, raw in bucket.sessions.items():
         yield name, stored_of(raw).session
     for part in bucket.closed:
@@ -157,12 +146,14 @@ def empty(settings: Settings) -> bytes:
     """Return the value of a bucket without sessions."""
     steps = {kind: list(names) for kind, names in settings.steps.items()}
     clock = SourceClock() if settings.sources else None
-    return encoded(SessionBucket(settings.buckets, settings.policy.first, steps=steps, clock=clock))
+    return FORMAT.write(
+        SessionBucket(settings.buckets, settings.policy.first, steps=steps, clock=clock)
+    )
 
 
 def opened(blob: bytes | None, settings: Settings) -> SessionBucket:
     """Return a bucket. Raises CheckpointError for other settings or another version."""
-    bucket = state_buckets.opened(blob, VERSION, settings.buckets, _bucket)
+    bucket = FORMAT.open(blob, settings.buckets)
     state_buckets.same("first", settings.policy.first, bucket.first)
     _keep_steps(bucket, settings.steps)
     _declare(bucket, settings.sources)

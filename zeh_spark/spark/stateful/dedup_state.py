@@ -21,12 +21,9 @@ import msgspec
 from msgspec import Raw
 
 from zeh_spark.errors import CheckpointError, PublisherError
-from zeh_spark.spark.stateful import state_buckets
 from zeh_spark.spark.stateful.seen import Reuse, Seen
+from zeh_spark.spark.stateful.state_buckets import BucketFormat
 from zeh_spark.wire.feed_identity import EPOCH, feed_of
-
-VERSION = 3
-"""The first byte of a bucket's value."""
 
 NO_FEED = ""
 """Stands for the feed of an event that does not tell it."""
@@ -87,17 +84,9 @@ class SeenBucket(msgspec.Struct, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(SeenBucket).decode
 _seen = msgspec.msgpack.Decoder(Seen).decode
 
-
-def encoded(bucket: SeenBucket) -> bytes:
-    return bytes([VERSION]) + _encode(bucket)
-
-
-def opened(blob: bytes | None, buckets: int) -> SeenBucket:
-    """Read a bucket. Raises CheckpointError for another version or count."""
-    return state_buckets.opened(blob, VERSION, buckets, _decode)
+FORMAT = BucketFormat(SeenBucket, version=3)
 
 
 # Which feed owns the numbers that were seen without one

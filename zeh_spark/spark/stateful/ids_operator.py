@@ -46,13 +46,13 @@ class IdProcessor(BucketProcessor):
         self._slices = StateMap(handle.getMapState(SLICES, "begin BIGINT", "ids BINARY"))
 
     def empty(self) -> bytes:
-        return seen_ids.encoded(IdBucket(self._count))
+        return seen_ids.FORMAT.write(IdBucket(self._count))
 
     @at_spark_border
     def handleInputRows(
         self, key: Any, rows: Iterator[Any], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
-        bucket = seen_ids.opened(self.blob(), self._count)
+        bucket = seen_ids.FORMAT.open(self.blob(), self._count)
         without, parted = _parted(rows)
         counts: Counter[str] = Counter(unstamped=len(without))
         found = [(event, "unstamped", None) for event in sorted(without)]
@@ -65,7 +65,7 @@ class IdProcessor(BucketProcessor):
                 if told in FLAGS:
                     found.append((row[2], FLAGS[told], None))
         yield from state_buckets.frames(found, COLUMNS)
-        self._state.update((seen_ids.encoded(bucket),))
+        self._state.update((seen_ids.FORMAT.write(bucket),))
         said = _json({**counts, "ids": bucket.count, "buckets": 1}).decode()
         yield from state_buckets.frames([(None, None, said)], COLUMNS)
 

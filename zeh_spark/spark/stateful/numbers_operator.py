@@ -57,13 +57,13 @@ class NumberProcessor(BucketProcessor):
         self._feeds = feeds
 
     def empty(self) -> bytes:
-        return dedup_state.encoded(SeenBucket(self._count))
+        return dedup_state.FORMAT.write(SeenBucket(self._count))
 
     @at_spark_border
     def handleInputRows(
         self, key: Any, rows: Iterator[Any], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
-        bucket = dedup_state.opened(self.blob(), self._count)
+        bucket = dedup_state.FORMAT.open(self.blob(), self._count)
         unstamped, slots = _read_rows(rows)
         if self._feeds is not None:
             bucket.claim(slots, self._feeds)
@@ -80,7 +80,7 @@ class NumberProcessor(BucketProcessor):
             seen.add(group.numbers, self._window)
             seen.keep_time(group.numbers, group.times)
             bucket.put(group.feed, group.key, seen)
-        self._state.update((dedup_state.encoded(bucket),))
+        self._state.update((dedup_state.FORMAT.write(bucket),))
         told = _json({**counts, "producers": bucket.keys, "buckets": 1}).decode()
         yield from state_buckets.frames([(None, None, told)], COLUMNS)
 

@@ -19,13 +19,10 @@ import msgspec
 import numpy as np
 
 from zeh_spark.errors import CheckpointError
-from zeh_spark.spark.stateful import state_buckets
+from zeh_spark.spark.stateful.state_buckets import BucketFormat
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-VERSION = 1
-"""The first byte of a bucket's value."""
 
 SLICES = 8
 """Slices in a window."""
@@ -106,17 +103,7 @@ class Ids(NamedTuple):
 IdSlices = MutableMapping[tuple[int], bytes]
 """The ids of slices, by the beginning of the slice."""
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(IdBucket).decode
-
-
-def encoded(bucket: IdBucket) -> bytes:
-    return bytes([VERSION]) + _encode(bucket)
-
-
-def opened(blob: bytes | None, buckets: int) -> IdBucket:
-    """Read a bucket. Raises CheckpointError for another version or number of buckets."""
-    return state_buckets.opened(blob, VERSION, buckets, _decode)
+FORMAT = BucketFormat(IdBucket, version=1)
 
 
 def judge(

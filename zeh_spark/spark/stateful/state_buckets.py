@@ -12,9 +12,9 @@ is refused: its keys would be looked for in the wrong places.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import msgspec
 from pyspark.sql import Column, DataFrame
@@ -116,35 +116,48 @@ def frames(rows: Iterable[Sequence[str | None]], columns: Sequence[str]) -> Iter
         yield pd.DataFrame(part, columns=list(columns), dtype=object)
 
 
-def opened(
-    blob: bytes | None, version: int, buckets: int, decode: Callable[[memoryview], Bucket]
-) -> Bucket:
-    """Return a bucket from its value, whose first byte is the version.
+class BucketFormat(Generic[Bucket]):
+    """How buckets of one kind are values of Spark's state: a byte for the version, then msgpack."""
 
-    Raises CheckpointError if it has no value, another version or another number of buckets.
-    """
-    if blob is None:
+    def __init__(self, kind: type[Bucket], version: int) -> None:
+        self._version = version
+        self._decode = msgspec.msgpack.Decoder(kind).decode
+
+    def write(self, bucket: Bucket) -> bytes:
+        return bytes([self._version]) + msgspec.msgpack.encode(bucket)
+
+    def read(self, value: bytes) -> Bucket:
+        """Return the bucket of a value, which is not checked."""
+        return self._decode(memoryview(value)[1:])
+
+    def open(self, value: bytes | None, buckets: int) -> Bucket:
+        """Return the bucket of a value.
+
+        Raises CheckpointError if there is no value, or it has another version or another number of
+        buckets.
+        """
+        if value is None:
+            raise CheckpointError(
+                f"the checkpoint's state has fewer buckets than buckets={buckets}. Give the number "
+                f"that it was made with, or take a new checkpoint",
+                got=buckets,
+                anchor="the-state-was-made-with-another-option",
+            )
+        found, why = value[0] if value else 0, "of another version of zeh_spark"
+        try:
+            if found == self._version:
+                bucket = self.read(value)
+                same("buckets", buckets, bucket.buckets)
+                return bucket
+        except msgspec.DecodeError as exc:
+            why = f"and cannot be read ({exc})"
         raise CheckpointError(
-            f"the checkpoint's state has fewer buckets than buckets={buckets}. Give the number "
-            f"that it was made with, or take a new checkpoint",
-            got=buckets,
+            f"the checkpoint's state has format {found}, {why}; this one knows {self._version}. "
+            f"Continue with the version that wrote it, or take a new checkpoint",
+            expected=self._version,
+            got=found,
             anchor="the-state-was-made-with-another-option",
         )
-    found, why = blob[0] if blob else 0, "of another version of zeh_spark"
-    try:
-        if found == version:
-            bucket = decode(memoryview(blob)[1:])
-            same("buckets", buckets, bucket.buckets)
-            return bucket
-    except msgspec.DecodeError as exc:
-        why = f"and cannot be read ({exc})"
-    raise CheckpointError(
-        f"the checkpoint's state has format {found}, {why}; this one knows {version}. Continue "
-        f"with the version that wrote it, or take a new checkpoint",
-        expected=version,
-        got=found,
-        anchor="the-state-was-made-with-another-option",
-    )
 
 
 def same(name: str, mine: object, theirs: object) -> None:
