@@ -77,17 +77,7 @@ class CommitRecord:
     content: BatchContent | None = None
 
     def to_json(self) -> str:
-        document = {
-            "zeh_spark": FORMAT,
-            "name": self.name,
-            "app": self.app,
-            "number": self.number,
-            "query": self.query,
-            "batch": self.batch,
-            "cursors": self.cursors,
-            "content": self.content and [self.content.rows, self.content.sum],
-        }
-        return json.dumps(document)
+        return json.dumps({"zeh_spark": FORMAT, **msgspec.to_builtins(self)})
 
     @property
     def transaction(self) -> dict[str, str]:
