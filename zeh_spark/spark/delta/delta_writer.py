@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from pyspark.errors import PySparkException
@@ -32,11 +32,7 @@ from zeh_spark.spark.delta.content import content_of, evaluated
 from zeh_spark.spark.delta.delta_errors import check_delta, is_conflict
 from zeh_spark.spark.delta.delta_table import LakeTable, LakeTableState, check_free
 from zeh_spark.spark.delta.following import QueryBatch, next_record
-from zeh_spark.spark.delta.merging import (
-    DELETED,
-    Merge,
-    option_text,
-)
+from zeh_spark.spark.delta.merging import DELETED, Merge
 from zeh_spark.spark.delta.write_options import check_reserved, check_spelling
 from zeh_spark.spark.frames.compat import found_column
 from zeh_spark.spark.source.offsets import Reached
@@ -121,10 +117,10 @@ class DeltaFeedWriter:
         self._transform = transform
         self._cursor_column = cursorColumn
         self._accept = accept
-        self._options = {key: option_text(value) for key, value in options.items()}
+        self._options = options
         self._query: str | None = None
         self._run = ""
-        self._known: _Known | None = None
+        self._known: tuple[str, TableStanding] | None = None  # after the last batch, by table's id
         self._has_state: bool | None = None
         self._last: tuple[int, commits.Cursors] | None = None
 
@@ -225,9 +221,9 @@ class DeltaFeedWriter:
 
     def _standing(self, table: LakeTable, state: LakeTableState | None) -> TableStanding:
         """Return where the table stands, from memory if it has not changed since the last batch."""
-        known = self._known
-        if known and state and (known.id, known.version) == (state.id, state.version):
-            return known.stands
+        if self._known and state and self._known[0] == state.id:
+            if self._known[1].version == state.version:
+                return self._known[1]
         return table.standing(self._name, self._cursor_column)
 
     def _claimed(
@@ -285,9 +281,7 @@ class DeltaFeedWriter:
                 got=stands.record and stands.record.cursors,
                 anchor="the-query-begins-at-another-place",
             )
-        self._known = None
-        if state.version == stands.version:
-            self._known = _Known(state.id, stands.version, stands)
+        self._known = (state.id, stands) if state.version == stands.version else None
 
     def _check_appended(self, table: LakeTable, stands: TableStanding) -> None:
         if self._last is not None or stands.version < 0:
@@ -341,15 +335,6 @@ class DeltaFeedWriter:
             self._query, self._last, self._known, self._has_state = running.id, None, None, None
         self._run = running.run
         return running.id
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """Where the table stood after the last batch, valid while its id and version stay."""
-
-    id: str
-    version: int
-    stands: TableStanding
 
 
 def _beginning(first: Reached) -> dict[str, str]:

@@ -183,7 +183,7 @@ class Merge:
         self._table = table
         self._keys = [keys] if isinstance(keys, str) else list(keys)
         self._deleted = deleted
-        self._options = {name: option_text(value) for name, value in options.items()}
+        self._options = options
         self._feeds = feeds
         self._by_arrival = by_arrival
 
@@ -309,8 +309,8 @@ class Merge:
 
     @property
     def _evolves(self) -> bool:
-        given = {name.lower(): value for name, value in self._options.items()}
-        return given.get("mergeschema", "false").lower() == "true"
+        given = {name.lower(): str(value).lower() for name, value in self._options.items()}
+        return given.get("mergeschema") == "true"
 
     def _check_keys(self, known: StructType, given: DataFrame) -> None:
         """Check the keys' types: after a cast another key could be equal, or the same one not."""
@@ -355,8 +355,3 @@ def _new_fields(known: DataType | None, given: DataType) -> bool:
         types = {field.name.lower(): field.dataType for field in known}
         return any(_new_fields(types.get(each.name.lower()), each.dataType) for each in given)
     return known is None
-
-
-def option_text(value: object) -> str:
-    """Return an option's value as Spark's own options are given."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
