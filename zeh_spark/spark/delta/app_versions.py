@@ -78,7 +78,7 @@ def is_next(table: LakeTable, record: CommitRecord, accept: str | None) -> bool:
 def _check_first(table: LakeTable, record: CommitRecord, accept: str | None) -> None:
     """Refuse a query that has given batches before, if the table has none of them."""
     wanted = f"{record.app} begins at {record.number}"
-    if accept != wanted and not table.has_transaction(record.app):
+    if accept != wanted and record.app not in (table.transactions() or {}):
         raise LakehouseError(
             f"table {table.text} has no version of {record.app}, and this is version "
             f"{record.number}: the table is another one, or was emptied or made anew. Give the "

@@ -14,6 +14,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -50,18 +51,6 @@ class LakeTableState:
     properties: Mapping[str, str]
 
 
-def path_of(table: str) -> str | None:
-    """Return a table's path; None for a table that has a name."""
-    if quoted := re.fullmatch(r"delta\.`(.+)`", table, re.IGNORECASE):
-        return quoted[1]
-    return table if "/" in table else None
-
-
-def identifier(path: str) -> str:
-    """Return the table at an absolute path as SQL names it."""
-    return "delta.`{}`".format(path.replace("`", "``"))
-
-
 @dataclass(frozen=True, slots=True)
 class LakeTable:
     """A Delta table by path or by name. It reads and changes properties; `save` writes rows.
@@ -81,8 +70,11 @@ class LakeTable:
 
         Spark resolves a relative path against the working directory, but in SQL against nothing.
         """
-        path = path_of(self.text)
-        if path is None or path.startswith("/") or re.match(r"[A-Za-z][\w+.-]*:", path):
+        quoted = re.fullmatch(r"delta\.`(.+)`", self.text, re.IGNORECASE)
+        path = quoted[1] if quoted else self.text
+        if not quoted and "/" not in path:
+            return None
+        if path.startswith("/") or re.match(r"[A-Za-z][\w+.-]*:", path):
             return path
         if is_connect(self.spark):
             raise LakehouseError(
@@ -94,7 +86,8 @@ class LakeTable:
 
     @property
     def identifier(self) -> str:
-        return self.text if self.path is None else identifier(self.path)
+        """The table as SQL names it."""
+        return self.text if self.path is None else f"delta.`{self.path.replace('`', '``')}`"
 
     def exists(self) -> bool:
         """Return whether the table exists.
@@ -187,19 +180,17 @@ class LakeTable:
         """
         if not self.exists():
             return TableStanding(version=-1, generation=0)
-        stands = self._by_history(name)
+        found = (
+            commits.standing(known, name, self.text, complete=complete)
+            for known, complete in self._pages()
+        )
+        stands = next(filter(None, found))
         if stands.unknown is None:
             return stands
         if cursor_column and (record := self._by_column(name, cursor_column)):
             others = tuple(each for each in stands.others if each.name != name)
             stands = TableStanding(stands.version, record, others, stands.version)
-        return commits.with_transactions(stands, name, self._transactions())
-
-    def _by_history(self, name: str) -> TableStanding:
-        for known, complete in self._pages():
-            if stands := commits.standing(known, name, self.text, complete=complete):
-                return stands
-        raise AssertionError("unreachable")
+        return commits.with_transactions(stands, name, self.transactions())
 
     def versions(self, app: str) -> tuple[dict[int, CommitRecord], set[int]]:
         """Return an app's records that count, by number, and the numbers that a RESTORE took back.
@@ -209,8 +200,8 @@ class LakeTable:
         for known, complete in self._pages():
             found, undone = commits.versions(known, app, self.text)
             if found or complete:
-                return found, undone
-        raise AssertionError("unreachable")
+                break
+        return found, undone
 
     def _pages(self) -> Iterator[tuple[list[TableCommit], bool]]:
         """Yield the newest commits, more of them each time, and whether they are all."""
@@ -218,10 +209,6 @@ class LakeTable:
             limit = self.page * 10**power
             known = self._history(limit)
             yield known, len(known) < limit
-
-    def has_transaction(self, app: str) -> bool:
-        """Return whether Delta has a transaction of an app; False if it cannot be asked."""
-        return app in (self._transactions() or {})
 
     def _history(self, limit: int) -> list[TableCommit]:
         written = F.col("operationMetrics")["numOutputRows"]
@@ -246,14 +233,11 @@ class LakeTable:
             (text,) = frame.where(mine).agg(newest).collect()[0]
         return commits.record_of(text, self.text)
 
-    def _transactions(self) -> dict[str, int] | None:
+    def transactions(self) -> dict[str, int] | None:
         """Return each app's number; None if they cannot be read, or some may have expired."""
-        if is_connect(self.spark):
+        if "delta.setTransactionRetentionDuration" in self.properties():
             return None
-        location, properties = self._details("location", "properties")
-        if "delta.setTransactionRetentionDuration" in properties:
-            return None
-        for log in self._logs(location):
+        for log in self._logs():
             with contextlib.suppress(Py4JError, TypeError):
                 snapshot = log.unsafeVolatileSnapshot()
                 if snapshot.version() < 0:  # not this table's log
@@ -300,17 +284,18 @@ class LakeTable:
             detail = self.spark.sql(f"DESCRIBE DETAIL {self.identifier}")
             return tuple(detail.select(*names).collect()[0])
 
-    def _logs(self, location: str | None = None) -> Iterator[Any]:
+    def _logs(self) -> Iterator[Any]:
         """Yield Delta's log of the table, as far as the platform shows it."""
         if is_connect(self.spark):
             return
         with contextlib.suppress(Py4JError, TypeError, AttributeError):
             yield self._delta()._jdt.deltaLog()
             return
-        where = location or self._details("location")[0]
+        (where,) = self._details("location")
         for name in _LOGS:
             with contextlib.suppress(Py4JError, TypeError):
-                yield _member(self._jvm, name).forTable(self.spark._jsparkSession, where)
+                log = reduce(getattr, name.split("."), self._jvm)
+                yield log.forTable(self.spark._jsparkSession, where)
 
     @property
     def _jvm(self) -> Any:
@@ -333,9 +318,3 @@ def _literal(text: str) -> str:
     """Return a raw string literal of SQL, which cannot hold a quotation mark: JSON escapes it."""
     quote = "\\u0027"
     return f"r'{text.replace(chr(39), quote)}'"
-
-
-def _member(jvm: Any, name: str) -> Any:
-    for part in name.split("."):
-        jvm = getattr(jvm, part)
-    return jvm

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from typing import Any
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -85,7 +86,7 @@ def merge(
     version: int | None = None,
     checkpointLocation: str | None = None,
     accept: str | None = None,
-    **options: object,
+    **options: Any,
 ) -> None:
     """Merge a batch of events into a table, which is made if there is none: one row for each key.
 
@@ -175,7 +176,7 @@ class Merge:
         table: LakeTable,
         keys: Sequence[str],
         deleted: str | None,
-        options: Mapping[str, object],
+        options: Mapping[str, Any],
         *,
         feeds: Sequence[str] = (),
         by_arrival: bool = False,
