@@ -35,7 +35,6 @@ from zeh_spark.spark.delta.following import QueryBatch, next_record
 from zeh_spark.spark.delta.merging import DELETED, Merge
 from zeh_spark.spark.delta.write_options import check_reserved, check_spelling
 from zeh_spark.spark.frames.compat import found_column
-from zeh_spark.spark.source.offsets import Reached
 
 Transform = Callable[[DataFrame, int], DataFrame]
 
@@ -313,7 +312,9 @@ class DeltaFeedWriter:
             before = checkpoint.feeds(number - 1, self._table)
             start = {each.feed: each.cursors for each in before}
         else:  # the first offset tells where the query began
-            start = {each.feed: _beginning(each) for each in ends}
+            start = {
+                each.feed: each.cursors if each.started is None else each.started for each in ends
+            }
         self._has_state = checkpoint.has_state() if self._has_state is None else self._has_state
         ids = tuple(sorted(each.id for each in ends if each.id))
         return QueryBatch(
@@ -335,10 +336,6 @@ class DeltaFeedWriter:
             self._query, self._last, self._known, self._has_state = running.id, None, None, None
         self._run = running.run
         return running.id
-
-
-def _beginning(first: Reached) -> dict[str, str]:
-    return first.cursors if first.started is None else first.started
 
 
 def checked_name(name: str) -> str:

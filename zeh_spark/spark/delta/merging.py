@@ -200,7 +200,7 @@ class Merge:
             commit: what Delta keeps with the commit: txnAppId, txnVersion and userMetadata.
             constants: columns to add to the rows that are changed.
         """
-        events = self._made(df, constants or {})
+        events = self._make_rows(df, constants or {})
         columns = [name for name in events.columns if name != ARRIVAL]
         # The table's columns have no qualifier: the source's columns have other names.
         keys = [F.col(quoted(key)) == F.col(f"_zeh_first.{quoted(key)}") for key in self._keys]
@@ -223,14 +223,18 @@ class Merge:
 
     def prepare(self, df: DataFrame, constants: Mapping[str, Column] | None = None) -> None:
         """Create the table, or add new columns, in commits without rows before the batch's own."""
-        self._prepare(self._made(df, constants or {}).drop(ARRIVAL))
+        events = self._make_rows(df, constants or {}).drop(ARRIVAL)
+        if self._table.exists():
+            known = self._table.frame().schema
+            self._check_keys(known, events)
+            if not self._evolves or not _new_fields(known, events.schema):
+                self._check_columns(known)
+                return
+        self._table.save(events.limit(0).write.options(**self._options))
 
-    def _made(self, df: DataFrame, constants: Mapping[str, Column]) -> DataFrame:
+    def _make_rows(self, df: DataFrame, constants: Mapping[str, Column]) -> DataFrame:
+        """Return events with the columns that the table keeps of them, and ARRIVAL."""
         check_free(self._table.text, df, [DELETED, CHANGED, ARRIVAL, *constants])
-        events = self._events(df)
-        return events.withColumns(dict(constants)) if constants else events
-
-    def _events(self, df: DataFrame) -> DataFrame:
         found = [column_of(df, key) for key in self._keys]
         if None in found or not found:
             raise LakehouseError(
@@ -250,6 +254,7 @@ class Merge:
                 DELETED: deleted,
                 CHANGED: F.current_timestamp(),
                 ARRIVAL: F.monotonically_increasing_id(),
+                **constants,
             }
         )
 
@@ -281,14 +286,14 @@ class Merge:
         return F.when(column.isNull(), F.raise_error(F.lit(complaint))).otherwise(column)
 
     def _identity(self) -> dict[str, Column]:
-        """Return what events are compared by; nothing if the order of arrival decides."""
+        """Return what events are compared by where it is not what they say themselves.
+
+        That is nothing if the order of arrival decides.
+        """
         if self._by_arrival:
             return {name: F.lit(None).cast(kind) for name, (_, kind) in IDENTITY.items()}
-        return {FEED: self._named()}
-
-    def _named(self) -> Column:
         if not self._feeds:
-            return F.col(FEED)
+            return {}
         complaint = (
             f"table {self._table.text}: an event has a producer and no {feed_identity.HEADER}, "
             f"which tells whose numbers it has: read with headers=_all, and keep that header"
@@ -297,16 +302,7 @@ class Merge:
         named = len(self._feeds) == 1 and not feed_identity.ID.fullmatch(self._feeds[0])
         only = F.lit(self._feeds[0]) if named else F.raise_error(F.lit(complaint))
         lacking = F.col(FEED).isNull() & F.col(STAMPS[0]).isNotNull()
-        return F.when(lacking, only).otherwise(F.col(FEED))
-
-    def _prepare(self, events: DataFrame) -> None:
-        if self._table.exists():
-            known = self._table.frame().schema
-            self._check_keys(known, events)
-            if not self._evolves or not _new_fields(known, events.schema):
-                self._check_columns(known)
-                return
-        self._table.save(events.limit(0).write.options(**self._options))
+        return {FEED: F.when(lacking, only).otherwise(F.col(FEED))}
 
     @property
     def _evolves(self) -> bool:
