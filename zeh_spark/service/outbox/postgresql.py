@@ -16,22 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import Connection
 
-from zeh_spark.errors import StoreError
 from zeh_spark.service.outbox import postgresql_check, postgresql_ddl
-from zeh_spark.service.outbox.faults import Fault, gone_history
+from zeh_spark.service.outbox.faults import Fault
 from zeh_spark.service.outbox.postgresql_check import Column, PostgresqlFacts
-from zeh_spark.service.outbox.queries import TableSql
+from zeh_spark.service.outbox.queries import TableSql, history_row
 from zeh_spark.service.outbox.table import (
     CURSORS,
     HISTORY,
     REMOVED,
     OutboxTable,
     Place,
-    Removed,
     literal,
     qualified,
     quoted,
@@ -55,25 +53,10 @@ class PostgresqlTable(TableSql):
 
     facts: PostgresqlFacts
 
-    @property
-    def _name(self) -> str:
-        return qualified(self.table, self.table.bare_name)
-
-    @property
-    def _tx(self) -> str:
-        return quoted(self.table.tx)
-
-    @property
-    def _place(self) -> tuple[str, ...]:
-        return f"r.{self._tx}", f"r.{quoted(self.table.id)}"
-
-    @property
-    def _settled(self) -> str:
-        return f"{self._tx} < {HORIZON}"
-
-    @property
-    def _partition(self) -> str:
-        return postgresql_ddl.partition_sql(self.table)
+    new_history_sql: ClassVar[str] = (
+        f"history = left(gen_random_uuid()::text, 8), cluster = {CLUSTER}"
+    )
+    new_feed_id_sql: ClassVar[str] = postgresql_ddl.NEW_FEED_ID
 
     def faults(self) -> list[Fault]:
         return postgresql_check.postgresql_faults(self.table, self.facts)
@@ -82,45 +65,27 @@ class PostgresqlTable(TableSql):
         return postgresql_check.postgresql_ddl(self.table, self.facts, more)
 
     def standing(self, connection: Connection) -> TableStatus | None:
-        name = literal(self.table.bare_name)
         same = f"coalesce(cluster = {CLUSTER}, true)" if self.facts.sees_cluster else "true"
-        found = connection.exec_driver_sql(
-            f"SELECT history, {same}, {HORIZON}, {END}, pg_is_in_recovery(), {SERVER},"
+        history, same_cluster, horizon, end, standby, server, triggers = self._kept(
+            connection,
+            f"history, {same}, {HORIZON}, {END}, pg_is_in_recovery(), {SERVER},"
             f" (SELECT count(*) FROM pg_trigger WHERE tgenabled <> 'D' AND NOT tgisinternal"
-            f" AND tgrelid = to_regclass({literal(self._name)}))"
-            f" FROM {self._beside(HISTORY)} WHERE table_name = {name}"
-        ).first()
-        if found is None:
-            raise self._gone_history()
-        history, same_cluster, horizon, end, standby, server, triggers = found
+            f" AND tgrelid = to_regclass({literal(self._name)}))",
+        )
         if triggers != len(self.facts.triggers):  # one was created or dropped meanwhile
             return None
         if not same_cluster:
             raise self._restored("it came from another PostgreSQL cluster")
-        removed: dict[int, Removed] = {}
-        if self.facts.notes_removed:
-            kept = f"SELECT partition, tx, id, removals FROM {self._beside(REMOVED)}"
-            noted = connection.exec_driver_sql(f"{kept} WHERE table_name = {name}")
-            for partition, tx, key, times in noted:
-                removed[partition] = Removed((tx, key if self.facts.uuid else int(key)), times)
+        removed = self._removed(connection, "tx")
         return TableStatus(history, removed, (end,), (horizon,), standby, server)
 
-    def feed_id(self, connection: Connection) -> str:
-        found = connection.exec_driver_sql(
-            f"SELECT feed_id FROM {self._beside(HISTORY)}"
-            f" WHERE table_name = {literal(self.table.bare_name)}"
-        ).first()
-        if found is None:
-            raise self._gone_history()
-        return found[0]  # type: ignore[no-any-return]
-
-    def _gone_history(self) -> StoreError:
-        return gone_history(self.table, postgresql_ddl.history(self.table))
+    def history_ddl(self) -> tuple[str, ...]:
+        return postgresql_ddl.history(self.table)
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
         """Return the newest settled row, and whether others wait (see `TableSql.newest`)."""
         found = connection.exec_driver_sql(
-            f"SELECT greatest({', '.join(self._newest(self._settled))}),"
+            f"SELECT greatest({', '.join(self._newest(self.settled))}),"
             f" greatest({', '.join(self._newest('true'))}), {END}, pg_is_in_recovery()"
         ).one()
         settled, newest, end, standby = found
@@ -134,7 +99,7 @@ class PostgresqlTable(TableSql):
     def _newest(self, where: str) -> list[str]:
         """Return queries for the tx of the last row of each stored partition."""
         return [
-            f"(SELECT r.{self._tx} FROM {self._name} AS r WHERE {self._of(each)} AND {where}"
+            f"(SELECT r.{self.tx} FROM {self._name} AS r WHERE {self._of(each)} AND {where}"
             f" ORDER BY {self._backwards} LIMIT 1)"
             for each in range(self.table.partitions)
         ]
@@ -166,30 +131,14 @@ class PostgresqlTable(TableSql):
 
         The rows of the table get tx 0. So they come before all later ones, in order of their ids.
         """
-        moved = f"UPDATE {self._name} SET {self._tx} = 0 WHERE {self._tx} <> 0"
-        facts = self.facts
-        renamed = f", feed_id = {postgresql_ddl.NEW_FEED_ID}" if copy else ""
-        trigger = quoted(postgresql_ddl.UPDATES) if facts.moves_updates else None
-        if trigger:
-            connection.exec_driver_sql(f"ALTER TABLE {self._name} DISABLE TRIGGER {trigger}")
-        connection.exec_driver_sql(moved)
-        if trigger:
-            connection.exec_driver_sql(f"ALTER TABLE {self._name} ENABLE TRIGGER {trigger}")
-        if facts.notes_removed:
-            name = literal(self.table.bare_name)
-            connection.exec_driver_sql(
-                f"DELETE FROM {self._beside(REMOVED)} WHERE table_name = {name}"
-            )
-        return str(
-            connection.exec_driver_sql(
-                f"UPDATE {self._beside(HISTORY)} SET history = left(gen_random_uuid()::text, 8),"
-                f" cluster = {CLUSTER}{renamed} WHERE table_name = {literal(self.table.bare_name)}"
-                f" RETURNING history"
-            ).scalar_one()
-        )
-
-    def _beside(self, name: str) -> str:
-        return qualified(self.table, name)
+        statements = [f"UPDATE {self._name} SET {self.tx} = 0 WHERE {self.tx} <> 0"]
+        if self.facts.moves_updates:
+            trigger = f"TRIGGER {quoted(postgresql_ddl.UPDATES)}"
+            statements.insert(0, f"ALTER TABLE {self._name} DISABLE {trigger}")
+            statements.append(f"ALTER TABLE {self._name} ENABLE {trigger}")
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+        return TableSql.new_history(self, connection, copy=copy)  # no `super()` with slots
 
     def _literal(self, place: Place) -> str:
         key = f"{literal(str(place[1]))}::uuid" if self.facts.uuid else place[1]
@@ -306,10 +255,6 @@ def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
         " coalesce(row_security_active(to_regclass({0})), false)"
     )
     lacks_ids = history and not _has_feed_ids(connection, table)
-    row = None
-    if history:
-        mine = f"{qualified(table, HISTORY)} WHERE table_name = {literal(table.bare_name)}"
-        row = connection.exec_driver_sql(f"SELECT 1 FROM {mine}").first()
     triggers = dict(tuple(each) for each in found(_TRIGGERS))
     facts = PostgresqlFacts(
         columns=columns,
@@ -319,7 +264,7 @@ def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
         unfinished=frozenset(index for whole, _, index, _ in indexes if not whole),
         triggers=triggers,
         subscribed=subscribed,
-        has_history=row is not None,
+        has_history=history and history_row(connection, table, "1") is not None,
         lacks_feed_ids=lacks_ids,
         has_cursors=cursors,
         notes_removed=removed and postgresql_ddl.DELETES in triggers,
@@ -329,4 +274,10 @@ def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
         hides_rows=hides,
         uuid=table.id in columns and columns[table.id].type == "uuid",
     )
-    return PostgresqlTable(table, facts)
+    tx = quoted(table.tx)
+    return PostgresqlTable(
+        table, facts, tx,
+        place=(f"r.{tx}", f"r.{quoted(table.id)}"),
+        settled=f"{tx} < {HORIZON}",
+        partition=postgresql_ddl.partition_sql(table),
+    )  # fmt: skip

@@ -14,11 +14,11 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import Connection
 
-from zeh_spark.service.outbox.faults import Fault
+from zeh_spark.service.outbox.faults import Fault, gone_history
 from zeh_spark.service.outbox.table import (
     HISTORY,
     REMOVED,
@@ -28,6 +28,7 @@ from zeh_spark.service.outbox.table import (
     Place,
     Removed,
     literal,
+    qualified,
     quoted,
 )
 from zeh_spark.service.outbox.table_facts import BlockingTransaction, More, TableFacts, TableStatus
@@ -45,43 +46,42 @@ class TableSql(ABC):
     """The statements about one table, made from its settings and facts.
 
     It never changes: after a change of the table there is another one.
+
+    Args:
+        tx: The column `tx`, as SQL.
+        place: The columns of the place of a row `r`, as SQL.
+        settled: A condition, as SQL: no row will come any more before this one.
+        partition: The stored partition of a row, as SQL.
     """
 
     table: OutboxTable
     facts: TableFacts
+    tx: str
+    place: tuple[str, ...]
+    settled: str
+    partition: str
+
+    new_history_sql: ClassVar[str]
+    """What a new history sets in the table's row of HISTORY."""
+
+    new_feed_id_sql: ClassVar[str]
 
     @property
-    @abstractmethod
     def _name(self) -> str:
-        """The table's name, as SQL."""
+        return qualified(self.table, self.table.bare_name)
 
     @property
-    @abstractmethod
-    def _tx(self) -> str:
-        """The column `tx`, as SQL."""
-
-    @property
-    @abstractmethod
-    def _place(self) -> tuple[str, ...]:
-        """The columns of the place of a row `r`, as SQL."""
-
-    @property
-    @abstractmethod
-    def _settled(self) -> str:
-        """A condition, as SQL: no row will come any more before this one."""
-
-    @property
-    @abstractmethod
-    def _partition(self) -> str:
-        """The stored partition of a row, as SQL."""
+    def _mine(self) -> str:
+        """Return a condition on a row of a table beside the service's own: it is of this table."""
+        return f"table_name = {literal(self.table.bare_name)}"
 
     @property
     def _order(self) -> str:
-        return ", ".join(self._place)
+        return ", ".join(self.place)
 
     @property
     def _backwards(self) -> str:
-        return ", ".join(f"{each} DESC" for each in self._place)
+        return ", ".join(f"{each} DESC" for each in self.place)
 
     @property
     def _alias(self) -> dict[str, str]:
@@ -105,8 +105,30 @@ class TableSql(ABC):
         """
 
     @abstractmethod
+    def history_ddl(self) -> tuple[str, ...]:
+        """Return the statements that give the table a history and a feed id."""
+
     def feed_id(self, connection: Connection) -> str:
-        """Return the feed's id."""
+        return str(self._kept(connection, "feed_id")[0])
+
+    def _kept(self, connection: Connection, columns: str) -> Sequence[Any]:
+        """Return columns of the table's row in HISTORY. Raises StoreError if it is gone."""
+        found = history_row(connection, self.table, columns)
+        if found is None:
+            raise gone_history(self.table, self.history_ddl())
+        return found
+
+    def _removed(self, connection: Connection, tx: str) -> dict[int, Removed]:
+        """Return what is noted as deleted of each stored partition; `tx` is its column's name."""
+        if not self.facts.notes_removed:
+            return {}
+        noted = connection.exec_driver_sql(
+            f"SELECT partition, {tx}, id, removals FROM {self._beside(REMOVED)} WHERE {self._mine}"
+        )
+        return {
+            partition: Removed((tx, key if self.facts.uuid else int(key)), times)
+            for partition, tx, key, times in noted
+        }
 
     @abstractmethod
     def newest(self, connection: Connection) -> tuple[object, bool]:
@@ -131,24 +153,29 @@ class TableSql(ABC):
         found = connection.exec_driver_sql(f"{' UNION ALL '.join(parts)} LIMIT 1").first()
         return found and found[0]
 
-    @abstractmethod
     def blocker(self, connection: Connection) -> BlockingTransaction | None:
         """Return the transaction that holds committed rows back; None if there cannot be one."""
+        return None
 
-    @abstractmethod
     def new_history(self, connection: Connection, *, copy: bool) -> str:
         """Begin a new history and return it. Older cursors are refused from then on.
 
         The caller commits. With `copy` the feed gets a new id, too.
         """
+        if self.facts.notes_removed:
+            connection.exec_driver_sql(f"DELETE FROM {self._beside(REMOVED)} WHERE {self._mine}")
+        renamed = f", feed_id = {self.new_feed_id_sql}" if copy else ""
+        connection.exec_driver_sql(
+            f"UPDATE {self._beside(HISTORY)} SET {self.new_history_sql}{renamed} WHERE {self._mine}"
+        )
+        return str(self._kept(connection, "history")[0])
 
-    @abstractmethod
     def _beside(self, name: str) -> str:
-        """Return one of the tables beside the service's own, as SQL."""
+        return qualified(self.table, name)
 
     @abstractmethod
     def _literal(self, place: Place) -> str:
-        """Return a place as SQL, to be compared with the columns of `_place`."""
+        """Return a place as SQL, to be compared with the columns of `place`."""
 
     def _at(self, place: Place, comparison: str = "=") -> str:
         """Return a condition on a row `r`: it is at a place; or after it (`>`), or up to it."""
@@ -166,17 +193,17 @@ class TableSql(ABC):
     def _text(self, column: str, value: str) -> str:
         """Return SQL for a value as a header's text; NULL stays NULL."""
 
-    @abstractmethod
     def _is_server(self, server: str) -> str:
         """Return a condition: the server is the one that `standing` asked, not restarted since."""
+        return "1 = 1"
 
     @abstractmethod
     def _is_behind(self, place: Place) -> str:
         """Return a condition on a row of REMOVED: its place is after another one."""
 
-    @abstractmethod
     def _id(self, value: str) -> str:
         """Return SQL for an id as Python is to get it."""
+        return value
 
     @abstractmethod
     def _bytes(self, text: str) -> str:
@@ -215,12 +242,12 @@ class TableSql(ABC):
 
     def _next(self, partition: int, place: Place | None) -> list[str]:
         """Return conditions on a row: it is settled, of a stored partition, and after a place."""
-        return [self._of(partition), self._settled, *([self._at(place, ">")] if place else [])]
+        return [self._of(partition), self.settled, *([self._at(place, ">")] if place else [])]
 
     def last(self, connection: Connection, asked: int, stored: Iterable[int]) -> OutboxRow | None:
         """Return the last settled row of some stored partitions; None if there is none."""
         parts = [
-            self._picked(str(asked), [self._of(each), self._settled], f"{self._backwards} LIMIT 1")
+            self._picked(str(asked), [self._of(each), self.settled], f"{self._backwards} LIMIT 1")
             for each in stored
         ]
         found = self._read(connection, parts, "t DESC, i DESC LIMIT 1") if parts else []
@@ -246,21 +273,20 @@ class TableSql(ABC):
         )
 
     def _of(self, partition: int) -> str:
-        return f"{self._partition} = {partition}" if self.table.partitions > 1 else "1 = 1"
+        return f"{self.partition} = {partition}" if self.table.partitions > 1 else "1 = 1"
 
     def _stands_so(self, standing: TableStatus) -> str:
         """Return a condition: the history and the server are still the same.
 
         Another server, or the same after a restart, may have lost what was read.
         """
-        mine = f"WHERE table_name = {literal(self.table.bare_name)}"
-        history = f"(SELECT history FROM {self._beside(HISTORY)} {mine})"
+        history = f"(SELECT history FROM {self._beside(HISTORY)} WHERE {self._mine})"
         return f"{history} = {literal(standing.history)} AND {self._is_server(standing.server)}"
 
     def _keeps(self, partition: int, place: Place | None, standing: TableStatus) -> str:
         """Return a condition: no row of a partition after a place was deleted since."""
         known = standing.removed.get(partition, Removed()).times
-        mark = f"table_name = {literal(self.table.bare_name)} AND partition = {partition}"
+        mark = f"{self._mine} AND partition = {partition}"
         behind = f" AND {self._is_behind(place)}" if place else ""
         found = (
             f"SELECT 1 FROM {self._beside(REMOVED)} WHERE {mark} AND removals <> {known}{behind}"
@@ -274,7 +300,7 @@ class TableSql(ABC):
         """
         columns = "".join(f", r.{quoted(name)} AS {alias}" for name, alias in self._alias.items())
         return (
-            f"SELECT * FROM (SELECT {asked} AS v, {self._tx} AS t, r.{quoted(self.table.id)} AS i"
+            f"SELECT * FROM (SELECT {asked} AS v, {self.tx} AS t, r.{quoted(self.table.id)} AS i"
             f"{columns} FROM {self._name} AS r WHERE {' AND '.join(where)} ORDER BY {order})"
             f" AS part"
         )
@@ -325,3 +351,10 @@ class TableSql(ABC):
             for at, name in enumerate(names)
         ]
         return f"{' || '.join(members)} || '}}'"
+
+
+def history_row(connection: Connection, table: OutboxTable, columns: str) -> Sequence[Any] | None:
+    """Return columns of the table's row in HISTORY; None if there is no such row."""
+    mine = f"WHERE table_name = {literal(table.bare_name)}"
+    found = f"SELECT {columns} FROM {qualified(table, HISTORY)} {mine}"
+    return connection.exec_driver_sql(found).first()

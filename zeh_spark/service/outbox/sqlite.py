@@ -12,26 +12,16 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import Connection
 
-from zeh_spark.errors import StoreError
 from zeh_spark.service.outbox import sqlite_ddl, sqlite_values
-from zeh_spark.service.outbox.faults import Fault, gone_history
-from zeh_spark.service.outbox.queries import TableSql
+from zeh_spark.service.outbox.faults import Fault
+from zeh_spark.service.outbox.queries import TableSql, history_row
 from zeh_spark.service.outbox.sqlite_ddl import Column, SqliteFacts
-from zeh_spark.service.outbox.table import (
-    CURSORS,
-    HISTORY,
-    REMOVED,
-    OutboxTable,
-    Place,
-    Removed,
-    literal,
-    quoted,
-)
-from zeh_spark.service.outbox.table_facts import BlockingTransaction, More, TableStatus
+from zeh_spark.service.outbox.table import CURSORS, HISTORY, OutboxTable, Place, literal, quoted
+from zeh_spark.service.outbox.table_facts import More, TableStatus
 
 _FUNCTIONS = {
     "zeh_partition": (4, sqlite_values.partition_of),
@@ -56,25 +46,8 @@ class SqliteTable(TableSql):
 
     facts: SqliteFacts
 
-    @property
-    def _name(self) -> str:
-        return quoted(self.table.bare_name)
-
-    @property
-    def _tx(self) -> str:
-        return "0"  # SQLite needs none
-
-    @property
-    def _place(self) -> tuple[str, ...]:
-        return (f"r.{quoted(self.table.id)}",)
-
-    @property
-    def _settled(self) -> str:
-        return "1 = 1"  # every committed row is
-
-    @property
-    def _partition(self) -> str:
-        return partition_sql(self.table)
+    new_history_sql: ClassVar[str] = "history = lower(hex(randomblob(4)))"
+    new_feed_id_sql: ClassVar[str] = sqlite_ddl.NEW_FEED_ID
 
     def faults(self) -> list[Fault]:
         return sqlite_ddl.sqlite_faults(self.table, self.facts)
@@ -83,54 +56,23 @@ class SqliteTable(TableSql):
         return sqlite_ddl.sqlite_ddl(self.table, self.facts, more)
 
     def standing(self, connection: Connection) -> TableStatus | None:
-        name = literal(self.table.bare_name)
-        if (found := _history(connection, self.table, "history")) is None:
-            raise self._gone_history()
+        (history,) = self._kept(connection, "history")
         if _notes_removed(connection, self.table) != self.facts.notes_removed:
             return None
-        removed: dict[int, Removed] = {}
-        if self.facts.notes_removed:
-            kept = f"SELECT partition, id, removals FROM {REMOVED} WHERE table_name = {name}"
-            for partition, key, count in connection.exec_driver_sql(kept):
-                removed[partition] = Removed((0, key), count)
+        removed = self._removed(connection, tx="0")
         if self.facts.is_view:
-            return TableStatus(found[0], removed)
-        given = f"SELECT seq FROM sqlite_sequence WHERE name = {name}"
+            return TableStatus(history, removed)
+        given = f"SELECT seq FROM sqlite_sequence WHERE name = {literal(self.table.bare_name)}"
         last = connection.exec_driver_sql(given).scalar() or 0
-        return TableStatus(found[0], removed, (0, last + 1))
+        return TableStatus(history, removed, (0, last + 1))
 
-    def feed_id(self, connection: Connection) -> str:
-        if (found := _history(connection, self.table, "feed_id")) is None:
-            raise self._gone_history()
-        return found[0]  # type: ignore[no-any-return]
-
-    def _gone_history(self) -> StoreError:
-        return gone_history(self.table, sqlite_ddl.create_history(self.table))
+    def history_ddl(self) -> tuple[str, ...]:
+        return sqlite_ddl.create_history(self.table)
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
         """Return the highest id; no rows wait to be settled (see `TableSql.newest`)."""
         newest = f"SELECT max(r.{quoted(self.table.id)}) FROM {self._name} AS r"
         return connection.exec_driver_sql(newest).scalar() or 0, False
-
-    def blocker(self, connection: Connection) -> BlockingTransaction | None:
-        """Return None: a transaction in SQLite never holds committed rows back."""
-        return None
-
-    def new_history(self, connection: Connection, *, copy: bool) -> str:
-        name = literal(self.table.bare_name)
-        renamed = f", feed_id = {sqlite_ddl.NEW_FEED_ID}" if copy else ""
-        if self.facts.notes_removed:
-            connection.exec_driver_sql(f"DELETE FROM {REMOVED} WHERE table_name = {name}")
-        connection.exec_driver_sql(
-            f"UPDATE {HISTORY} SET history = lower(hex(randomblob(4))){renamed}"
-            f" WHERE table_name = {name}"
-        )
-        if (found := _history(connection, self.table, "history")) is None:
-            raise self._gone_history()
-        return str(found[0])
-
-    def _beside(self, name: str) -> str:
-        return name
 
     def _parts(self, after: Mapping[int, Mapping[int, Place | None]], limit: int) -> list[str]:
         """Return queries for the next rows: only one, if the partition is made from a key.
@@ -153,7 +95,7 @@ class SqliteTable(TableSql):
     def _by_partition(self, values: Mapping[int, object]) -> str:
         """Return SQL for the value of a row's stored partition; 0 for other partitions."""
         cases = " ".join(f"WHEN {each} THEN {value}" for each, value in values.items())
-        return f"CASE {self._partition} {cases} ELSE 0 END"
+        return f"CASE {self.partition} {cases} ELSE 0 END"
 
     def _literal(self, place: Place) -> str:
         return str(place[1])
@@ -167,14 +109,8 @@ class SqliteTable(TableSql):
     def _text(self, column: str, value: str) -> str:
         return self._call("zeh_text", column, value)
 
-    def _is_server(self, server: str) -> str:
-        return "1 = 1"
-
     def _is_behind(self, place: Place) -> str:
         return f"id > {place[1]}"
-
-    def _id(self, value: str) -> str:
-        return value
 
     def _bytes(self, text: str) -> str:
         return f"length(CAST({text} AS BLOB))"
@@ -196,7 +132,7 @@ def _safe(value: str) -> str:
 
 
 def partition_sql(table: OutboxTable) -> str:
-    """Return SQL for the stored partition of a row (see `TableSql.partition`)."""
+    """Return SQL for the stored partition of a row."""
     if table.partition:
         return quoted(table.partition)
     if not table.partition_by:
@@ -227,18 +163,18 @@ def inspected(connection: Connection, table: OutboxTable) -> SqliteTable:
         statement=statement if kind == "table" else None,
         is_view=kind == "view",
         beside=list(beside.scalars()),
-        has_history=HISTORY in names and _history(connection, table, "1") is not None,
+        has_history=HISTORY in names and history_row(connection, table, "1") is not None,
         lacks_feed_ids=lacks,
         notes_removed=_notes_removed(connection, table),
         has_cursors=CURSORS in names,
     )
-    return SqliteTable(table, facts)
-
-
-def _history(connection: Connection, table: OutboxTable, column: str) -> Any:
-    """Return a row with a column of the table's row in HISTORY; None if there is no such row."""
-    mine = f"WHERE table_name = {literal(table.bare_name)}"
-    return connection.exec_driver_sql(f"SELECT {column} FROM {HISTORY} {mine}").first()
+    return SqliteTable(
+        table, facts,
+        tx="0",  # SQLite needs none
+        place=(f"r.{quoted(table.id)}",),
+        settled="1 = 1",  # every committed row is
+        partition=partition_sql(table),
+    )  # fmt: skip
 
 
 def _lacks_feed_ids(connection: Connection) -> bool:
