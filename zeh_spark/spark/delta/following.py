@@ -208,44 +208,57 @@ def _acceptance(unknown: str, batch: QueryBatch) -> str:
     return f"{unknown} from {xxhash.xxh3_64_hexdigest(start)[:8]}"
 
 
+_OTHER_PARTITIONS = (
+    "this query reads the feed in other partitions, from {start}. If its startingCursors were "
+    "found as docs/operate/recover.md says for another partition count, which may bring events "
+    "again, say accept={accept!r}"
+)
+_OTHER_FEED = (
+    "this query reads {feeds}. If that is the same feed, which has moved, set the source's option "
+    "{moved}; another feed needs another name, or another table"
+)
+_OTHER_QUERY = (
+    "this query ({query}) begins its batch {number} at {start}. If its checkpoint is new, or the "
+    "table was restored, {anew}; if the other query still runs, stop one of them"
+)
+_OLD_CHECKPOINT = (
+    "its query gives batch {number} again, now from {start} to {end}: the checkpoint was taken "
+    "back to an older state, or another driver runs on it. Stop that one; or {anew}"
+)
+_OLD_TABLE = (
+    "its query is at batch {number}, from {start}: the table was taken back, and lacks batches "
+    "{first} to {before}. To have them again, {anew}"
+)
+
+
 def _out_of_place(table: str, name: str, last: CommitRecord, batch: QueryBatch) -> LakehouseError:
-    here = f"table {table}, name={name!r}, holds all up to {last}"
-    new = (
-        "start another new checkpointLocation (this one has planned its batch) with "
-        f"startingCursors from zeh_spark.lakehouse.cursors(spark, {table!r}, name={name!r})"
+    """Return the error for a batch that does not begin where the table is, with its cause."""
+    partitions = _other_partitions(last, batch)
+    causes = (
+        (partitions, _OTHER_PARTITIONS),
+        (last.cursors.keys() != batch.end.keys(), _OTHER_FEED),
+        (last.query != batch.query, _OTHER_QUERY),
+        (last.batch >= batch.number, _OLD_CHECKPOINT),
+        (True, _OLD_TABLE),
     )
-    if partitions := _other_partitions(last, batch):
-        why = (
-            f"this query reads the feed in other partitions, from {shown(batch.start)}. If its "
-            f"startingCursors were found as docs/operate/recover.md says for another partition "
-            f"count, which may bring events again, say accept={_acceptance(partitions, batch)!r}"
-        )
-    elif last.cursors.keys() != batch.end.keys():
-        why = (
-            f"this query reads {', '.join(sorted(batch.end))}. If that is the same feed, which has "
-            f"moved, set the source's option {_moved(last)}; another feed needs another name, or "
-            f"another table"
-        )
-    elif last.query != batch.query:
-        why = (
-            f"this query ({batch.query}) begins its batch {batch.number} at {shown(batch.start)}. "
-            f"If its checkpoint is new, or the table was restored, {new}; if the other query still "
-            f"runs, stop one of them"
-        )
-    elif last.batch >= batch.number:
-        why = (
-            f"its query gives batch {batch.number} again, now from {shown(batch.start)} to "
-            f"{shown(batch.end)}: the checkpoint was taken back to an older state, or another "
-            f"driver runs on it. Stop that one; or {new}"
-        )
-    else:
-        why = (
-            f"its query is at batch {batch.number}, from {shown(batch.start)}: the table was taken "
-            f"back, and lacks batches {last.batch + 1} to {batch.number - 1}. To have them again, "
-            f"{new}"
-        )
+    cause = next(text for applies, text in causes if applies)
+    why = cause.format(
+        query=batch.query,
+        number=batch.number,
+        start=shown(batch.start),
+        end=shown(batch.end),
+        accept=_acceptance(partitions or "", batch),
+        feeds=", ".join(sorted(batch.end)),
+        moved=_moved(last),
+        first=last.batch + 1,
+        before=batch.number - 1,
+        anew=(
+            "start another new checkpointLocation (this one has planned its batch) with "
+            f"startingCursors from zeh_spark.lakehouse.cursors(spark, {table!r}, name={name!r})"
+        ),
+    )
     return LakehouseError(
-        f"{here}; {why}",
+        f"table {table}, name={name!r}, holds all up to {last}; {why}",
         table=table,
         expected=last.cursors,
         got=batch.start,
