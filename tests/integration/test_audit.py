@@ -201,7 +201,7 @@ def test_cut_answers_change_nothing(
     through = whole(url)
     vandal.run("DELETE FROM chunks WHERE g = 9")
     assert direct == through
-    assert proxy.connections > 10
+    assert proxy.connections > 6  # each was cut, and had to be opened again
     assert difference(url).startswith("position 9, batch 4 of producer 'p': events")
 
 
