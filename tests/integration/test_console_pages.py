@@ -15,6 +15,7 @@ from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app
 from zeh_spark.service.console import feed_view
+from zeh_spark.service.sql.log import SqlLog
 from zeh_spark.service.store.access import ADMIN, Grant, Right
 from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.service.store.interface import Retention
@@ -121,21 +122,20 @@ def test_dead_letters_say_why_and_whose(console):
 
 def test_removed_events_are_not_shown(console, monkeypatch):
     """Retention works at any moment, also between two reads of a page."""
-    store, token, frames, asked = console.store, console.token(*ADMIN), console.store.frames, []
+    store, token = console.store, console.token(*ADMIN)
     for number in range(3):
         publish(store, "orders", [f"event-{number}"], partition=0)
 
-    def while_pruned(blobs):
-        if asked:
+    def while_pruned(what, _):
+        if what == "frames":
             store.remove("orders", 2)
-        asked.append(blobs)
-        return frames(blobs)
 
-    monkeypatch.setattr(store, "frames", while_pruned)
+    monkeypatch.setattr(store, "before_read", while_pruned)
     pages = [console.get("/feeds/orders/partitions/0", token) for _ in range(2)]
 
     assert [200, 200] == [each.status_code for each in pages]
-    assert [["2"]] * 2 == [re.findall(r"event-(\d+)", each.text) for each in pages]
+    found = [re.findall(r"event-(\d+)", each.text) for each in pages]
+    assert [["2", "1", "0"], ["2"]] == found  # each is of one moment
 
 
 def test_many_feeds_are_shown_in_pages(console):
@@ -229,16 +229,12 @@ def test_no_page_reads_all_chunks_or_partitions(console, monkeypatch):
     for number in range(100):
         publish(store, "wide", range(20), partition=number)
 
-    def counted(real):
-        def work(*given, **named):
-            found = real(*given, **named)
-            read.append(len(found) if isinstance(found, list | dict) else 1)
-            return found
+    def counted(log, statement, given, rows=SqlLog._rows):
+        found = rows(log, statement, given)
+        read.append(len(found))
+        return found
 
-        return work
-
-    for name in ("chunks", "scan", "last", "frames"):
-        monkeypatch.setattr(store, name, counted(getattr(store, name)))
+    monkeypatch.setattr(SqlLog, "_rows", counted)
     for path in ("", "/feeds/wide", "/feeds/wide/partitions/7", "/feeds/wide/dead-letters"):
         assert console.get(path, token).status_code == 200
 
