@@ -15,7 +15,7 @@ import re
 import ssl
 import time
 import zlib
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import requests
@@ -60,25 +60,16 @@ _IF_RESTORED = OptionAdvice(
 _WAITING = {problems.CURSOR_AHEAD.name: _IF_RESTORED}
 """What to do about transient problems, by name, if it is not only to retry."""
 
-
-class _Refused(NamedTuple):
-    """A final refusal, as its status tells it: the error, what to do, and what it means.
-
-    The last two are told unless the publisher's document says more.
-    """
-
-    error: type[PublisherError] = PublisherError
-    advice: OptionAdvice | None = None
-    meaning: str = ""
-
-
-_REFUSED = {
-    401: _Refused(AccessError, OptionAdvice("check {} or {}", ("token", "tokenFile"))),
-    403: _Refused(AccessError, meaning="; this token may not do that"),
-    404: _Refused(advice=OptionAdvice("check the feed's address in {}", ("url",))),
-    410: _Refused(CursorGoneError),
-    **dict.fromkeys(range(200, 300), _Refused(meaning="; that is no page of a feed")),
+_REFUSED: dict[int, tuple[type[PublisherError], OptionAdvice | None, str]] = {
+    401: (AccessError, OptionAdvice("check {} or {}", ("token", "tokenFile")), ""),
+    403: (AccessError, None, "; this token may not do that"),
+    404: (PublisherError, OptionAdvice("check the feed's address in {}", ("url",)), ""),
+    410: (CursorGoneError, None, ""),
+    **dict.fromkeys(range(200, 300), (PublisherError, None, "; that is no page of a feed")),
 }
+"""The error of a final refusal, what to do, and what it means if the publisher names no problem."""
+
+_REFUSED_OTHERWISE = PublisherError, None, ""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 _NAMED_REQUEST = re.compile(rf" \(request {_REQUEST_ID.pattern}\)")
 _TLS_FINAL = re.compile(r"CERTIFICATE|UNKNOWN_CA|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
@@ -264,7 +255,7 @@ def _final(
 ) -> PublisherError:
     """Return the error for a refusal that every try gets."""
     status, name = response.status_code, problems.name_in(document)
-    error, advice, meaning = _REFUSED.get(status, _Refused())
+    error, advice, meaning = _REFUSED.get(status, _REFUSED_OTHERWISE)
     has_remedy = bool(document.get(problems.REMEDY))
     if "requestId" not in document:  # the error tells one of the document (see `errors`)
         message += named(response)
