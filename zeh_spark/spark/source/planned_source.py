@@ -18,8 +18,8 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from msgspec import UNSET
 
@@ -60,18 +60,11 @@ _MOST_RANGE = 16 << 20
 _OTHER_HISTORY = 409
 
 
-@dataclass(slots=True)
-class _Asked:
-    """A request under way.
-
-    Args:
-        waits: whether the publisher may wait with its answer.
-        at: when it was asked, in seconds of the monotonic clock.
-    """
+class _Asked(NamedTuple):
+    """A request under way. `waits` tells whether the publisher may wait with its answer."""
 
     plan: Future[PlannedBatch]
     waits: bool
-    at: float = field(default_factory=time.monotonic)
 
 
 class PlannedSource:
@@ -116,18 +109,17 @@ class PlannedSource:
         first batch of a run waits for an answer.
         """
         asked, known = self._asked, None
-        if asked is None and (left := self._pause_until - time.monotonic()) > 0:
-            time.sleep(min(left, _PATIENCE))
-            return None
         if asked is None:
-            asked = self._ask(limits)
-        elif asked.plan.done() and (known := asked.plan.result()):
-            if asked.waits:  # since then more may have come
-                asked = self._ask(limits)
-        elif asked.plan.done():
-            if not self._is_due(asked, limits):
+            if (left := self._pause_until - time.monotonic()) > 0:
+                time.sleep(min(left, _PATIENCE))
                 return None
             asked = self._ask(limits)
+        elif asked.plan.done():
+            known = asked.plan.result() or None
+            if known is None and limits.finite:
+                return None
+            if asked.waits:  # since then more may have come
+                asked = self._ask(limits)
         limit = _PATIENCE if asked.waits else _ANSWER_SECONDS
         wait([asked.plan], None if limits.first or limits.finite else limit)
         batch = asked.plan.result() if asked.plan.done() else known
@@ -140,27 +132,28 @@ class PlannedSource:
         if batch:
             self._asked = None
             return batch
-        if self._options.wait and not limits.finite:
-            self._ask(limits, waits=True)
+        if not limits.finite:
+            self._look_again(limits)
         return None
+
+    def _look_again(self, limits: Limits) -> None:
+        """Have the publisher wait for events, or pause, after an answer without any."""
+        if self._options.wait:
+            self._ask(limits, waits=True)
+        else:
+            self._pause(self._options.poll_interval)
+
+    def _pause(self, seconds: float) -> None:
+        self._asked = None
+        self._pause_until = time.monotonic() + seconds
 
     def _is_delayed(self, batch: PlannedBatch, limits: Limits) -> bool:
         """Return whether a batch waits for more events. It is planned again then, with these."""
         if not batch or batch.more or batch.size >= self._options.direct_bytes:
             return False
         if left := limits.left(batch.events):
-            self._asked = None
-            self._pause_until = time.monotonic() + min(left, self._options.poll_interval)
+            self._pause(min(left, self._options.poll_interval))
         return left > 0
-
-    def _is_due(self, asked: _Asked, limits: Limits) -> bool:
-        """Return whether to ask again after an answer without events; pauses if it is too early."""
-        if limits.finite:
-            return False
-        pause = 0.0 if self._options.wait else self._options.poll_interval
-        left = asked.at + pause - time.monotonic()
-        time.sleep(min(max(left, 0.0), _PATIENCE))
-        return left <= _PATIENCE
 
     def _ask(self, limits: Limits, *, waits: bool = False) -> _Asked:
         """Ask for a batch after `_cursors`, in a thread."""
