@@ -14,7 +14,8 @@ attempt. `verdicts` reads the table.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, get_args
+from dataclasses import replace
+from typing import Any, get_args
 
 from pyspark import SparkContext, cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -156,8 +157,9 @@ class SessionWriter:
         self._table = table
         self._name = name
         self._writer = DeltaFeedWriter(table, name=name, transform=self._transform, **options)
-        self._state: _State | None = None
-        self._verdicts: _Verdicts | None = None
+        self._held: Mapping[str, HeldBy] | None = None  # None has to be read from the table
+        self._after: tuple[int, Mapping[str, HeldBy] | None] = (-1, None)
+        self._verdicts: DataFrame | None = None
 
     @at_spark_border
     def __call__(self, batch: DataFrame, number: int) -> None:
@@ -167,22 +169,15 @@ class SessionWriter:
         LakehouseError if the frame, the session or the table does not fit.
         """
         batch = _checked(batch)
-        state, self._state = self._state, None
-        self._known = state.held if state and state.batch == number - 1 else None
+        (last, held), self._after = self._after, (-1, None)
+        self._held = held if last == number - 1 else None
         try:
             self._writer(batch, number)
-            self._state = self._state_after(number)
+            self._after = number, self._held
         finally:
             if self._verdicts is not None:
-                self._verdicts.frame.unpersist()
+                self._verdicts.unpersist()
             self._verdicts = None
-
-    def _state_after(self, number: int) -> _State | None:
-        """Return which sessions are held now; None if that has to be read from the table."""
-        found = self._verdicts
-        if found is None:
-            return None if self._known is None else _State(number, self._known)
-        return None if found.changed else _State(number, found.held)
 
     def _transform(self, batch: DataFrame, number: int) -> DataFrame:
         """Return the batch's rows with their verdicts, which were evaluated once.
@@ -190,12 +185,12 @@ class SessionWriter:
         `DeltaFeedWriter` calls it again if another writer of the table was first.
         """
         if self._verdicts is None:
-            self._verdicts = self._processed(batch)
-        return self._verdicts.frame
+            self._verdicts = self._process(batch)
+        return self._verdicts
 
-    def _processed(self, batch: DataFrame) -> _Verdicts:
+    def _process(self, batch: DataFrame) -> DataFrame:
         before = self._before(batch)
-        held = self._known
+        held = self._held
         if held is None:
             held = verdicts.held_sessions(before) if before is not None else {}
         rows = _rows(batch, self._activity)
@@ -206,7 +201,7 @@ class SessionWriter:
         if before is not None and replayed:
             past = verdicts.past_verdicts(before, replayed)
         resumed = sorted({each.session for each in wanted} & held.keys())
-        plan = Plan(**{**vars(self._plan), "held": held, "past": past})
+        plan = replace(self._plan, held=held, past=past)
         frame = _called(rows, plan)
         if before is not None and resumed:
             among = F.col("session").isin(resumed)
@@ -226,7 +221,8 @@ class SessionWriter:
             shown = f"session {example.session!r}, number {example.number}: {example.detail}"
             frame.unpersist()
             raise too_many(plan.max_failures, shown)
-        return _Verdicts(frame, held, bool(changed))
+        self._held = None if changed else held
+        return frame
 
     def _before(self, batch: DataFrame) -> DataFrame | None:
         """Return the query's rows in the table; None if there is no table yet.
@@ -240,21 +236,6 @@ class SessionWriter:
         if column_of(frame, RESULT):
             verdicts.check_result(frame.select(RESULT), self._plan.result)
         return frame.where(F.col("processor") == self._name)
-
-
-class _State(NamedTuple):
-    """The held sessions after a batch."""
-
-    batch: int
-    held: Mapping[str, HeldBy]
-
-
-class _Verdicts(NamedTuple):
-    """A batch's rows, persisted; the sessions held before it; and whether it changes those."""
-
-    frame: DataFrame
-    held: Mapping[str, HeldBy]
-    changed: bool
 
 
 # What tasks get
