@@ -40,11 +40,13 @@ from zeh_spark.spark.stateful.row_codec import unpacked
 
 COUNTS = ("ordered", "duplicates", "controls", "future", *REASONS)
 GAUGES = ("held", "open_sessions", "stale_sessions", "buckets")
-_DEAD = (
+_INFO = (
     "reason STRING, session STRING, expected BIGINT, received BIGINT, "
-    "missing STRUCT<first: BIGINT, last: BIGINT>, held_since BIGINT, detail STRING"
+    "missing STRUCT<first: BIGINT, last: BIGINT>, held_since BIGINT, detail STRING, "
+    "number BIGINT, begun BIGINT"
 )
-_DELIVERY = "number BIGINT, begun BIGINT"
+"""What `bucket.DeadInfo` and `bucket.Delivery` write."""
+
 _MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
 
 T = TypeVar("T")
@@ -210,37 +212,34 @@ def in_order(
     found = state_buckets.grouped(
         timed, "bucket", buckets, SessionProcessor(settings), Given._fields, "eventTime"
     )
-    found = _observed(found, metrics)
-    return _to_process(found, given) if processing else _result(found, given)
+    sums = {name: state_buckets.total(name) for name in (*COUNTS, *GAUGES)}
+    oldest = F.timestamp_millis(F.min(F.col("counts")["oldest_hold"]))
+    found = state_buckets.observed(found, metrics, {**sums, "oldest_hold": oldest})
+    return _unpack(found, given, processing=processing)
 
 
 # What goes out
 
 
-def _observed(given: DataFrame, metrics: str) -> DataFrame:
-    oldest = F.timestamp_millis(F.min(F.col("counts")["oldest_hold"]))
-    sums = {name: state_buckets.total(name) for name in (*COUNTS, *GAUGES)}
-    return state_buckets.observed(given, metrics, {**sums, "oldest_hold": oldest})
+def _unpack(given: DataFrame, df: DataFrame, *, processing: bool) -> DataFrame:
+    """Return the rows that buckets gave, with the columns of the frame.
 
-
-def _result(given: DataFrame, df: DataFrame) -> DataFrame:
-    return given.select(
-        *unpacked(F.col("event"), df.schema),
-        F.when(F.col("dead").isNotNull(), "dead").otherwise("ordered").alias("status"),
-        _dead(_DEAD).alias("dead"),
-    )
-
-
-def _to_process(given: DataFrame, df: DataFrame) -> DataFrame:
-    """Return the result with what `process` needs, for a frame that has the column TOLD."""
-    info = F.from_json("dead", f"{_DEAD}, {_DELIVERY}", {"mode": "FAILFAST"})
+    If `process` follows, the frame has the column TOLD.
+    """
+    info = F.from_json("dead", _INFO, {"mode": "FAILFAST"})
     dead = info["reason"].isNotNull()
+    order = ["reason", "expected", "received", "missing", "held_since", "session", "detail"]
+    fields = [
+        (F.timestamp_millis(info[n]) if n == "held_since" else info[n]).alias(n) for n in order
+    ]
     rows = given.select(
         *unpacked(F.col("event"), df.schema),
         F.when(dead, "dead").otherwise("ordered").alias("status"),
-        _dead(f"{_DEAD}, {_DELIVERY}").alias("dead"),
+        F.when(dead, F.struct(*fields)).alias("dead"),
         F.when(~dead, F.struct(info["session"], info["begun"], info["number"])).alias("delivery"),
     )
+    if not processing:
+        return rows.drop("delivery")
     word = F.coalesce(F.col(TOLD)["control"], F.lit(""))
     decided = word.isin(*DECISIONS) & F.col("delivery").isNotNull()
     delivery = (
@@ -249,22 +248,8 @@ def _to_process(given: DataFrame, df: DataFrame) -> DataFrame:
         .withField("control", word)
         .withField("attempt", F.col(TOLD)["attempt"])
     )
-    return rows.withColumns(
-        {
-            "status": F.when(decided, "control").otherwise(F.col("status")),
-            "delivery": delivery,
-        }
-    ).drop(TOLD)
-
-
-def _dead(schema: str) -> Column:
-    """Return the column `dead`: why an event is dead, NULL if it is not."""
-    dead = F.from_json("dead", schema, {"mode": "FAILFAST"})
-    order = ["reason", "expected", "received", "missing", "held_since", "session", "detail"]
-    fields = [
-        (F.timestamp_millis(dead[n]) if n == "held_since" else dead[n]).alias(n) for n in order
-    ]
-    return F.when(dead["reason"].isNotNull(), F.struct(*fields))
+    status = F.when(decided, "control").otherwise(F.col("status"))
+    return rows.withColumns({"status": status, "delivery": delivery}).drop(TOLD)
 
 
 # Options
