@@ -27,12 +27,11 @@ from zeh_spark.spark.sessions.reading import (
     clock_of,
     content_of,
     control_of,
-    last_of,
     rows_of,
     source_of,
-    with_marks,
     with_words,
 )
+from zeh_spark.spark.sessions.sources import with_marks
 from zeh_spark.spark.sessions.state import Settings
 from zeh_spark.spark.sessions.steps import Key, Names, Steps, checked, key
 from zeh_spark.spark.stateful import plans, requirements, state_buckets
@@ -195,7 +194,7 @@ def in_order(
         "session": key(given, session, named.key_part if named else None),
         "kind": F.coalesce(named.kind if named else F.lit(""), F.lit("")),
         "sequence": requirements.text(given, "sequence", sequence),
-        "last": last_of(given, last),
+        "last": requirements.text(given, "last", last),
         "control": control_of(given, control),
         "time": clock.time,
         "latest": clock.latest,

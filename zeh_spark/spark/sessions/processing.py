@@ -341,8 +341,6 @@ def _key(batch: DataFrame, begun: Column) -> Column:
 
 
 def _kind(frame: DataFrame, activity: str | Column | None) -> Column:
-    if activity is None:
-        return F.lit(None).cast("string")
     own = frame.select(*map(quoted, _event_names(frame)))  # not, for instance, `status`
     return requirements.text(own, "activity", activity)
 

@@ -17,7 +17,6 @@ from pyspark.sql.types import TimestampType
 from zeh_spark.errors import OptionError
 from zeh_spark.spark.frames.stamping import has_headers, has_stamps, stamp
 from zeh_spark.spark.sessions.model import CONTROL
-from zeh_spark.spark.sessions.sources import marked
 from zeh_spark.spark.sessions.steps import Steps
 from zeh_spark.spark.stateful import requirements, state_buckets
 from zeh_spark.spark.stateful.ranges import MAX_NUMBER
@@ -103,19 +102,6 @@ def rows_of(
     )
 
 
-def with_marks(rows: DataFrame, buckets: int) -> DataFrame:
-    """Return rows by bucket, with marks of their sources. Their CLOCK is the time of the batch."""
-    now = F.current_timestamp()
-    reached = rows.select(
-        "bucket",
-        "row",
-        "source",
-        F.unix_millis(requirements.CLOCK).alias("reached"),
-        F.unix_millis(now).alias("now"),
-    )
-    return marked(reached, buckets).withColumn(requirements.CLOCK, now)
-
-
 def _problem(named: Steps | None, words: tuple[str, ...], sources: Sequence[str] | None) -> Column:
     """Return what is wrong with an event; NULL if nothing is."""
     number, text, last, word = map(F.col, ("number", "sequence", "last", "control"))
@@ -181,17 +167,10 @@ def content_of(df: DataFrame, on_conflict: str, content: str | Column | None) ->
     return F.lit(0)
 
 
-def last_of(df: DataFrame, last: str | Column | None) -> Column:
-    """Return what an event says of its session's last number; NULL if it says nothing."""
-    return F.lit(None).cast("string") if last is None else requirements.text(df, "last", last)
-
-
 def control_of(df: DataFrame, control: str | Column | None) -> Column:
     """Return an event's control word in lower case; '' if it has none."""
-    word = F.lit(None).cast("string")
-    if control is not None:
-        word = requirements.text(df, "control", control)
-    elif has_headers(df):
+    word = requirements.text(df, "control", control)
+    if control is None and has_headers(df):
         word = F.col("headers")[CONTROL]
     return F.lower(F.trim(F.coalesce(word, F.lit(""))))
 
@@ -201,13 +180,10 @@ def with_words(
 ) -> DataFrame:
     """Return the frame with the column TOLD, a STRUCT<control, attempt>; NULL without a word."""
     word = control_of(df, control)
-    if attempt is not None:
-        number = requirements.text(df, "attempt", attempt)
-    elif has_headers(df):
+    number = requirements.text(df, "attempt", attempt)
+    if attempt is None and has_headers(df):
         number = F.col("headers")[ATTEMPT]
-    elif control is None:
-        number = F.lit(None).cast("string")
-    else:
+    elif attempt is None and control is not None:
         raise OptionError(
             f"the frame has no column 'headers', whose {ATTEMPT} would be the attempt that a retry "
             f"or skip is about. Give attempt=, a column or SQL expression",

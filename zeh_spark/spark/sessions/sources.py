@@ -8,7 +8,7 @@ several it waits for ever for one that is idle. So here it is the time of the ba
 wakes buckets, and every bucket is told in each batch what each source has reached. That depends on
 the batch's events alone, so it is the same if the batch is repeated.
 
-`marked` runs on the driver, the rest in tasks.
+`with_marks` runs on the driver, the rest in tasks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from zeh_spark.spark.stateful import requirements
 
 MARK = "source"
 """The control word of rows that tell a bucket what a source has reached."""
@@ -27,14 +30,18 @@ OUTPUT = ("bucket", "row")
 """The columns that leave."""
 
 
-def marked(rows: DataFrame, buckets: int) -> DataFrame:
-    """Return the columns `bucket` and `row` of a frame, with rows that tell each bucket the time.
+def with_marks(rows: DataFrame, buckets: int) -> DataFrame:
+    """Return rows by bucket, with rows that tell each bucket what each source has reached.
 
     `rows` has the columns `bucket`; `row` (see `state_buckets.joined`); `source`, NULL for a row
-    that belongs to none; `reached`, the row's time in ms since 1970, NULL if it has none; and
-    `now`, the time of the batch in ms since 1970.
+    that belongs to none; and CLOCK, NULL for a row without a time. That of the result is the time
+    of the batch.
     """
-    return rows.mapInArrow(_marks(buckets), "bucket INT, row STRING")
+    now = F.current_timestamp()
+    times = {"reached": F.unix_millis(requirements.CLOCK), "now": F.unix_millis(now)}
+    reached = rows.withColumns(times).drop(requirements.CLOCK)
+    marked = reached.mapInArrow(_marks(buckets), "bucket INT, row STRING")
+    return marked.withColumn(requirements.CLOCK, now)
 
 
 def _marks(buckets: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -177,6 +177,4 @@ def _find_origin(df: DataFrame) -> _Numbering:
 
 
 def _find_feed(df: DataFrame, feed: str | Column | None) -> Column:
-    if feed is None:
-        return F.lit(NO_FEED)
     return F.coalesce(requirements.text(df, "feed", feed), F.lit(NO_FEED))

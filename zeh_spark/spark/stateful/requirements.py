@@ -124,9 +124,13 @@ CLOCK = "_zeh_clock"
 """The column of the watermark of `sessions.in_order`."""
 
 
-def text(df: DataFrame, option: str, value: str | Column) -> Column:
-    """Return an expression on the frame as STRING. Raises OptionError if it is not valid."""
-    return typed(df, option, value)[0].cast("string")
+def text(df: DataFrame, option: str, value: str | Column | None) -> Column:
+    """Return an expression on the frame as STRING; NULL without a value.
+
+    Raises OptionError if it is not valid.
+    """
+    column = F.lit(None) if value is None else typed(df, option, value)[0]
+    return column.cast("string")
 
 
 def content(df: DataFrame, option: str, value: str | Column | None) -> Column:
