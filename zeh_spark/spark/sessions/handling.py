@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
@@ -111,16 +112,19 @@ RESULT = "result"
 PASSED = ("dead", "event")
 """The columns that a task passes on: why an event is dead, and its own columns as a STRUCT."""
 
-OUTPUT = (
-    "session STRING, number BIGINT, begun BIGINT, status STRING, attempt BIGINT, detail STRING, "
-    "event_key STRING, held BOOLEAN"
+OUTPUT = pa.schema(
+    {
+        "session": pa.string(),
+        "number": pa.int64(),
+        "begun": pa.int64(),
+        "status": pa.string(),
+        "attempt": pa.int64(),
+        "detail": pa.string(),
+        "event_key": pa.string(),
+        "held": pa.bool_(),
+    }
 )
 """What a task says about an event, beside the result and the columns that it passes on."""
-
-_ARROW = (
-    *(pa.string(), pa.int64(), pa.int64(), pa.string(), pa.int64(), pa.string(), pa.string()),
-    pa.bool_(),
-)
 
 
 class _Row(NamedTuple):
@@ -159,11 +163,8 @@ def task(plan: Plan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordB
     """Return the function for `mapInArrow`."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        handlers = _Handlers(plan)
-        try:
+        with closing(_Handlers(plan)) as handlers:
             yield from _Task(plan, handlers).run(batches)
-        finally:
-            handlers.close()
 
     return at_spark_border(run)
 
@@ -214,8 +215,7 @@ class _Task:
         if row.past in ("ok", "skipped"):
             yield row, _Verdict("ignored", detail="it was processed before")
         elif held is None:
-            verdict = self._process(row)
-            yield row, verdict
+            yield row, self._process(row)
         elif (row.begun, row.number) == held[:2] and row.control == "replay":
             row = row._replace(attempts=held[2])
             yield row, self._process(row)
@@ -402,34 +402,26 @@ def _rows(batch: pa.RecordBatch) -> Iterator[_Row]:
 
 def _output(verdicts: list[tuple[_Row, _Verdict]]) -> pa.RecordBatch:
     """Return what a task says as one Arrow batch: OUTPUT, the result, and PASSED."""
+    runs = [[*run] for _, run in groupby((row for row, _ in verdicts), lambda row: id(row.batch))]
     parts = [
-        batch.select(list(PASSED)).take(pa.array([row.place for row in run]))
-        for batch, run in _runs([row for row, _ in verdicts])
+        run[0].batch.select(list(PASSED)).take(pa.array([row.place for row in run])) for run in runs
     ]
     passed = pa.Table.from_batches(parts).combine_chunks()
     rows = [
         (row.session, row.number, row.begun, v.status, v.attempt, v.detail, row.key, v.held)
         for row, v in verdicts
     ]
-    told = zip(zip(*rows, strict=True), _ARROW, strict=True)
+    told = zip(zip(*rows, strict=True), OUTPUT.types, strict=True)
     columns = [pa.array(values, kind) for values, kind in told]
     results = pa.array([said.result for _, said in verdicts], _result_type(verdicts[0][0].batch))
-    names = [part.split()[0] for part in OUTPUT.split(", ")]
     return pa.RecordBatch.from_arrays(
         [*columns, results, *(passed.column(name).chunk(0) for name in PASSED)],
-        names=[*names, RESULT, *PASSED],
+        names=[*OUTPUT.names, RESULT, *PASSED],
     )
 
 
 def _result_type(batch: pa.RecordBatch) -> pa.DataType:
     return batch.schema.field(RESULT).type
-
-
-def _runs(rows: list[_Row]) -> Iterator[tuple[pa.RecordBatch, list[_Row]]]:
-    """Yield the rows that follow each other in one Arrow batch, with that batch."""
-    for _, run in groupby(rows, key=lambda row: id(row.batch)):
-        found = list(run)
-        yield found[0].batch, found
 
 
 def _place(event: Event) -> str:

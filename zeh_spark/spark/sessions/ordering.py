@@ -11,7 +11,7 @@ count.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar, get_args
+from typing import get_args
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -47,8 +47,6 @@ _INFO = (
 """What `bucket.DeadInfo` and `bucket.Delivery` write."""
 
 _MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
-
-T = TypeVar("T")
 
 
 def in_order(
@@ -157,14 +155,14 @@ def in_order(
     requirements.at_least("buckets", buckets, 1)
     policy = Policy(
         gap_timeout=_duration("gap_timeout", gap_timeout),
-        on_gap=_one_of("on_gap", on_gap, get_args(OnGap)),
-        first=_one_of("first", first, get_args(First)),
+        on_gap=requirements.one_of("on_gap", on_gap, get_args(OnGap)),
+        first=requirements.one_of("first", first, get_args(First)),
         max_events=requirements.at_least("max_events", max_events, 1),
         max_bytes=requirements.at_least("max_bytes", max_bytes, 1),
         idle_timeout=_duration("idle_timeout", idle_timeout),
         stale_timeout=_duration("stale_timeout", stale_timeout),
         processing=processing,
-        on_conflict=_one_of("on_conflict", on_conflict, get_args(OnConflict)),
+        on_conflict=requirements.one_of("on_conflict", on_conflict, get_args(OnConflict)),
     )
     _check_timeouts(policy)
     named = checked(df, steps, kind)
@@ -321,11 +319,3 @@ def _check_watermark(df: DataFrame) -> None:
 
 def _duration(name: str, text: str | None) -> int | None:
     return None if text is None else requirements.milliseconds(name, text)
-
-
-def _one_of(name: str, value: T, known: tuple[T, ...]) -> T:
-    if value not in known or isinstance(value, bool):
-        raise OptionError(
-            f"{name}={value!r} must be one of {', '.join(map(repr, known))}", option=name
-        )
-    return value

@@ -20,6 +20,7 @@ from typing import Any, get_args
 from pyspark import SparkContext, cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DataType, StructField, StructType
 
 from zeh_spark.errors import OptionError, at_spark_border
@@ -114,15 +115,10 @@ def process(
         LakehouseError: When called: the table does not fit.
     """
     handlers = _handlers(handler, activity)
-    if on_failure not in get_args(OnFailure):
-        raise OptionError(
-            f"on_failure={on_failure!r} must be one of {', '.join(map(repr, get_args(OnFailure)))}",
-            option="on_failure",
-        )
     plan = Plan(
         handlers=handlers,
         result=_result_type(result),
-        on_failure=on_failure,
+        on_failure=requirements.one_of("on_failure", on_failure, get_args(OnFailure)),
         retries=requirements.at_least("retries", retries, 0),
         retry_seconds=requirements.milliseconds("retry_time", retry_time) / 1_000,
         timeout=None if timeout is None else requirements.milliseconds("timeout", timeout) / 1_000,
@@ -296,10 +292,9 @@ def _resumed(rows: DataFrame, stored: DataFrame) -> DataFrame:
 
 def _called(rows: DataFrame, plan: Plan) -> DataFrame:
     """Return the verdicts of tasks on rows."""
-    told = DataType.fromDDL(OUTPUT)
-    assert isinstance(told, StructType)
     result = StructField(RESULT, plan.result)
-    schema = StructType([*told, result, *(rows.schema[name] for name in PASSED)])
+    passed = [rows.schema[name] for name in PASSED]
+    schema = StructType([*from_arrow_schema(OUTPUT), result, *passed])
     typed = F.lit(None).cast(plan.result).alias(RESULT)
     return rows.select(*INPUT, typed, *PASSED).mapInArrow(task(plan), schema)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
+from typing import TypeVar
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -34,6 +35,8 @@ _MILLISECONDS = {
     "day": 86_400_000,
     "week": 604_800_000,
 }
+
+T = TypeVar("T")
 
 
 def check(df: DataFrame, what: str) -> None:
@@ -98,6 +101,15 @@ def at_least(name: str, value: int, least: int) -> int:
     """Return `value`. Raises OptionError if it is not a whole number from `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise OptionError(f"{name}={value!r} must be a whole number from {least}", option=name)
+    return value
+
+
+def one_of(name: str, value: T, known: tuple[T, ...]) -> T:
+    """Return `value`. Raises OptionError if it is not among those that are known."""
+    if value not in known or isinstance(value, bool):
+        raise OptionError(
+            f"{name}={value!r} must be one of {', '.join(map(repr, known))}", option=name
+        )
     return value
 
 
