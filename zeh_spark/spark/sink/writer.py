@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 
 import pyarrow as pa
@@ -34,7 +33,7 @@ from zeh_spark.spark.sink.dead_letter_client import DeadLetterClient
 from zeh_spark.spark.sink.letters import letters_of
 from zeh_spark.spark.sink.options import NO_NAME, OF_STREAM, SinkOptions, same_feed
 from zeh_spark.spark.sink.row_layout import RowLayout
-from zeh_spark.spark.sink.rows import Rendered, Renderer
+from zeh_spark.spark.sink.rows import Renderer
 from zeh_spark.spark.sink.task_uploads import TaskUploads, check_partition_count
 from zeh_spark.wire.arrow_json import slices
 from zeh_spark.wire.phrases import counted
@@ -144,10 +143,7 @@ class Publishing:
             # name, finds out whether the feed refuses it before its dead letters are published.
             client.upload(batch, count, len(done), 0, 0, EMPTY_UPLOAD)
         self._commit_letters(batch, letters)
-        receipt = client.commit(batch, count, done)
-        given = sum((each.content for each in done), Content())
-        if not given.is_in(receipt):
-            _tell_dropped("keepFirst", options, batch, given, receipt)
+        receipt, _ = _commit(client, options, "keepFirst", batch, count, done)
         log.info(
             "batch %s of producer %s: %s events %s",
             batch.number, batch.producer, receipt.events, receipt.status,
@@ -167,11 +163,9 @@ class Publishing:
         client = DeadLetterClient(options)
         done, rows = [each.done for each in staged], sum(each.rows for each in staged)
         named = replace(batch, overrides=options.overrides)
-        receipt = client.commit(named, staged[0].partition_count, done)
-        given = sum((each.content for each in done), Content())
-        if not given.is_in(receipt):
-            _tell_dropped("deadLetterKeepFirst", options, batch, given, receipt)
-        elif rows:
+        count = staged[0].partition_count
+        _, dropped = _commit(client, options, "deadLetterKeepFirst", named, count, done)
+        if rows and not dropped:
             are = "is a dead letter" if rows == 1 else "are dead letters"
             log.warning(
                 "batch %s of producer %s: %s cannot be published and %s in %s",
@@ -250,7 +244,13 @@ def stage(
         )
         if letters.feed_id is not None and letters.feed_id == uploads.feed_id:
             raise same_feed(options)
-        refused = _sift_all(rows, renderer, uploads, letters, partial(letters_of, layout, batch))
+        refused = 0
+        for some in rows:
+            good, reasons = renderer.sift(some)
+            uploads.add(good)
+            if reasons:
+                letters.add(letters_of(layout, batch, some, reasons, letters.partition_count))
+                refused += len(reasons)
         done = uploads.finish()
         staged = StagedLetters(letters.partition_count, letters.finish(), refused)
         return StagedTask(batch, uploads.partition_count, done, staged)
@@ -269,32 +269,27 @@ def _add_all(
         raise exc.reworded(where) from None
 
 
-def _sift_all(
-    rows: Iterable[pa.RecordBatch],
-    renderer: Renderer,
-    uploads: TaskUploads,
-    letters: TaskUploads,
-    written: Callable[[pa.RecordBatch, Mapping[int, str], int], Rendered],
-) -> int:
-    """Add the good rows, and the others as dead letters from `written`; return their number."""
-    refused = 0
-    for some in rows:
-        good, reasons = renderer.sift(some)
-        uploads.add(good)
-        if reasons:
-            letters.add(written(some, reasons, letters.partition_count))
-            refused += len(reasons)
-    return refused
+def _commit(
+    client: PublishClient,
+    options: SinkOptions,
+    override: str,
+    batch: BatchCall,
+    partitions: int,
+    done: Sequence[TaskDone],
+) -> tuple[Receipt, bool]:
+    """Commit what tasks staged on a feed.
 
-
-def _tell_dropped(
-    option: str, options: SinkOptions, batch: BatchCall, given: Content, kept: Receipt
-) -> None:
-    """Log which rows an override has dropped."""
-    said = given.dropped(option, kept)
+    Return the receipt, and whether the rows were dropped because of an override, which is logged.
+    """
+    receipt = client.commit(batch, partitions, done)
+    given = sum((each.content for each in done), Content())
+    if given.is_in(receipt):
+        return receipt, False
+    said = given.dropped(override, receipt)
     log.warning(
         "batch %s of producer %s in %s: %s", batch.number, batch.producer, options.url, said
     )
+    return receipt, True
 
 
 def _is_random(text: str) -> bool:
