@@ -89,8 +89,7 @@ def layout(
         _check_beside_data(schema)
     else:
         _check_object(schema)
-    if "key" in columns and not isinstance(schema["key"].dataType, (*STRINGS, *INTEGERS)):
-        raise _refused("key", f"is {named(schema['key'].dataType)}: CAST it AS STRING")
+    _check_type(schema, "key", (*STRINGS, *INTEGERS), "CAST it AS STRING")
     if keeps_key and "key" not in columns:
         raise _without_key(columns)
     text = "data" in columns and isinstance(schema["data"].dataType, STRINGS)
@@ -118,8 +117,7 @@ def _check_origin(schema: T.StructType) -> T.StructType:
             f"Read the feed with headers=_all, and keep its columns",
             option="keepOrigin",
         )
-    if ORIGIN_PART in schema.names and not isinstance(schema[ORIGIN_PART].dataType, INTEGERS):
-        raise _refused(ORIGIN_PART, f"is {named(schema[ORIGIN_PART].dataType)}: CAST it AS INT")
+    _check_type(schema, ORIGIN_PART, INTEGERS, "CAST it AS INT")
     return T.StructType([field for field in schema if field.name != ORIGIN_PART])
 
 
@@ -146,11 +144,7 @@ def _check_beside_data(schema: T.StructType) -> None:
             )
     if "partition" in columns and "key" in columns:
         raise _refused("key", "contradicts 'partition': keep the one that says where events go")
-    if "partition" in columns and not isinstance(schema["partition"].dataType, INTEGERS):
-        raise _refused(
-            "partition",
-            f"is {named(schema['partition'].dataType)}: CAST it AS INT, or name it key",
-        )
+    _check_type(schema, "partition", INTEGERS, "CAST it AS INT, or name it key")
     if "headers" in columns:
         _check_headers(schema["headers"].dataType)
     _check_data(schema["data"].dataType)
@@ -166,11 +160,9 @@ def _check_headers(kind: T.DataType) -> None:
 
 
 def _check_data(kind: T.DataType) -> None:
-    if isinstance(kind, STRINGS):
-        return
     if isinstance(kind, T.VariantType):
         raise _refused("data", "is VARIANT: publish to_json(data)")
-    if not isinstance(kind, (T.StructType, T.MapType, T.ArrayType)):
+    if not isinstance(kind, (*STRINGS, T.StructType, T.MapType, T.ArrayType)):
         raise _refused(
             "data",
             f"is {named(kind)}, which is no event: publish to_json(struct(data)), or CAST it AS "
@@ -189,6 +181,12 @@ def _check_object(schema: T.StructType) -> None:
             )
     for each in schema:
         _check_inside(each.name, each.dataType)
+
+
+def _check_type(schema: T.StructType, name: str, kinds: tuple[type[T.DataType], ...], remedy: str) -> None:
+    """Refuse a column, if the frame has it, whose type is not one of these."""
+    if name in schema.names and not isinstance(kind := schema[name].dataType, kinds):
+        raise _refused(name, f"is {named(kind)}: {remedy}")
 
 
 def _check_inside(column: str, kind: T.DataType) -> None:
