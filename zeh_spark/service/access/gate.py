@@ -11,7 +11,6 @@ publisher's event loop; the store is asked in a thread.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
@@ -345,14 +344,6 @@ def _split(url: str) -> SplitResult:
         return urlsplit(url)
     except ValueError:
         raise Problem(problems.FOREIGN_ORIGIN, "Host or Origin is no address") from None
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def own_hosts(host: str, more: Collection[str]) -> frozenset[str]:

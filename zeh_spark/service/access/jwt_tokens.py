@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -34,6 +33,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.store.access import ADMIN, Grant, Right, Token, parse_grant
+from zeh_spark.wire.option_values import is_loopback
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -199,7 +199,9 @@ def _fetched(url: str) -> bytes:
         parts = urlsplit(requests.Request("GET", url).prepare().url or "")  # the host that is asked
     except ValueError:
         raise _unusable(url, "it is no file and no address") from None
-    if parts.scheme != "https" and not (parts.scheme == "http" and _is_local(parts.hostname)):
+    if parts.scheme != "https" and not (
+        parts.scheme == "http" and is_loopback(parts.hostname or "")
+    ):
         raise _unusable(url, "keys are fetched by https only")
     try:
         with requests.get(
@@ -213,13 +215,6 @@ def _fetched(url: str) -> bytes:
     if len(body) > _MOST_BYTES:
         raise _unusable(url, "it is longer than 1 MiB")
     return bytes(body)
-
-
-def _is_local(host: str | None) -> bool:
-    try:
-        return ipaddress.ip_address(host or "").is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _unusable(source: str, why: str) -> StoreError:

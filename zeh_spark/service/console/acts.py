@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -40,6 +39,7 @@ class ConsoleActs:
 
     def __init__(self, console: Console, store: Store) -> None:
         self._console = console
+        self._in_thread = console.in_thread
         self._store = store
 
     def routes(self) -> list[Route]:
@@ -58,8 +58,7 @@ class ConsoleActs:
 
     async def acts(self, request: Request) -> Response:
         before = number_in(request, "before") or None
-        look_up = partial(self._store.acts, ActFilter(before=before), ACTS + 1)
-        found = await self._console.in_thread(look_up)
+        found = await self._in_thread(self._store.acts, ActFilter(before=before), ACTS + 1)
         following = found[ACTS - 1].id if len(found) > ACTS else 0
         return self._console.page(
             request, "acts.html", acts=found[:ACTS], following=following, before=before
@@ -67,17 +66,15 @@ class ConsoleActs:
 
     async def retention(self, request: Request) -> Response:
         feed = await self._feed(request)
-        rule = await self._console.in_thread(partial(self._store.retention, feed))
+        rule = await self._in_thread(self._store.retention, feed)
         return self._retention_form(request, feed, retention_form.texts(rule))
 
     async def set_retention(self, request: Request) -> Response:
         """Answer the form: show what would change, and change it once that is confirmed."""
         form = await form_of(request, self._console.sessions)
-        feed, fields = (
-            await self._feed(request),
-            {each: field(form, each) for each in retention_form.FIELDS},
-        )
-        before = await self._console.in_thread(partial(self._store.retention, feed))
+        feed = await self._feed(request)
+        fields = {each: field(form, each) for each in retention_form.FIELDS}
+        before = await self._in_thread(self._store.retention, feed)
         try:
             rule = retention_form.parsed(fields)
         except StoreError as exc:
@@ -86,12 +83,10 @@ class ConsoleActs:
             return seen_at(request, f"/feeds/{feed}?done=same")
         seen = json.dumps(retention_form.texts(before))
         if form.get("before") == seen and form.get("confirmed"):
-            change = partial(
-                self._store.set_retention, feed, rule, by=actor_of(request, Via.CONSOLE)
-            )
-            await self._console.in_thread(change)
+            by = actor_of(request, Via.CONSOLE)
+            await self._in_thread(self._store.set_retention, feed, rule, by=by)
             return seen_at(request, f"/feeds/{feed}?done=retention")
-        step, is_all = await self._console.in_thread(partial(next_step, self._store, feed, rule))
+        step, is_all = await self._in_thread(next_step, self._store, feed, rule)
         return self._console.page(
             request, "confirm_retention.html",
             feed=feed,
@@ -105,8 +100,8 @@ class ConsoleActs:
 
     async def ask_cursor_set(self, request: Request) -> Response:
         feed, name = await self._feed(request), request.query_params.get("name", "")
-        rule = await self._console.in_thread(partial(self._store.retention, feed))
-        kept_cursors = await self._console.in_thread(partial(self._store.saved_cursors, feed, name))
+        rule = await self._in_thread(self._store.retention, feed)
+        kept_cursors = await self._in_thread(self._store.saved_cursors, feed, name)
         return self._console.page(
             request, "confirm_cursor_set.html",
             feed=feed,
@@ -118,10 +113,8 @@ class ConsoleActs:
     async def delete_cursor_set(self, request: Request) -> Response:
         form = await form_of(request, self._console.sessions)
         feed, name = await self._feed(request), form.get("name", "")
-        delete = partial(
-            self._store.delete_cursor_set, feed, name, by=actor_of(request, Via.CONSOLE)
-        )
-        is_done = await self._console.in_thread(delete)
+        by = actor_of(request, Via.CONSOLE)
+        is_done = await self._in_thread(self._store.delete_cursor_set, feed, name, by=by)
         return seen_at(request, f"/feeds/{feed}?done={'cursor-set' if is_done else 'same'}")
 
     async def ask_producer(self, request: Request) -> Response:
@@ -138,8 +131,8 @@ class ConsoleActs:
         if field(form, "name") != name:
             mistake = "This is not the producer's name. Nothing was deleted."
             return await self._producer_question(request, feed, name, mistake, status=400)
-        delete = partial(self._store.delete_producer, feed, name, by=actor_of(request, Via.CONSOLE))
-        await self._console.in_thread(delete)
+        by = actor_of(request, Via.CONSOLE)
+        await self._in_thread(self._store.delete_producer, feed, name, by=by)
         return seen_at(request, f"/feeds/{feed}?done=producer")
 
     async def _producer_question(
@@ -155,11 +148,11 @@ class ConsoleActs:
 
     async def _is_there(self, feed: str, producer: str) -> bool:
         """Return whether a producer or a named batch of it has published, and is not deleted."""
-        state = await self._console.in_thread(partial(self._store.producer, feed, producer))
+        state = await self._in_thread(self._store.producer, feed, producer)
         if state.receipts:
             return not state.deleted
-        look_up = partial(self._store.producers, feed, producer, 1)
-        following = await self._console.in_thread(look_up)  # '#' sorts before all else in names
+        # '#' sorts before all else in names
+        following = await self._in_thread(self._store.producers, feed, producer, 1)
         return any(base(each.name) == producer and not each.deleted for each in following)
 
     def _retention_form(
@@ -177,7 +170,7 @@ class ConsoleActs:
     async def _feed(self, request: Request) -> str:
         """Return the feed of a request. Raises UnknownFeedError if the store has none."""
         feed: str = request.path_params["feed"]
-        await self._console.in_thread(partial(self._store.feed, feed))
+        await self._in_thread(self._store.feed, feed)
         return feed
 
     def _route(self, path: str, endpoint: Endpoint, method: str = "GET") -> Route:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -69,6 +69,7 @@ DONE = {
 }
 """What the page of a feed says after a change, by the name in its address."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -135,8 +136,9 @@ class Console:
         await self._look()
         viewer, asked = self.viewer(request), request.query_params
         named, after = asked.get("named", ""), asked.get("after", "")
-        look_up = partial(overview, self._store, self._tables, self._lags(), viewer, named, after)
-        found = await self.in_thread(look_up)
+        found = await self.in_thread(
+            overview, self._store, self._tables, self._lags(), viewer, named, after
+        )
         return self.page(
             request, "overview.html",
             found=found,
@@ -165,12 +167,12 @@ class Console:
         await self._look()
         first, after = number_in(request, "partition"), request.query_params.get("producer", "")
         lags = [lag for feed, lag in self._lags() if feed == name]
-        look_up = partial(feed_view, self._of_store(name), name, lags, viewer, first, after)
+        store = self._of_store(name)
         seen = [each for each in self._seen(viewer) if each.feed == name][:REFUSALS]
         return self.page(
             request, "feed.html",
             feed=name,
-            found=await self.in_thread(look_up),
+            found=await self.in_thread(feed_view, store, name, lags, viewer, first, after),
             rate=self._rates.of(name),
             refusals=[(each, sides(each)) for each in seen],
             first=first,
@@ -181,35 +183,32 @@ class Console:
 
     async def producer(self, request: Request) -> Response:
         feed, name = request.path_params["feed"], request.path_params["producer"]
-        look_up = partial(
-            producer_view, self._of_store(feed), feed, name, number_in(request, "below")
-        )
-        found = await self.in_thread(look_up)
+        below = number_in(request, "below")
+        found = await self.in_thread(producer_view, self._of_store(feed), feed, name, below)
         return self.page(request, "producer.html", feed=feed, name=name, found=found)
 
     async def events(self, request: Request) -> Response:
         feed, text = request.path_params["feed"], request.path_params["partition"]
         store = self._of_store(feed)
-        state = await self.in_thread(partial(store.feed, feed))
+        state = await self.in_thread(store.feed, feed)
         if not re.fullmatch(r"[0-9]{1,4}", text) or int(text) >= state.partitions:
             raise Problem(
                 problems.BAD_PARAMETER,
                 f"partition is {text!r}; the feed has 0 to {state.partitions - 1}",
                 parameter="partition",
             )
-        look_up = partial(newest, store, feed, int(text), EVENTS)
         return self.page(
             request, "events.html",
             feed=feed,
             partition=int(text),
             partitions=state.partitions,
-            events=await self.in_thread(look_up),
+            events=await self.in_thread(newest, store, feed, int(text), EVENTS),
         )  # fmt: skip
 
     async def letters(self, request: Request) -> Response:
         feed = request.path_params["feed"]
         store = self._of_store(feed)
-        events = await self.in_thread(partial(newest, store, feed, None, EVENTS))
+        events = await self.in_thread(newest, store, feed, None, EVENTS)
         letters = [each for each in events if each.letter]
         return self.page(request, "letters.html", feed=feed, letters=letters, looked_at=len(events))
 
@@ -279,8 +278,8 @@ class Console:
             **shown,
         )  # fmt: skip
 
-    def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
-        return anyio.to_thread.run_sync(call, limiter=self._limiter)
+    def in_thread(self, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> Awaitable[T]:
+        return anyio.to_thread.run_sync(partial(call, *args, **named), limiter=self._limiter)
 
     def _of_store(self, feed: str) -> Store:
         if self._store is None or feed in self._tables:

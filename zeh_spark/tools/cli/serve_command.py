@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.access.gate import Gate, is_loopback, own_hosts
+from zeh_spark.service.access.gate import Gate, own_hosts
 from zeh_spark.service.access.limits import Limits
 from zeh_spark.service.app import server
 from zeh_spark.service.app.app import Publisher, create_app
@@ -30,6 +30,7 @@ from zeh_spark.service.telemetry.health import Check, Telemetry
 from zeh_spark.tools.cli.outbox_commands import settings_of
 from zeh_spark.tools.cli.parameters import STORE, opened
 from zeh_spark.tools.cli.serve_options import CONFIG, takes_settings, with_given
+from zeh_spark.wire.option_values import is_loopback
 from zeh_spark.wire.phrases import counted
 
 _SKEW_MS = 1000
@@ -97,7 +98,7 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
 
 def _has_console(config: Config) -> bool:
     """Return whether the publisher has a console: unless told otherwise, on this machine alone."""
-    return is_loopback(config.host) if config.console is None else config.console
+    return is_loopback(config.host.lower()) if config.console is None else config.console
 
 
 def _limits(config: Config, listener: Listener) -> Limits:
@@ -190,7 +191,7 @@ def _gate(store: Store | None, config: Config) -> Gate:
 
         issued = JwtTokens(config.jwt_issuer, config.jwt_audience, config.jwt_keys)
         return Gate(store, issued=issued)
-    if is_loopback(host):
+    if is_loopback(host.lower()):
         if store is None:
             return Gate(hosts=own_hosts(host, hosts))
         return Gate(store, is_open=True, hosts=own_hosts(host, hosts))
