@@ -218,7 +218,7 @@ def test_commit_between_two_reads_is_no_other_driver(site, monkeypatch, upload_a
     if upload_again:
         store.stage(FEED, call(1), sent)
     else:
-        assert store.admit(FEED, call(1)) is not None
+        assert store.admit(FEED, call(1)) in (None, other.receipt(FEED, "p", 1, None))
 
 
 @pytest.mark.postgresql

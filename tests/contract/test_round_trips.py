@@ -55,7 +55,7 @@ def sent(tmp_path: Path) -> Iterator[Trace]:
 SYNC = ["F", "Sync"]
 MOST = {
     "sqlite": {"admit": 1, "stage": 9, "commit": 15, "commit of 100 tasks": 21},
-    "postgresql": {"admit": 4, "stage": 7, "commit": 13, "commit of 100 tasks": 17},
+    "postgresql": {"admit": 3, "stage": 7, "commit": 13, "commit of 100 tasks": 17},
 }
 """How many there may be of each call. Small chunks of several tasks are packed, which takes three
 more; and SQLite has a statement for each partition.

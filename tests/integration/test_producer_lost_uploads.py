@@ -70,6 +70,8 @@ def test_lost_uploads_are_sent_again(publisher, gateway, far, fates, events, nam
     assert ("committed", 0, len(events)) == (receipt.status, receipt.batch, receipt.events)
     assert sorted(each.encode() for each in events) == sorted(events_of(publisher.store))
     assert (0 if name else 1) == published(far, "9").batch
+    while publisher.store.tidy():
+        pass
     assert {} == dict(publisher.store.staged())
 
 
