@@ -52,7 +52,7 @@ LAYERS = {
     "service.telemetry": {"errors", "service.sql", "service.store", "wire", "wire.problems"},
     "service": {"errors", "service.postgresql", "service.sql", "service.sqlite", "service.store"},
     "service.access": {
-        "errors", "service.network", "service.store", "service.telemetry", "wire.problems",
+        "errors", "service.network", "service.store", "service.telemetry", "wire", "wire.problems",
     },
     "service.outbox": {
         "errors", "service.postgresql", "service.sqlite", "service.store", "service.telemetry",

@@ -183,7 +183,9 @@ def _check_object(schema: T.StructType) -> None:
         _check_inside(each.name, each.dataType)
 
 
-def _check_type(schema: T.StructType, name: str, kinds: tuple[type[T.DataType], ...], remedy: str) -> None:
+def _check_type(
+    schema: T.StructType, name: str, kinds: tuple[type[T.DataType], ...], remedy: str
+) -> None:
     """Refuse a column, if the frame has it, whose type is not one of these."""
     if name in schema.names and not isinstance(kind := schema[name].dataType, kinds):
         raise _refused(name, f"is {named(kind)}: {remedy}")
