@@ -142,8 +142,8 @@ def to_what_is_there(case: Case) -> None:
 
 def keep_what_words_say(case: Case) -> None:
     """Have a call keep the rules that a schema cannot have: how large a number within a text may
-    be, that a time has passed, and that a commit names a task once, and starting numbers a
-    partition that there is.
+    be, that a time has passed, that integers have no fraction, and that a commit names a task
+    once, and starting numbers a partition that there is.
     """
     if "startingSequence" in case.query:
         case.query["startingSequence"] = f"0:{len(str(case.query['startingSequence']))}"
@@ -152,5 +152,16 @@ def keep_what_words_say(case: Case) -> None:
             container[name] = re.sub(r"(?<=[.])\d{10,}|^\d{10,}(?=[.])", "7", container[name])
     if case.query.get("time"):  # one that has passed
         case.query["time"] = int(case.query["time"]) % 10**12
-    if isinstance(case.body, dict) and "attempts" in case.body:
-        case.body["attempts"] = case.body["attempts"][:1]
+    if isinstance(case.body, dict):
+        case.body = without_fractions(case.body)
+        if "attempts" in case.body:
+            case.body["attempts"] = case.body["attempts"][:1]
+
+
+def without_fractions(value: Any) -> Any:
+    """Return a JSON value in which 7.0 is written as 7."""
+    if isinstance(value, dict):
+        return {name: without_fractions(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [without_fractions(member) for member in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
