@@ -36,9 +36,14 @@ from tests.store_contract.writers import (
 )
 from zeh_spark.publisher import Problem
 from zeh_spark.service.store.access import Maker
-from zeh_spark.service.store.batches import Call, Declared, StoredReceipt, TaskAttempt
+from zeh_spark.service.store.batches import (
+    Call,
+    Declared,
+    StagingResult,
+    StoredReceipt,
+    TaskAttempt,
+)
 from zeh_spark.service.store.commit_plan import PACKED_BYTES, SMALL_EVENTS
-from zeh_spark.service.store.interface import StagingResult
 from zeh_spark.wire.upload_format import Content
 from zeh_spark.wire.wire import BATCH_INCARNATION
 

@@ -30,7 +30,7 @@ from zeh_spark.wire.wire import BATCH_INCARNATION
 
 
 def put(store: Store, by: Call, *rows: bytes) -> tuple[StoredReceipt, bool]:
-    """Publish rows to partition 0 as one upload; return what `Store.commit` returns."""
+    """Publish rows to partition 0 as one upload; return what `Batches.commit` returns."""
     return commit(store, by, *[upload(chunk(0, *rows))] if rows else [])
 
 

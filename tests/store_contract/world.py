@@ -55,7 +55,7 @@ def publish_batch(store: Store, call: Call, execution: Execution) -> tuple[Store
 class World:
     """A store, a feed with one producer `p`, and everybody who uses it.
 
-    `publish` is called instead of `Store.commit`, for tests that have to find faults. Calls go to
+    `publish` is called instead of `Batches.commit`, for tests that have to find faults. Calls go to
     each of the `publishers` in turn.
 
     Guarantee: `anomalies()` is empty as long as the store keeps its promises.

@@ -82,7 +82,7 @@ def declared(*uploads: Upload) -> Declared:
 def commit(
     store: Store, by: Call, *uploads: Upload, feed: str = FEED
 ) -> tuple[StoredReceipt, bool]:
-    """Stage all uploads, then commit them; return what `Store.commit` returns."""
+    """Stage all uploads, then commit them; return what `Batches.commit` returns."""
     for each in uploads:
         store.stage(feed, by, each)
     return store.commit(feed, by, declared(*uploads))
@@ -91,7 +91,7 @@ def commit(
 def publish_as(
     store: Store, by: Call, *chunks: StagedChunk, feed: str = FEED
 ) -> tuple[StoredReceipt, bool]:
-    """Publish chunks as one upload; return what `Store.commit` returns."""
+    """Publish chunks as one upload; return what `Batches.commit` returns."""
     return commit(store, by, upload(*chunks), feed=feed)
 
 

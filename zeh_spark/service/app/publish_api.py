@@ -42,10 +42,11 @@ from zeh_spark.service.store.batches import (
     Call,
     Declared,
     ProducerState,
+    StagingResult,
     StoredReceipt,
     Upload,
 )
-from zeh_spark.service.store.interface import StagingResult, Store
+from zeh_spark.service.store.interface import Store
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.exchange import exchange_of
 

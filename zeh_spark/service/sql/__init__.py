@@ -1,8 +1,9 @@
 """Feeds in a SQL database: `store.SqlStore`, and what SQLite and PostgreSQL have in common.
 
-`schema` has the tables, `upgrades` their older versions. `uploads`, `commits`, `producers` and
-`epochs` hold what one transaction does; `store` decides for them. The databases are in `sqlite` and
-`postgresql`.
+`schema` has the tables, `upgrades` their older versions. `store` has all roles of a store: the log,
+`batches`, `cursor_sets`, and the administration in `epochs`, `retentions` and `tokens`. `uploads`,
+`commits` and `producers` hold what one transaction of a batch does. The databases are in `sqlite`
+and `postgresql`.
 
 Rule for editors: nothing here decides what becomes of a batch. Runs in the publisher and in
 commands that write.

@@ -1,20 +1,25 @@
-"""Cursor sets in a SQL database: parts of a transaction (see `store.cursor_sets`).
+"""Cursor sets in a SQL database (see `store.cursor_sets`).
 
 Rule for editors: the row of the name is there, and locked, before a cursor is written. So two
-consumers that begin under one name at the same time cannot both be the first. Runs inside a
-transaction of the caller, in the publisher and in commands that write.
+consumers that begin under one name at the same time cannot both be the first. Runs in the publisher
+and in commands that write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from zeh_spark.service.sql import makers
+from zeh_spark.service.sql.producers import find_feed
 from zeh_spark.service.sql.schema import cursor_set_names as names
 from zeh_spark.service.sql.schema import cursor_sets
+from zeh_spark.service.sql.transactions import Transactions
 from zeh_spark.service.store.access import Maker
+from zeh_spark.service.store.acts import Action, Actor
 from zeh_spark.service.store.cursor_sets import (
     NOBODY,
     CursorSet,
@@ -25,7 +30,48 @@ from zeh_spark.service.store.cursor_sets import (
 )
 
 
-def save(
+class SqlCursorSets(Transactions):
+    """The cursor sets of feeds in a SQL database (see `CursorSets`)."""
+
+    def save_cursors(
+        self,
+        feed: str,
+        name: str,
+        n: int,
+        cursors: Mapping[int, str],
+        consumer: str = NOBODY,
+        maker: Maker | None = None,
+    ) -> None:
+        def work(connection: Connection, feed_id: int) -> None:
+            _save(connection, (feed_id, feed), name, n, cursors, consumer, maker)
+
+        try:
+            self._write_to(feed, work)
+        except IntegrityError:  # another transaction was the first under this name
+            self._write_to(feed, work)
+
+    def load_cursors(self, feed: str, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
+        with self._reading_of(feed) as (connection, feed_id):
+            return _load(connection, (feed_id, feed), name, n, consumer)
+
+    def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
+        with self._reading_of(feed) as (connection, feed_id):
+            found = _every(connection, feed_id, name)
+        return {n: dict(cursors) for each in found for n, cursors in each.cursors.items()}
+
+    def cursor_sets(self, feed: str) -> list[CursorSet]:
+        with self._reading_of(feed) as (connection, feed_id):
+            return _every(connection, feed_id)
+
+    def delete_cursor_set(self, feed: str, name: str, *, by: Actor | None = None) -> bool:
+        def work(connection: Connection) -> tuple[bool, dict[str, Any] | None]:
+            found = _forget(connection, find_feed(connection, feed)[0], name)
+            return found, {} if found else None
+
+        return self._administer(by, Action.DELETE_CURSOR_SET, work, feed=feed, subject=name)
+
+
+def _save(
     connection: Connection, feed: tuple[int, str], name: str, n: int, cursors: Mapping[int, str],
     consumer: str, maker: Maker | None = None,
 ) -> None:  # fmt: skip
@@ -81,7 +127,7 @@ def _write(
         connection.execute(insert(cursor_sets), new)
 
 
-def load(
+def _load(
     connection: Connection, feed: tuple[int, str], name: str, n: int, consumer: str
 ) -> dict[int, str]:
     """Return the cursors under a name and n. Raises Problem if it is bound to another consumer.
@@ -99,7 +145,7 @@ def load(
     return found
 
 
-def every(connection: Connection, feed: int, name: str | None = None) -> list[CursorSet]:
+def _every(connection: Connection, feed: int, name: str | None = None) -> list[CursorSet]:
     """Return what is kept, by name; or what is kept under one name."""
     query = (
         select(cursor_sets, names.c.consumer)
@@ -119,7 +165,7 @@ def every(connection: Connection, feed: int, name: str | None = None) -> list[Cu
     return [CursorSet(each, *found[each]) for each in sorted(found)]
 
 
-def forget(connection: Connection, feed: int, name: str) -> bool:
+def _forget(connection: Connection, feed: int, name: str) -> bool:
     """Delete what is kept under a name. Return whether there was anything."""
     _bound(connection, feed, name, lock=True)
     makers.forget(connection, makers.CURSOR_SET, feed, [name])

@@ -1,17 +1,20 @@
-"""Tokens in a SQL database: parts of a transaction (see `store.access`).
+"""Tokens in a SQL database (see `store.access`).
 
-Runs inside a transaction of the caller, in the publisher and in commands that write.
+Runs in the publisher and in commands that write.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 from sqlalchemy import Connection, insert, or_, select, update
 
 from zeh_spark.service.sql.schema import tokens
+from zeh_spark.service.sql.transactions import Transactions
 from zeh_spark.service.store.access import Grant, Right, Token
+from zeh_spark.service.store.acts import Action, Actor
 
 
 def every(connection: Connection) -> list[Token]:
@@ -30,14 +33,31 @@ def every(connection: Connection) -> list[Token]:
     ]
 
 
-def add(connection: Connection, token: Token) -> None:
-    grants = [(each.right.value, each.feed, each.name) for each in token.grants]
-    connection.execute(insert(tokens), {**asdict(token), "grants": json.dumps(grants)})
+class SqlTokens(Transactions):
+    """The tokens of a store in a SQL database (see `Administration`)."""
 
+    def tokens(self) -> list[Token]:
+        with self._reading() as connection:
+            return every(connection)
 
-def revoke(connection: Connection, which: str, now: int) -> list[str]:
-    """Revoke the tokens of an id or a name. Return the ids of those that were not revoked yet."""
-    mine = or_(tokens.c.id == which, tokens.c.name == which), tokens.c.revoked.is_(None)
-    found = list(connection.scalars(select(tokens.c.id).where(*mine).order_by(tokens.c.id)))
-    connection.execute(update(tokens).where(tokens.c.id.in_(found)).values(revoked=now))
-    return found
+    def add_token(self, token: Token, *, by: Actor | None = None) -> None:
+        grants = [(each.right.value, each.feed, each.name) for each in token.grants]
+        row = {**asdict(token), "grants": json.dumps(grants)}
+
+        def work(connection: Connection) -> tuple[None, dict[str, Any]]:
+            connection.execute(insert(tokens), row)
+            return None, token.told
+
+        self._administer(by, Action.CREATE_TOKEN, work, subject=token.id)
+
+    def revoke_token(self, which: str, *, by: Actor | None = None) -> list[str]:
+        mine = or_(tokens.c.id == which, tokens.c.name == which), tokens.c.revoked.is_(None)
+        query = select(tokens.c.id).where(*mine).order_by(tokens.c.id)
+
+        def work(connection: Connection) -> tuple[list[str], dict[str, Any] | None]:
+            revoked = list(connection.scalars(query))
+            here = tokens.c.id.in_(revoked)
+            connection.execute(update(tokens).where(here).values(revoked=self.now()))
+            return revoked, {"ids": revoked} if revoked else None
+
+        return self._administer(by, Action.REVOKE_TOKEN, work, subject=which)

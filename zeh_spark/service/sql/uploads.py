@@ -34,6 +34,7 @@ from zeh_spark.service.store import commit_decision, refusals
 from zeh_spark.service.store.batches import (
     UPLOAD_BYTES,
     Call,
+    StagingResult,
     StoredReceipt,
     TaskAttempt,
     Upload,
@@ -45,7 +46,6 @@ from zeh_spark.service.store.interface import (
     IDLE,
     STAGED_FOR,
     Clock,
-    StagingResult,
     check_partitions,
 )
 
@@ -109,7 +109,7 @@ def stage(
     quota: int | None,
     clock: Clock,
 ) -> StagingResult | StoredReceipt:
-    """Keep an upload, invisible, until its batch is committed (see `Store.stage`).
+    """Keep an upload, invisible, until its batch is committed (see `Batches.stage`).
 
     `quota` is how many bytes the producer may have staged, None for any number. `clock` returns the
     time in milliseconds since 1970.

@@ -146,7 +146,7 @@ class ActFilter:
 EVERY_ACT = ActFilter()
 
 ACTS_SHOWN = 100
-"""How many acts `Store.acts` returns, unless another number is asked for."""
+"""How many acts `Administration.acts` returns, unless another number is asked for."""
 
 
 def new_act(

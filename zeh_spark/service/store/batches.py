@@ -1,4 +1,4 @@
-"""Producers, their batches and their receipts, as values.
+"""Producers, their batches and their receipts, as values; and what a store does with them.
 
 A batch is known by producer, incarnation (the writer's memory, like Spark's checkpoint) and number.
 Its content is known by count and sum (`upload_format.Content`). A run is one start of the writer.
@@ -7,9 +7,10 @@ Its content is known by count and sum (`upload_format.Content`). A run is one st
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -280,3 +281,105 @@ def after(receipt: StoredReceipt) -> ProducerState:
         chain=receipt.hash,
         time=receipt.time,
     )
+
+
+class StagingResult(Enum):
+    """What became of an upload: it is NEW, or the SAME as one that was there already."""
+
+    NEW = auto()
+    SAME = auto()
+
+
+class Batches(Protocol):
+    """The batches of a store's feeds, their producers and receipts (see `Store`).
+
+    Guarantee: a committed batch is durable as far as the store is, and visible as a whole, in all
+    partitions at once. A reader that sees position g sees all positions before it.
+    """
+
+    def staged(self) -> dict[str, int]:
+        """Return the bytes that are staged and not committed, by feed, for feeds that have any."""
+
+    def admit(self, feed: str, call: Call) -> StoredReceipt | None:
+        """Return None if an upload is wanted, as of now; the receipt if its batch is committed.
+
+        Raises:
+            Problem: The call is refused.
+        """
+
+    def stage(
+        self, feed: str, call: Call, upload: Upload, quota: int | None = None
+    ) -> StagingResult | StoredReceipt:
+        """Keep an upload until `commit`, invisible to readers.
+
+        Args:
+            call: The producer and the batch.
+            quota: Bytes that the producer may have staged; None for any number.
+
+        Returns:
+            Whether the upload is new; the receipt if its batch is committed.
+
+        Raises:
+            Problem: The call is refused.
+        """
+
+    def staged_chunks(self, feed: str, call: Call, attempts: Sequence[TaskAttempt]) -> int:
+        """Return how many chunks these attempts have staged for the call's batch."""
+
+    def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
+        """Publish a batch of exactly the attempts that `declared` names.
+
+        Its events are ordered by partition, task, number of the upload, and order in the upload.
+
+        Returns:
+            The receipt, and whether the batch is new; False if it was committed before.
+
+        Raises:
+            Problem: The call is refused, and nothing is published.
+        """
+
+    def release(
+        self,
+        feed: str,
+        producer: str,
+        batch: int | None,
+        run: str,
+        attempt: tuple[int, int] | None = None,
+    ) -> int:
+        """Delete what a run, or one attempt (task, attempt) of it, has staged for a batch.
+
+        Nothing that is committed is deleted. Returns the number of uploads.
+        """
+
+    def tidy(self) -> bool:
+        """Delete some of what is staged and needed no more: old, overtaken or committed.
+
+        Returns:
+            Whether there was any. Callers repeat it until there is none.
+        """
+
+    def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
+        """Return all producers that ever published, sorted by name, after the name `after`."""
+
+    def producer(self, feed: str, name: str) -> ProducerState:
+        """Return a producer's state, after commits under way; all zero if it never published."""
+
+    def sequences(self, feed: str, name: str) -> dict[int, Numbers]:
+        """Return a producer's numbers by stored partition, for those that have events of it."""
+
+    def receipt(
+        self, feed: str, name: str, batch: int, incarnation: str | None
+    ) -> StoredReceipt | None:
+        """Return the receipt of a batch, after commits under way; None if it is not committed.
+
+        Args:
+            name: The producer.
+            batch: The number of the batch.
+            incarnation: The incarnation; None for the current one.
+
+        Raises:
+            Problem: The batch is so old that its receipt is gone.
+        """
+
+    def receipts(self, feed: str, name: str, below: int, limit: int) -> list[StoredReceipt]:
+        """Return the newest receipts whose number is less than `below`, the newest first."""

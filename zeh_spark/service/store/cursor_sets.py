@@ -19,7 +19,9 @@ import re
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
+from zeh_spark.service.store.access import Maker
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire import problems
 from zeh_spark.wire.phrases import counted
@@ -114,3 +116,45 @@ def check_made(name: str, made: int, most: int) -> None:
 def freed_by(feed: str, name: str) -> str:
     """Return the command that frees a name of a store's feed, ready to paste."""
     return f"zeh-spark cursor-sets {feed} --delete {shlex.quote(name)}"
+
+
+class CursorSets(Protocol):
+    """The cursors that a store keeps for readers of its feeds (see `Store`)."""
+
+    def save_cursors(
+        self,
+        feed: str,
+        name: str,
+        n: int,
+        cursors: Mapping[int, str],
+        consumer: str = NOBODY,
+        maker: Maker | None = None,
+    ) -> None:
+        """Keep a reader's cursors under a name, the last one for each partition of its n.
+
+        A name that is bound to nobody is bound to this consumer, if it tells its identity. It then
+        keeps positions for the last n of this consumer only.
+
+        Args:
+            n: How many partitions the reader works with.
+            cursors: The cursors by partition.
+            consumer: The reader's identity (see `store.cursor_sets`).
+            maker: The reader's client, if it may have only so many cursor sets.
+
+        Raises:
+            Problem: The name is bound to another consumer, or keeps positions for another n and the
+                reader tells no identity, or is one too many. Nothing is kept then.
+        """
+
+    def load_cursors(self, feed: str, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
+        """Return the cursors that `save_cursors` kept.
+
+        Raises:
+            Problem: The name is bound to another consumer.
+        """
+
+    def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
+        """Return the cursors that `save_cursors` kept for a name, by n and partition."""
+
+    def cursor_sets(self, feed: str) -> list[CursorSet]:
+        """Return all that `save_cursors` kept for a feed, by name."""

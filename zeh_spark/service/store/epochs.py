@@ -4,11 +4,11 @@ Each store keeps the later epochs of a feed; the first one is implicit (the feed
 Every store decides with the functions here, which have no side effects, except for the random id of
 a copy.
 
-Invariant, which `Store.begin_epoch` keeps: events committed before an epoch began have a `zeh-time`
-below the epoch's time, and events committed after it have one at or above it, even if the clock
-goes back. The feed's row therefore gets the epoch's time, and a commit takes the later of its clock
-and the feed's time (`commit_plan.published`). An epoch that begins `since` an earlier time also has
-the events from then on: those that were published between a restore and the command.
+Invariant, which `Administration.begin_epoch` keeps: events committed before an epoch began have a
+`zeh-time` below the epoch's time, and events committed after it have one at or above it, even if
+the clock goes back. The feed's row therefore gets the epoch's time, and a commit takes the later of
+its clock and the feed's time (`commit_plan.published`). An epoch that begins `since` an earlier
+time also has the events from then on: those that were published between a restore and the command.
 
 The number of a later epoch is the second in which it began. A restore to a state before an epoch
 takes the epoch back, but readers may have read events of it. So the next epoch must not get the

@@ -130,7 +130,7 @@ class Feed(ABC):
         consumer: str = NOBODY,
         maker: Maker | None = None,
     ) -> None:
-        """Keep a reader's cursors under a name, the spec's `cursorset` (see `Store.save_cursors`).
+        """Keep a reader's cursors under a name, the spec's `cursorset` (see `CursorSets`).
 
         Raises:
             Problem: The feed keeps no cursors.
@@ -138,7 +138,7 @@ class Feed(ABC):
         raise no_cursors()
 
     def load_cursors(self, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
-        """Return the kept cursors (see `Store.load_cursors`).
+        """Return the kept cursors (see `CursorSets.load_cursors`).
 
         Raises:
             Problem: The feed keeps no cursors.
@@ -289,13 +289,13 @@ class ChunkFeed(Feed):
         consumer: str = NOBODY,
         maker: Maker | None = None,
     ) -> None:
-        """Keep a reader's cursors under a name (see `Store.save_cursors`). A replica refuses."""
+        """Keep a reader's cursors (see `CursorSets.save_cursors`). A replica refuses."""
         if self._is_replica():
             raise no_cursors_on_replica()
         self._store.save_cursors(self._name, name, n, cursors, consumer, maker)
 
     def load_cursors(self, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
-        """Return the kept cursors (see `Store.load_cursors`). A replica refuses."""
+        """Return the kept cursors (see `CursorSets.load_cursors`). A replica refuses."""
         if self._is_replica():
             raise no_cursors_on_replica()
         return self._store.load_cursors(self._name, name, n, consumer)

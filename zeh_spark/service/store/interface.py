@@ -17,23 +17,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.store import refusals
-from zeh_spark.service.store.access import Maker, Token
+from zeh_spark.service.store.access import Token
 from zeh_spark.service.store.acts import ACTS_SHOWN, EVERY_ACT, Act, ActFilter, Actor
-from zeh_spark.service.store.batches import (
-    Call,
-    Declared,
-    Numbers,
-    ProducerState,
-    StoredReceipt,
-    TaskAttempt,
-    Upload,
-)
-from zeh_spark.service.store.cursor_sets import NOBODY, CursorSet
+from zeh_spark.service.store.batches import Batches, Call, Upload
+from zeh_spark.service.store.cursor_sets import CursorSets
 from zeh_spark.wire.feed_identity import FeedIdentity
 
 MAX_PARTITIONS = 1024
@@ -177,13 +168,6 @@ class Retention:
     producers_ms: int | None = None
 
 
-class StagingResult(Enum):
-    """What became of an upload: it is NEW, or the SAME as one that was there already."""
-
-    NEW = auto()
-    SAME = auto()
-
-
 class Log(Protocol):
     """A feed's log as of one moment (see `Store.snapshot`).
 
@@ -229,44 +213,17 @@ class Log(Protocol):
         """Return the frames of chunks, in the given order."""
 
 
-class Store(Protocol):
-    """Keeps the feeds of a publisher. Every method may block, and may be called from any thread.
-
-    A store is opened with the keywords `clock` (see `Clock`) and `receipts`, the number of receipts
-    that it keeps for each producer (`batches.RECEIPTS`). Every method raises UnknownFeedError for
-    an unknown feed, and StoreBusyError or StoreError if the store cannot answer.
+class Administration(Protocol):
+    """What an operator decides about a store, and what its upkeep removes (see `Store`).
 
     Methods that take `by` do administrative acts (see `store.acts`). In the transaction of the
     change, they write who did it: `by`, or whoever runs this process if it is None. If nothing
     changes, they write nothing. `remove` and `see_clock` write an act only if `by` is given,
     because the publisher's own upkeep calls them, too.
-
-    Guarantee: a committed batch is durable as far as the store is, and visible as a whole, in all
-    partitions at once. A reader that sees position g sees all positions before it.
     """
 
     def create(self, name: str, partitions: int, *, by: Actor | None = None) -> FeedState:
         """Create a feed. Raises StoreError if the name exists or is not allowed."""
-
-    def feed(self, name: str) -> FeedState:
-        """Return a feed as of now. Raises UnknownFeedError."""
-
-    def feeds(self) -> list[FeedState]:
-        """Return all feeds in the order of their names."""
-
-    def staged(self) -> dict[str, int]:
-        """Return the bytes that are staged and not committed, by feed, for feeds that have any."""
-
-    def snapshot(self, feed: str, positions: Iterable[int] = ()) -> AbstractContextManager[Log]:
-        """Read a feed's log as of one moment, with the tags at some positions.
-
-        It is one short transaction. Nothing is awaited in it but the store, and after a bound
-        (`sql.log.SNAPSHOT_SECONDS`) a read in it raises StoreBusyError. So what takes long is read
-        in several (`reading.Reading`). Raises UnknownFeedError.
-        """
-
-    def identity(self, feed: str) -> FeedIdentity:
-        """Return the feed's id and its epochs. Raises UnknownFeedError."""
 
     def begin_epoch(
         self,
@@ -297,90 +254,6 @@ class Store(Protocol):
             StoreError: The store has no such feed, the clock is far ahead, or `since` is in the
                 future or not after the beginning of the last epoch.
         """
-
-    def admit(self, feed: str, call: Call) -> StoredReceipt | None:
-        """Return None if an upload is wanted, as of now; the receipt if its batch is committed.
-
-        Raises:
-            Problem: The call is refused.
-        """
-
-    def stage(
-        self, feed: str, call: Call, upload: Upload, quota: int | None = None
-    ) -> StagingResult | StoredReceipt:
-        """Keep an upload until `commit`, invisible to readers.
-
-        Args:
-            call: The producer and the batch.
-            quota: Bytes that the producer may have staged; None for any number.
-
-        Returns:
-            Whether the upload is new; the receipt if its batch is committed.
-
-        Raises:
-            Problem: The call is refused.
-        """
-
-    def staged_chunks(self, feed: str, call: Call, attempts: Sequence[TaskAttempt]) -> int:
-        """Return how many chunks these attempts have staged for the call's batch."""
-
-    def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
-        """Publish a batch of exactly the attempts that `declared` names.
-
-        Its events are ordered by partition, task, number of the upload, and order in the upload.
-
-        Returns:
-            The receipt, and whether the batch is new; False if it was committed before.
-
-        Raises:
-            Problem: The call is refused, and nothing is published.
-        """
-
-    def release(
-        self,
-        feed: str,
-        producer: str,
-        batch: int | None,
-        run: str,
-        attempt: tuple[int, int] | None = None,
-    ) -> int:
-        """Delete what a run, or one attempt (task, attempt) of it, has staged for a batch.
-
-        Nothing that is committed is deleted. Returns the number of uploads.
-        """
-
-    def tidy(self) -> bool:
-        """Delete some of what is staged and needed no more: old, overtaken or committed.
-
-        Returns:
-            Whether there was any. Callers repeat it until there is none.
-        """
-
-    def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
-        """Return all producers that ever published, sorted by name, after the name `after`."""
-
-    def producer(self, feed: str, name: str) -> ProducerState:
-        """Return a producer's state, after commits under way; all zero if it never published."""
-
-    def sequences(self, feed: str, name: str) -> dict[int, Numbers]:
-        """Return a producer's numbers by stored partition, for those that have events of it."""
-
-    def receipt(
-        self, feed: str, name: str, batch: int, incarnation: str | None
-    ) -> StoredReceipt | None:
-        """Return the receipt of a batch, after commits under way; None if it is not committed.
-
-        Args:
-            name: The producer.
-            batch: The number of the batch.
-            incarnation: The incarnation; None for the current one.
-
-        Raises:
-            Problem: The batch is so old that its receipt is gone.
-        """
-
-    def receipts(self, feed: str, name: str, below: int, limit: int) -> list[StoredReceipt]:
-        """Return the newest receipts whose number is less than `below`, the newest first."""
 
     def delete_producer(self, feed: str, name: str, *, by: Actor | None = None) -> None:
         """Permanently delete a producer: it can publish no more. What it published stays."""
@@ -424,44 +297,6 @@ class Store(Protocol):
             The number of producers that were deleted.
         """
 
-    def save_cursors(
-        self,
-        feed: str,
-        name: str,
-        n: int,
-        cursors: Mapping[int, str],
-        consumer: str = NOBODY,
-        maker: Maker | None = None,
-    ) -> None:
-        """Keep a reader's cursors under a name, the last one for each partition of its n.
-
-        A name that is bound to nobody is bound to this consumer, if it tells its identity. It then
-        keeps positions for the last n of this consumer only.
-
-        Args:
-            n: How many partitions the reader works with.
-            cursors: The cursors by partition.
-            consumer: The reader's identity (see `store.cursor_sets`).
-            maker: The reader's client, if it may have only so many cursor sets.
-
-        Raises:
-            Problem: The name is bound to another consumer, or keeps positions for another n and the
-                reader tells no identity, or is one too many. Nothing is kept then.
-        """
-
-    def load_cursors(self, feed: str, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
-        """Return the cursors that `save_cursors` kept.
-
-        Raises:
-            Problem: The name is bound to another consumer.
-        """
-
-    def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
-        """Return the cursors that `save_cursors` kept for a name, by n and partition."""
-
-    def cursor_sets(self, feed: str) -> list[CursorSet]:
-        """Return all that `save_cursors` kept for a feed, by name."""
-
     def delete_cursor_set(self, feed: str, name: str, *, by: Actor | None = None) -> bool:
         """Forget the cursors of a name, and to whom it is bound. Return whether there were any."""
 
@@ -502,6 +337,32 @@ class Store(Protocol):
         Such acts are a restore, and what was done in the store that a restored copy replaces. The
         latter have an id there, and are not written to the log again.
         """
+
+
+class Store(Batches, CursorSets, Administration, Protocol):
+    """Keeps the feeds of a publisher. Every method may block, and may be called from any thread.
+
+    A store is opened with the keywords `clock` (see `Clock`) and `receipts`, the number of receipts
+    that it keeps for each producer (`batches.RECEIPTS`). Every method raises UnknownFeedError for
+    an unknown feed, and StoreBusyError or StoreError if the store cannot answer.
+    """
+
+    def feed(self, name: str) -> FeedState:
+        """Return a feed as of now. Raises UnknownFeedError."""
+
+    def feeds(self) -> list[FeedState]:
+        """Return all feeds in the order of their names."""
+
+    def snapshot(self, feed: str, positions: Iterable[int] = ()) -> AbstractContextManager[Log]:
+        """Read a feed's log as of one moment, with the tags at some positions.
+
+        It is one short transaction. Nothing is awaited in it but the store, and after a bound
+        (`sql.log.SNAPSHOT_SECONDS`) a read in it raises StoreBusyError. So what takes long is read
+        in several (`reading.Reading`). Raises UnknownFeedError.
+        """
+
+    def identity(self, feed: str) -> FeedIdentity:
+        """Return the feed's id and its epochs. Raises UnknownFeedError."""
 
     def now(self) -> int:
         """Return the time by the store's clock, in ms since 1970."""

@@ -41,7 +41,7 @@ class Published(NamedTuple):
     """A batch that is published.
 
     Attributes:
-        new: Whether it is new (see `Store.commit`).
+        new: Whether it is new (see `Batches.commit`).
     """
 
     receipt: StoredReceipt
