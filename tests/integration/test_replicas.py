@@ -10,8 +10,11 @@ from dataclasses import dataclass
 
 import pytest
 import requests
+from sqlalchemy import Connection, Engine, event
 
 from tests import postgresql
+from tests.fix_datasource import read_plainly
+from tests.fix_metrics import Scrape
 from tests.fix_shop import Shop, opened_shop
 from tests.integration.test_openapi import check
 from tests.integration.test_table_holders import until_replayed
@@ -35,6 +38,7 @@ class Pair:
     copy: Store
     primary: str
     replica: str
+    database: str
 
     def arrive(self) -> None:
         """Have the standby replay all that was committed."""
@@ -76,7 +80,7 @@ def server() -> Iterator[Pair]:
         stack.callback(standby.remove)
         copy = stack.enter_context(closing(open_store(standby.url(database))))
         primary, replica = (stack.enter_context(running_publisher(each)) for each in (store, copy))
-        yield Pair(server, standby, store, copy, primary, replica)
+        yield Pair(server, standby, store, copy, primary, replica, database)
 
 
 @pytest.fixture
@@ -176,6 +180,88 @@ def test_publishing_to_a_standby_says_where_to_publish(pair: Pair) -> None:
     """Also if I only ask for a producer's state, which waits for commits under way."""
     answer = requests.get(f"{pair.replica}/orders/producers/test", timeout=30)
     assert (503, True) == (answer.status_code, "primary" in answer.json()["detail"])
+
+
+def test_a_standby_serves_pages_and_direct_reads(pair: Pair) -> None:
+    """Pages, plans with their chunks, and a program that polls have all that was replayed."""
+    publish(pair.store, "orders", [2, 3, 4])
+    pair.arrive()
+    both = pair.primary, pair.replica
+    pages = [page(each, "cursor0=_first&cursor1=_first") for each in both]
+    plans = [plan(each, FIRST).json()["ranges"] for each in both]
+    ranges = [{name: each[name] for name in ("partition", "from", "to")} for each in plans[1]]
+    chunks = [
+        requests.post(f"{each}/orders/chunks", json={"n": 2, "ranges": ranges}, timeout=30)
+        for each in both
+    ]
+    assert [200] * 4 == [each.status_code for each in (*pages, *chunks)]
+    assert [plans[0], pages[0].content, chunks[0].content] == [
+        plans[1], pages[1].content, chunks[1].content,
+    ]  # fmt: skip
+
+
+def replica_lag(base: str) -> tuple[float, str]:
+    """What the metric and /readyz say."""
+    checks = requests.get(f"{base}/readyz", timeout=30).json()["checks"]
+    return Scrape(base)("zeh_replica_lag_seconds"), checks.get("replica", {}).get("detail", "")
+
+
+def test_the_lag_of_a_standby_is_told(pair: Pair) -> None:
+    """While it replays nothing, it grows; when it has all that came, it is nothing."""
+    assert (0, "") == replica_lag(pair.primary)
+    pair.lag()
+    publish(pair.store, "orders", [0])
+    eventually(lambda: replica_lag(pair.replica)[0] > 1)
+    eventually(lambda: not replica_lag(pair.replica)[1].startswith("0.0 s"))
+    pair.arrive()
+    eventually(lambda: replica_lag(pair.replica) == (0, "0.0 s behind its primary"))
+
+
+@pytest.fixture
+def impatient(pair: Pair) -> Iterator[Pair]:
+    """The replay waits for no read."""
+
+    def set_delay(value: str, shown: str) -> None:
+        pair.standby.execute(f"ALTER SYSTEM SET max_standby_streaming_delay = {value}")
+        pair.standby.execute("SELECT pg_reload_conf()")
+        ask = "SHOW max_standby_streaming_delay"
+        eventually(lambda: pair.standby.execute(ask) == [(shown,)])
+
+    set_delay("0", "0")
+    yield pair
+    set_delay("DEFAULT", "30s")
+
+
+def test_a_read_in_the_way_of_the_replay_is_asked_for_again(impatient: Pair) -> None:
+    """The standby ends it, for instance because the primary changes a table. A client hears 503,
+    and gets the page when it asks again; a reader of ours does so by itself.
+    """
+    refused: list[object] = []
+
+    def hold(connection: Connection, *_: object) -> None:
+        """Come into the way of the replay before the next statement of a read, once."""
+        if refused or connection.engine.url.port != impatient.standby.port:
+            return
+        refused.append(connection)
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        driver.execute("SELECT 1 FROM zeroeventhub.blobs LIMIT 1")
+        lock = "BEGIN; LOCK TABLE zeroeventhub.blobs IN ACCESS EXCLUSIVE MODE; COMMIT"
+        impatient.server.execute(lock, impatient.database)
+        impatient.arrive()
+
+    asked = f"{impatient.replica}/orders?n=2&cursor0=_first&cursor1=_first"
+    event.listen(Engine, "before_cursor_execute", hold)
+    try:
+        answer, again = (requests.get(asked, timeout=60) for _ in range(2))
+        refused.clear()
+        read = read_plainly(f"{impatient.replica}/orders")
+    finally:
+        event.remove(Engine, "before_cursor_execute", hold)
+    check("/{feed}", "GET", answer)
+    assert (503, True) == (answer.status_code, "conflict with recovery" in answer.text)
+    assert (200, 1) == (again.status_code, len(refused))
+    assert len(read) == impatient.store.feed("orders").events
 
 
 def test_a_standby_is_not_tidied(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from zeh_spark.service.sql.upgrades import upgraded_meanwhile
 from zeh_spark.service.store.interface import StoreBusyError, StoreSilentError
 
 _AGAIN = {
-    "40001",  # serialization failure
+    "40001",  # serialization failure; on a standby, a read that is in the way of the replay
     "40P01",  # deadlock
     "23505",  # another transaction has just inserted the row
     "23503",  # another transaction has just deleted the row that this one refers to
@@ -49,7 +49,8 @@ def explained(exc: DBAPIError) -> StoreError:
     state, reason = sqlstate(exc), reason_of(exc)
     if state == OTHER_VERSION:
         return upgraded_meanwhile()
-    if exc.connection_invalidated or (not state and isinstance(exc, OperationalError)):
+    is_silent = exc.connection_invalidated or (not state and isinstance(exc, OperationalError))
+    if is_silent and state not in _AGAIN:
         return StoreSilentError(
             f"there is no connection to the database: {reason}. Start the database, or correct its "
             f"address or role in the URL",

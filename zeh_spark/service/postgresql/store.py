@@ -122,6 +122,13 @@ _AFTER_TABLES = (
     f"WHEN (NEW.head <> OLD.head) EXECUTE FUNCTION {SCHEMA}.notify_commit()",
 )
 _OPENING = {"name": "%s", "schema": f"{SCHEMA}.", "is_replica": "pg_is_in_recovery()"}
+_REPLICA_LAG = text(
+    "SELECT CASE WHEN NOT pg_is_in_recovery() THEN NULL"
+    " WHEN EXISTS (SELECT FROM pg_stat_wal_receiver)"
+    " AND pg_last_wal_replay_lsn() >= pg_last_wal_receive_lsn() THEN 0"
+    " ELSE greatest(0, extract(epoch FROM clock_timestamp()"
+    " - coalesce(pg_last_xact_replay_timestamp(), pg_postmaster_start_time())) * 1000)::bigint END"
+)
 _HEADS = select(func.coalesce(func.sum(feeds.c.head), 0))
 
 
@@ -167,7 +174,10 @@ def open_postgresql(
         read.dispose()
         write.dispose()
 
-    database = Database(reads, snapshot, writer, watch.version, _stored_version, explained, close)
+    database = Database(
+        reads, snapshot, writer, watch.version, _stored_version, explained, close,
+        replica_lag=lambda connection: connection.scalar(_REPLICA_LAG),
+    )  # fmt: skip
     return SqlStore(database, clock=clock or time, skew=time.skew, receipts=receipts)
 
 

@@ -79,7 +79,7 @@ class Pruner:
 
     def _is_replica(self) -> bool:
         """Return whether the store is a replica: the primary's publisher keeps it tidy."""
-        return any(feed.replica for feed in self._store.feeds())
+        return self._store.replica_lag() is not None
 
     def _prune_all(self) -> None:
         if self._is_replica():

@@ -69,6 +69,7 @@ class Database:
         explained: a database's error as a StoreError; an error that may pass by itself as a
             StoreBusyError.
         free_bytes: bytes that can be written before the database's file grows, as far as known.
+        replica_lag: how far a replica is behind, in ms; None for what is not a replica.
     """
 
     read: Callable[[], AbstractContextManager[Connection]]
@@ -79,6 +80,7 @@ class Database:
     explained: Callable[[DBAPIError], StoreError]
     close: Callable[[], None]
     free_bytes: Callable[[Connection], int] = lambda _: 0
+    replica_lag: Callable[[Connection], int | None] = lambda _: None
 
 
 def only(answers: Sequence[T | Problem]) -> T:

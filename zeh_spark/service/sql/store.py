@@ -110,5 +110,9 @@ class SqlStore(SqlBatches, SqlCursorSets, SqlEpochs, SqlRetentions, SqlTokens):
         with self._reading() as connection:
             return self._database.free_bytes(connection)
 
+    def replica_lag(self) -> int | None:
+        with self._reading() as connection:
+            return self._database.replica_lag(connection)
+
     def close(self) -> None:
         self._database.close()

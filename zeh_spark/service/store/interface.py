@@ -379,6 +379,13 @@ class Store(Batches, CursorSets, Administration, Protocol):
     def free_bytes(self) -> int:
         """Return the bytes that can be written before the store's file grows, as far as known."""
 
+    def replica_lag(self) -> int | None:
+        """Return how far a replica may be behind its primary, in ms; None if it is not a replica.
+
+        It is 0 if the replica has all that its primary has sent, and receives more; otherwise the
+        age of the last transaction that it has.
+        """
+
     def close(self) -> None:
         """Close files and connections."""
 

@@ -98,10 +98,11 @@ class Readiness:
         self._has_store = store is not None
         self._tables = {f"table {feed}".strip(): feed for feed in tables}
         self._outages = outages
-        self._looks: list[tuple[str, Callable[[], Check]]] = []
+        self._looks: list[tuple[str, Callable[[], Check | None]]] = []
         if store is not None:
             self._looks.append(("store", partial(_store, store)))
             self._looks.append(("schema", partial(_schema, store)))
+            self._looks.append(("replica", partial(_replica, store)))
         if disk is not None:
             self._looks.append(("disk", lambda: Check("disk", *disk())))
         if telemetry.clock is not None:
@@ -109,14 +110,14 @@ class Readiness:
         for name, feed in self._tables.items():
             self._looks.append((name, partial(_table, name, tables[feed])))
         self._limiter = anyio.CapacityLimiter(max(1, len(self._looks)))
-        self._found: dict[str, tuple[float, Check]] = {}
+        self._found: dict[str, tuple[float, Check | None]] = {}
         self._looking: dict[str, asyncio.Task[None]] = {}
 
     async def checks(self) -> Sequence[Check]:
         """Return what was found, after PATIENCE_SECONDS at the latest."""
         ends = self._is_draining()
         draining = Check("serving", not ends, "stopping" if ends else "yes")
-        found = await asyncio.gather(*(self._check(name, look) for name, look in self._looks))
+        found = await self._checked(self._looks)
         serves = self._has_store or any(each.ok for each in found if each.name in self._tables)
         return [
             draining,
@@ -126,12 +127,18 @@ class Readiness:
     async def tables_up(self) -> Mapping[str, bool]:
         """Return for each feed of a table whether the table can be read."""
         looks = [(name, look) for name, look in self._looks if name in self._tables]
-        found = await asyncio.gather(*(self._check(name, look) for name, look in looks))
-        return {self._tables[each.name]: each.ok for each in found}
+        return {self._tables[each.name]: each.ok for each in await self._checked(looks)}
 
-    async def _check(self, name: str, look: Callable[[], Check]) -> Check:
+    async def _checked(
+        self, looks: Sequence[tuple[str, Callable[[], Check | None]]]
+    ) -> Sequence[Check]:
+        """Return what these looks find that have something to look at."""
+        found = await asyncio.gather(*(self._check(name, look) for name, look in looks))
+        return [each for each in found if each is not None]
+
+    async def _check(self, name: str, look: Callable[[], Check | None]) -> Check | None:
         at, found = self._found.get(name, (float("-inf"), None))
-        if found is not None and time.monotonic() - at < FRESH_SECONDS:
+        if time.monotonic() - at < FRESH_SECONDS:
             return found
         if name not in self._looking:
             self._looking[name] = asyncio.create_task(self._look(name, look))
@@ -140,8 +147,9 @@ class Readiness:
             return Check(name, False, f"no answer within {PATIENCE_SECONDS:g} s")
         return self._found[name][1]
 
-    async def _look(self, name: str, look: Callable[[], Check]) -> None:
+    async def _look(self, name: str, look: Callable[[], Check | None]) -> None:
         begun = time.monotonic()
+        found: Check | None
         try:
             found = await anyio.to_thread.run_sync(look, limiter=self._limiter)
         except ZeroEventHubError as exc:
@@ -151,16 +159,23 @@ class Readiness:
         finally:
             del self._looking[name]
         self._found[name] = begun, found
-        if name == "store" and found.ok:
-            self._outages.worked(READS)
-        elif name == "store":
-            self._outages.failed(READS, found.detail)
+        if name == "store" and found:
+            if found.ok:
+                self._outages.worked(READS)
+            else:
+                self._outages.failed(READS, found.detail)
 
 
 def _store(store: Store) -> Check:
     feeds = store.feeds()
     which = " of a replica" if any(each.replica for each in feeds) else ""
     return Check("store", True, f"{counted(len(feeds), 'feed')}{which}")
+
+
+def _replica(store: Store) -> Check | None:
+    """Tell how far a replica is behind. It stays ready: its readers accept a lag."""
+    lag = store.replica_lag()
+    return None if lag is None else Check("replica", True, f"{lag / 1000:.1f} s behind its primary")
 
 
 def _table(name: str, read: Callable[[], object]) -> Check:

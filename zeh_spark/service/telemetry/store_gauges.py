@@ -39,6 +39,7 @@ class _Seen:
     staged: Mapping[str, int] = field(default_factory=dict)
     lags: list[tuple[str, Lag]] = field(default_factory=list)
     now: int = 0
+    replica_lag: int = 0
     is_up: bool = False
 
 
@@ -73,7 +74,8 @@ class StoreGauges(Collector):
         self._seen = _Seen()
         feeds = self._store.feeds()[:FEEDS]
         lags = list(self._lags(self._store, feeds))
-        self._seen = _Seen(feeds, self._store.staged(), lags, self._store.now(), is_up=True)
+        staged, behind = self._store.staged(), self._store.replica_lag() or 0
+        self._seen = _Seen(feeds, staged, lags, self._store.now(), behind, is_up=True)
         return [each.name for each in feeds]
 
     def lags(self) -> list[tuple[str, Lag]]:
@@ -100,6 +102,10 @@ class StoreGauges(Collector):
         if self._store is not None:
             up = "Whether the store has answered the last question for metrics."
             yield GaugeMetricFamily("zeh_store_up", up, value=self._seen.is_up)
+            if self._seen.is_up:
+                behind = "How far a replica is behind its primary; 0 at a primary."
+                lag = self._seen.replica_lag / 1000
+                yield GaugeMetricFamily("zeh_replica_lag_seconds", behind, value=lag)
             yield from self._of_feeds()
             yield from self._of_consumers()
 
