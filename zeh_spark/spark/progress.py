@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQueryProgress
 
 from zeh_spark.errors import OptionError, ZeroEventHubError
 from zeh_spark.spark.sink.commits import SinkCommit, SinkCommits
@@ -105,11 +105,13 @@ def feed_progress(progress: dict[str, Any]) -> list[FeedProgress]:
     """Return the progress of each feed in a query's progress.
 
     Args:
-        progress: the query's progress as a dict, parsed from its JSON.
+        progress: the query's progress, as Spark gives it or parsed from its JSON.
 
     Returns:
         One for each source that is a feed; other sources are left out.
     """
+    if isinstance(progress, StreamingQueryProgress):  # in Spark 4.0 and 4.1 its offsets are no JSON
+        progress = orjson.loads(progress.json)
     found = []
     for source in progress.get("sources", ()):
         end = _document(source.get("endOffset"))
