@@ -65,18 +65,10 @@ class Renderer:
     """
 
     def __init__(self, layout: RowLayout, partition_count: int) -> None:
-        self._columns = layout.columns
-        self._members = layout.members
-        self._text = layout.text
-        self._keeps_origin = layout.keeps_origin
-        self._keeps_key = layout.keeps_key
+        self._layout = layout
         self._partition_count = partition_count
-        self._room = np.array(
-            [
-                upload_format.LINE_BYTES - len(upload_format.prefix(each))
-                for each in range(partition_count)
-            ]
-        )
+        prefixes = map(upload_format.prefix, range(partition_count))
+        self._room = np.array([upload_format.LINE_BYTES - len(each) for each in prefixes])
         self._rows = 0
         self._origins = SeenOrigins()
 
@@ -114,9 +106,9 @@ class Renderer:
 
         `rows` has the row of each event.
         """
-        if not self._keeps_origin:
+        if not self._layout.keeps_origin:
             return
-        columns = dict(zip(self._columns, batch.columns, strict=True))
+        columns = dict(zip(self._layout.columns, batch.columns, strict=True))
         found = found_origins(columns["headers"], columns.get(ORIGIN_PART))
         origins = found.take(pa.array(rows, pa.int64())).to_pylist()
         wrong = self._origins.add(origins, rendered.rests)
@@ -148,34 +140,31 @@ class Renderer:
             self._sift(batch, each, min(each + step, end), pieces, reasons)
 
     def _render(self, batch: pa.RecordBatch) -> Rendered:
-        columns = dict(zip(self._columns, batch.columns, strict=True))
+        columns = dict(zip(self._layout.columns, batch.columns, strict=True))
         data = self._data(columns)
         added: dict[str, pa.Array] = {}
-        if self._keeps_origin:
+        if self._layout.keeps_origin:
             added[event_origin.HEADER] = origins_of(columns["headers"], columns.get(ORIGIN_PART))
-        if self._keeps_key:
+        if self._layout.keeps_key:
             added[event_key.HEADER] = keys_of(columns["key"])
         headers = stored_headers(columns.get("headers"), added)
         rests = joined('"headers":', headers, ',"data":', data, "}")
-        partitions = self._partitions(columns)
+        partitions: np.ndarray | None = None
+        if "partition" in columns:
+            partitions = _numbered(columns["partition"], self._partition_count)
+        elif "key" in columns:
+            partitions = _hashed(columns["key"], self._partition_count)
         self._check_sizes(rests, data, partitions, added)
         return Rendered(partitions, rests.cast(pa.large_binary()).to_pylist())
 
     def _data(self, columns: dict[str, pa.Array]) -> pa.Array:
         if "data" not in columns:
-            return json_of(pa.StructArray.from_arrays(list(columns.values()), self._members))
+            return json_of(pa.StructArray.from_arrays(list(columns.values()), self._layout.members))
         data = columns["data"]
         if data.null_count:
             raise Unfit("data is NULL")
         with within("data"):
-            return _json_texts(data) if self._text else json_of(data)
-
-    def _partitions(self, columns: dict[str, pa.Array]) -> np.ndarray | None:
-        if "partition" in columns:
-            return _numbered(columns["partition"], self._partition_count)
-        if "key" in columns:
-            return _hashed(columns["key"], self._partition_count)
-        return None
+            return _json_texts(data) if self._layout.text else json_of(data)
 
     def _check_sizes(
         self,
