@@ -84,13 +84,11 @@ class Source:
         extension = self.name.lower().removesuffix(".gz").rpartition(".")[2]
         if extension in _NDJSON:
             return "ndjson"
-        packed = self.name.lower().endswith(".gz")
-        if extension == "csv" or (extension == "parquet" and not packed):
+        if extension == "csv" or self.name.lower().endswith(".parquet"):
             return extension
-        raise StoreError(
+        raise _refused(
             f"{self.name}: unknown kind of file; known are .ndjson, .jsonl, .json and .csv, each "
-            f"also with .gz, .parquet, and - for NDJSON from standard input",
-            anchor="the-input-cannot-be-loaded",
+            f"also with .gz, .parquet, and - for NDJSON from standard input"
         )
 
 
@@ -138,7 +136,17 @@ def load(
     which = call or next_batch(store, feed, PRODUCER)
 
     def fill(batch: BatchUploader) -> None:
-        _add_all(batch, sources, which.partition_count, loaded, progress)
+        for source in sources:
+            for line, data, key, partition, headers in events_of(source, progress):
+                try:
+                    where, rest = placed(
+                        which.partition_count, data, key, partition, headers, source.keeps_key
+                    )
+                except ValueError as exc:
+                    raise bad_line(source, line, exc) from None
+                batch.add([rest], where)
+                loaded.events += 1
+            loaded.bytes = batch.size
         if not loaded.events:
             raise without_events(*(each.name for each in sources))
 
@@ -150,34 +158,13 @@ def load(
 def _check(source: Source) -> None:
     if source.envelope and (source.kind != "ndjson" or source.key):
         what = "a key of its own" if source.key else f"a {source.kind} file"
-        raise StoreError(
-            f"{source.name}: an envelope is a line of NDJSON with its own key, not {what}",
-            anchor="the-input-cannot-be-loaded",
+        raise _refused(
+            f"{source.name}: an envelope is a line of NDJSON with its own key, not {what}"
         )
     if source.csv != CsvFormat() and source.kind != "csv":
-        raise StoreError(
-            f"{source.name}: --delimiter, --null and --text are for CSV; load other files apart",
-            anchor="the-input-cannot-be-loaded",
+        raise _refused(
+            f"{source.name}: --delimiter, --null and --text are for CSV; load other files apart"
         )
-
-
-def _add_all(
-    batch: BatchUploader,
-    sources: Sequence[Source],
-    partitions: int,
-    loaded: Loaded,
-    progress: Callable[[int], object],
-) -> None:
-    """Add the events of all sources, and count them in `loaded`. Raises StoreError."""
-    for source in sources:
-        for line, data, key, partition, headers in events_of(source, progress):
-            try:
-                where, rest = placed(partitions, data, key, partition, headers, source.keeps_key)
-            except ValueError as exc:
-                raise bad_line(source, line, exc) from None
-            batch.add([rest], where)
-            loaded.events += 1
-        loaded.bytes = batch.size
 
 
 def events_of(
@@ -196,9 +183,7 @@ def events_of(
                     told = max(told, position)
     except (OSError, EOFError, zlib.error, ValueError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
-        raise StoreError(
-            f"{source.name}: {reason}; nothing was published", anchor="the-input-cannot-be-loaded"
-        ) from exc
+        raise _refused(f"{source.name}: {reason}; nothing was published") from exc
 
 
 def _events(source: Source, raw: IO[bytes], files: ExitStack) -> Iterator[FileEvent]:
@@ -283,16 +268,16 @@ def _key_text(value: bytes) -> str | None:
 
 
 def without_events(*names: str) -> StoreError:
-    return StoreError(
+    return _refused(
         f"{', '.join(names)}: there are no events; nothing was published. Check the program that "
-        f"writes the input",
-        anchor="the-input-cannot-be-loaded",
+        f"writes the input"
     )
 
 
 def bad_line(source: Source, number: int, exc: Exception | str | None) -> StoreError:
     where = "line" if source.kind == "ndjson" else "row"
-    return StoreError(
-        f"{source.name}, {where} {number}: {exc}; nothing was published",
-        anchor="the-input-cannot-be-loaded",
-    )
+    return _refused(f"{source.name}, {where} {number}: {exc}; nothing was published")
+
+
+def _refused(problem: str) -> StoreError:
+    return StoreError(problem, anchor="the-input-cannot-be-loaded")

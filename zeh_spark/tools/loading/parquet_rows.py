@@ -11,10 +11,8 @@ from typing import BinaryIO
 import pyarrow as pa
 from pyarrow import parquet
 
+from zeh_spark.tools.loading.csv_rows import Row
 from zeh_spark.wire import arrow_json, wire
-
-Row = tuple[int, bytes, str | None]
-"""The number of a row from 1, its JSON, and its key."""
 
 _BATCH_ROWS = 16_384
 
