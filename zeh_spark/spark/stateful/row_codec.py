@@ -40,7 +40,6 @@ from zeh_spark.spark.frames.compat import quoted
 _NAME = 50_000
 """Most characters of a member's name that Spark's JSON parser accepts."""
 
-_INT = IntegerType()
 _AS_IT_IS = (BinaryType, BooleanType, DecimalType, DoubleType, FloatType, IntegralType, StringType)
 
 
@@ -75,10 +74,9 @@ def unpacked(text: Column, schema: StructType) -> list[Column]:
 
     They share one from_json, which Spark evaluates once.
     """
-    packed_schema = StructType(
-        [StructField(f"c{n}", _packed_type(field.dataType)) for n, field in enumerate(schema)]
+    value = F.from_json(
+        text, _packed_type(schema), {"mode": "FAILFAST", "maxStringLen": str(2**31 - 1)}
     )
-    value = F.from_json(text, packed_schema, {"mode": "FAILFAST", "maxStringLen": str(2**31 - 1)})
     return [
         _decoded(value[f"c{number}"], field.dataType)
         .cast(nullable(field.dataType))
@@ -99,6 +97,7 @@ def nullable(kind: DataType) -> DataType:
 
 
 def _encoded(column: Column, kind: DataType, place: str) -> Column:
+    packed = _packed_type(kind, place)
     if isinstance(kind, StringType):
         return F.validate_utf8(column)  # JSON would replace invalid bytes by other characters
     if isinstance(kind, DateType):
@@ -107,14 +106,6 @@ def _encoded(column: Column, kind: DataType, place: str) -> Column:
         return F.unix_micros(column)
     if isinstance(kind, TimestampNTZType):
         return column.cast("string")
-    if isinstance(kind, ArrayType):
-        if _packed_type(kind.elementType, place) == kind.elementType:
-            return column
-        return F.transform(column, lambda each: _encoded(each, kind.elementType, place))
-    if isinstance(kind, MapType):
-        if _packed_type(kind, place) == kind:
-            return column
-        return _encoded(F.map_entries(column), _entries(kind), place)
     if isinstance(kind, StructType):
         column = column.cast(_numbered(kind))  # names may differ in case only
         fields = [
@@ -122,8 +113,12 @@ def _encoded(column: Column, kind: DataType, place: str) -> Column:
             for n, field in enumerate(kind)
         ]
         return F.when(column.isNotNull(), F.struct(*fields))
-    _packed_type(kind, place)
-    return column
+    if packed == kind:
+        return column
+    if isinstance(kind, MapType):
+        return _encoded(F.map_entries(column), _entries(kind), place)
+    assert isinstance(kind, ArrayType)
+    return F.transform(column, lambda each: _encoded(each, kind.elementType, place))
 
 
 def _decoded(column: Column, kind: DataType) -> Column:
@@ -133,21 +128,18 @@ def _decoded(column: Column, kind: DataType) -> Column:
         return F.timestamp_micros(column)
     if isinstance(kind, TimestampNTZType):
         return column.cast("timestamp_ntz")
-    if isinstance(kind, ArrayType):
-        if _packed_type(kind.elementType) == kind.elementType:
-            return column
-        return F.transform(column, lambda each: _decoded(each, kind.elementType))
-    if isinstance(kind, MapType):
-        if _packed_type(kind) == kind:
-            return column
-        return F.map_from_entries(_decoded(column, _entries(kind)))
     if isinstance(kind, StructType):
         fields = [
             _decoded(column[f"c{n}"], field.dataType).alias(field.name)
             for n, field in enumerate(kind)
         ]
         return F.when(column.isNotNull(), F.struct(*fields))
-    return column
+    if _packed_type(kind) == kind:
+        return column
+    if isinstance(kind, MapType):
+        return F.map_from_entries(_decoded(column, _entries(kind)))
+    assert isinstance(kind, ArrayType)
+    return F.transform(column, lambda each: _decoded(each, kind.elementType))
 
 
 def _entries(kind: MapType) -> ArrayType:
@@ -164,8 +156,10 @@ def _numbered(kind: StructType) -> StructType:
 
 
 def _packed_type(kind: DataType, place: str = "") -> DataType:
-    if isinstance(kind, DateType | TimestampType):
-        return LongType() if isinstance(kind, TimestampType) else _INT
+    if isinstance(kind, DateType):
+        return IntegerType()
+    if isinstance(kind, TimestampType):
+        return LongType()
     if isinstance(kind, TimestampNTZType):
         return StringType()
     if isinstance(kind, ArrayType):
@@ -176,12 +170,8 @@ def _packed_type(kind: DataType, place: str = "") -> DataType:
             return kind
         return _packed_type(_entries(kind), place)
     if isinstance(kind, StructType):
-        return StructType(
-            [
-                StructField(f"c{n}", _packed_type(field.dataType, f"{place}.{field.name}"))
-                for n, field in enumerate(kind)
-            ]
-        )
+        types = [_packed_type(each.dataType, f"{place}.{each.name}") for each in kind]
+        return StructType([StructField(f"c{n}", packed) for n, packed in enumerate(types)])
     if isinstance(kind, _AS_IT_IS):
         return kind
     raise OptionError(
