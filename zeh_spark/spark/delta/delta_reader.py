@@ -88,7 +88,11 @@ def from_delta(
             option="key",
             anchor="publishing-a-delta-table",
         )
-    placed = rows.select(*columns, _headers().alias("headers"), _place().alias(_PLACE))
+    pairs = [(F.lit(name), F.col(name).cast("string")) for name in _CHANGE[:2]]
+    headers = F.create_map(*(each for pair in pairs for each in pair))
+    # By commit, and in it what is replaced before its replacement.
+    place = F.col("_commit_version") * 2 + F.col("_change_type").isin(*_LATE).cast("long")
+    placed = rows.select(*columns, headers.alias("headers"), place.alias(_PLACE))
     return placed.repartition("key").mapInArrow(in_order, placed.drop(_PLACE).schema)
 
 
@@ -154,17 +158,6 @@ def key_problem(key: str, kind: T.DataType) -> str | None:
 
 
 # The order of changes
-
-
-def _headers() -> Column:
-    pairs = [(F.lit(name), F.col(name).cast("string")) for name in _CHANGE[:2]]
-    return F.create_map(*(each for pair in pairs for each in pair))
-
-
-def _place() -> Column:
-    """Return the order of rows: by commit, and in it what is replaced before its replacement."""
-    late = F.col("_change_type").isin(*_LATE)
-    return F.col("_commit_version") * 2 + late.cast("long")
 
 
 def in_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
