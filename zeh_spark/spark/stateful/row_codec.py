@@ -74,9 +74,9 @@ def unpacked(text: Column, schema: StructType) -> list[Column]:
 
     They share one from_json, which Spark evaluates once.
     """
-    value = F.from_json(
-        text, _packed_type(schema), {"mode": "FAILFAST", "maxStringLen": str(2**31 - 1)}
-    )
+    kind = _packed_type(schema)
+    assert isinstance(kind, StructType)
+    value = F.from_json(text, kind, {"mode": "FAILFAST", "maxStringLen": str(2**31 - 1)})
     return [
         _decoded(value[f"c{number}"], field.dataType)
         .cast(nullable(field.dataType))
