@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     DataType,
     IntegerType,
@@ -28,7 +29,6 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
-    TimestampType,
 )
 
 from zeh_spark.client.options.declaring import declared
@@ -36,6 +36,7 @@ from zeh_spark.client.options.given import parse, refuse_unknown
 from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.spark import sql_tables
 from zeh_spark.spark.decoding.lines import Decoder
+from zeh_spark.spark.decoding.typed_stamps import TYPES
 from zeh_spark.spark.frames.compat import found_column
 from zeh_spark.spark.sink.options import OF_SPARK, SinkOptions, sink_options
 from zeh_spark.spark.sink.row_layout import RowLayout, layout
@@ -51,13 +52,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STAMPS: dict[str, DataType] = {
-    each.name: {
-        "timestamp": TimestampType(),
-        "string": StringType(),
-        "bigint": LongType(),
-        "int": IntegerType(),
-    }[each.kind]
-    for each in STAMP_COLUMNS
+    each.name: from_arrow_type(TYPES[each.kind]) for each in STAMP_COLUMNS
 }
 _COLUMNS: dict[str, DataType] = {
     "partition": IntegerType(),
