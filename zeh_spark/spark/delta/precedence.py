@@ -114,37 +114,30 @@ def _fail(complaint: Column) -> Column:
 
 def _unnamed(table: str, event: Column, feed: Column) -> Column:
     """Return the message about a row whose feed is not known."""
-    return F.concat(
-        F.lit(f"table {table}: an event of the feed "),
+    return _format(
+        table,
+        "an event of the feed %s, producer %s, meets a row of that producer, and one of the two "
+        "does not name its feed, because it came without the header zeh-feed. Keep that header, "
+        "and merge into a new table",
         F.coalesce(feed, F.lit("that is not named")),
-        F.lit(", producer "),
         event[STAMPS[0]],
-        F.lit(
-            ", meets a row of that producer, and one of the two does not name its feed, because it "
-            "came without the header zeh-feed. Keep that header, and merge into a new table"
-        ),
     )
 
 
 def _restored(table: str, newest: Column, time: Column) -> Column:
     """Return the message about numbers that are used again."""
-    return F.concat(
-        F.lit(f"table {table}: the feed "),
+    return _format(
+        table,
+        "the feed %s was restored to an earlier state: its producer %s, partition %s, published "
+        "the number %s at %s ms, and that one or a lower one again at %s ms for another event. "
+        "Run zeh-spark new-history FEED --since %s at the publisher, so that events since then "
+        "count as new ones, and start the query again",
         F.coalesce(newest[FEED], F.lit("(not named)")),
-        F.lit(" was restored to an earlier state: its producer "),
-        newest[STAMPS[0]],
-        F.lit(", partition "),
-        newest[STAMPS[1]].cast("string"),
-        F.lit(", published the number "),
-        newest[STAMPS[2]].cast("string"),
-        F.lit(" at "),
-        newest[TIME].cast("string"),
-        F.lit(" ms, and that one or a lower one again at "),
-        time.cast("string"),
-        F.lit(" ms for another event. Run zeh-spark new-history FEED --since "),
-        (newest[TIME] + 1).cast("string"),
-        F.lit(
-            " at the publisher, so that events since then count as new ones, and start the query "
-            "again"
-        ),
+        *(newest[name] for name in (*STAMPS, TIME)),
+        time,
+        newest[TIME] + 1,
     )
+
+
+def _format(table: str, text: str, *values: Column) -> Column:
+    return F.concat(F.lit(f"table {table}: "), F.format_string(text, *values))
