@@ -61,29 +61,25 @@ def refusal(
     `settings` has the session's values of SETTINGS.
     """
     for name, value in options.items():
+        problem = _problem(name.lower(), str(value).lower())
         if change_feed and name.lower() in _LIMITS:
-            return OptionError(
-                f"option {name!r} is refused with change_feed=True, because Delta would cut "
-                f"commits anywhere, and an insert could come before the deletion that it "
-                f"replaces. Remove the option",
-                option=name,
-                anchor="an-option-of-from_delta-is-refused",
+            problem = (
+                "is refused with change_feed=True, because Delta would cut commits anywhere, and "
+                "an insert could come before the deletion that it replaces. Remove the option"
             )
-        if problem := _problem(name.lower(), str(value).lower()):
-            return OptionError(
-                f"option {name!r} {problem}",
-                option=name,
-                anchor="an-option-of-from_delta-is-refused",
-            )
+        if problem:
+            return _refused(name, f"option {name!r} {problem}")
     for name, setting in settings.items():
         if setting and setting.lower() == "true":
             why = _REFUSED[name.rpartition(".")[2]][1]
-            return OptionError(
-                f"the session's setting {name}=true is refused: {why}, with the setting false",
-                option=name,
-                anchor="an-option-of-from_delta-is-refused",
+            return _refused(
+                name, f"the session's setting {name}=true is refused: {why}, with the setting false"
             )
     return None
+
+
+def _refused(option: str, problem: str) -> OptionError:
+    return OptionError(problem, option=option, anchor="an-option-of-from_delta-is-refused")
 
 
 def _problem(name: str, value: str) -> str | None:
