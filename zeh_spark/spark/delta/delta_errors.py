@@ -103,8 +103,9 @@ def _condition(said: str) -> str:
 
 
 def is_missing_path(exc: PySparkException) -> bool:
-    """Return whether a path that was to be read has no files."""
-    return _condition(_said(exc)) == "PATH_NOT_FOUND"
+    """Return whether a path that was to be read has no files, or no Delta table."""
+    missing = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST")
+    return _condition(_said(exc)) in missing
 
 
 def is_conflict(exc: PySparkException) -> bool:

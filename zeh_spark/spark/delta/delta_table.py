@@ -116,9 +116,7 @@ class LakeTable:
             try:
                 return self.spark.read.format("delta").load(self.path).schema is not None
             except AnalysisException as exc:
-                if re.match(
-                    r"\[(PATH_NOT_FOUND|DELTA_(TABLE_NOT_FOUND|PATH_DOES_NOT_EXIST))", str(exc)
-                ):
+                if is_missing_path(exc):
                     return False
                 raise
         delta = delta_class(self.spark, self.text)
