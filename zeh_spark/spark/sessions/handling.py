@@ -39,8 +39,11 @@ OnFailure = Literal["dead-letter", "hold", "fail"]
 OPEN = ("failed", "waiting")
 """Statuses of events that are not processed yet."""
 
-_VERDICTS = (*OPEN, "ok", "skipped")
-"""Statuses of events; other rows say nothing about one."""
+VERDICTS = (*OPEN, "ok", "skipped")
+"""Statuses of events, of one attempt the newest last; other rows say nothing about an event.
+
+A failure after a wait has a higher attempt.
+"""
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
 """Seconds before the first retry, and before any."""
@@ -190,7 +193,7 @@ class _Task:
         """Take a row, and note the verdicts that a later replay in the batch has to know."""
         for about, verdict in self._take(row):
             past = self._past.get((about.session, about.number))
-            if past is not None and verdict.status in _VERDICTS:
+            if past is not None and verdict.status in VERDICTS:
                 past[about.begun] = Past(verdict.status, verdict.attempt or 0, about.key)
             yield about, verdict
 

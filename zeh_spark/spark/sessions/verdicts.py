@@ -13,7 +13,7 @@ from pyspark.sql.types import DataType, StructType
 from zeh_spark.errors import LakehouseError
 from zeh_spark.spark.delta.delta_table import LakeTable
 from zeh_spark.spark.frames.compat import quoted
-from zeh_spark.spark.sessions.handling import OPEN, RESULT, HeldBy, Past
+from zeh_spark.spark.sessions.handling import OPEN, RESULT, VERDICTS, HeldBy, Past
 from zeh_spark.spark.stateful.row_codec import nullable
 
 _PLACE = ("processor", "session", "begun", "number")
@@ -38,12 +38,8 @@ def unresolved(spark: SparkSession, table: str) -> DataFrame:
 
 def newest(table: DataFrame) -> DataFrame:
     """Return the newest verdict on each event."""
-    rank = (
-        F.when(F.col("status") == "failed", 0)  # a failure after a wait has a higher attempt
-        .when(F.col("status") == "waiting", 1)
-        .when(F.col("status") == "ok", 2)
-        .when(F.col("status") == "skipped", 3)
-    )
+    ranks = F.array(*map(F.lit, VERDICTS))
+    rank = F.nullif(F.array_position(ranks, F.col("status")), F.lit(0))
     names = [quoted(name) for name in table.columns]
     verdicts = table.where(rank.isNotNull())
     found = verdicts.groupBy(*_PLACE).agg(
