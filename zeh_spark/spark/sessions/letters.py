@@ -9,8 +9,9 @@ Functions run on the driver, and what they give to `mapInArrow` runs in tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -88,7 +89,8 @@ def letters(dead: DataFrame, producer: str, batch: int) -> DataFrame:
     events = _event(dead)
     columns = [name for name in events.columns if name != _FACTS]
     rendered = layout(events.select(*columns).schema)
-    return events.mapInArrow(_rendering(rendered, producer, batch), "key STRING, data STRING")
+    render = partial(_render, rendered=rendered, producer=producer, number=batch)
+    return events.mapInArrow(render, "key STRING, data STRING")
 
 
 def _event(dead: DataFrame) -> DataFrame:
@@ -132,24 +134,21 @@ def _check(dead: DataFrame) -> None:
         )
 
 
-def _rendering(
-    rendered: RowLayout, producer: str, batch: int
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def render(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for each in batches:
-            facts = each.column(_FACTS).to_pylist()
-            rows = rows_of(rendered, each.select(rendered.columns))
-            keys: list[str] = []
-            parts: list[str] = []
-            for fact, row in zip(facts, rows, strict=True):
-                event = None if fact["reason"] in RECORDS else row
-                letter = dead_letters.letter(reason(fact), producer, batch, event)
-                some = [part.decode() for part in dead_letters.cut(letter)]
-                keys += [fact["session"] or dead_letters.letter_id(letter)] * len(some)
-                parts += some
-            yield pa.RecordBatch.from_pydict({"key": keys, "data": parts})
-
-    return render
+def _render(
+    batches: Iterator[pa.RecordBatch], *, rendered: RowLayout, producer: str, number: int
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        facts = batch.column(_FACTS).to_pylist()
+        rows = rows_of(rendered, batch.select(rendered.columns))
+        keys: list[str] = []
+        parts: list[str] = []
+        for fact, row in zip(facts, rows, strict=True):
+            event = None if fact["reason"] in RECORDS else row
+            letter = dead_letters.letter(reason(fact), producer, number, event)
+            some = [part.decode() for part in dead_letters.cut(letter)]
+            keys += [fact["session"] or dead_letters.letter_id(letter)] * len(some)
+            parts += some
+        yield pa.RecordBatch.from_pydict({"key": keys, "data": parts})
 
 
 def reason(dead: dict[str, Any]) -> str:
