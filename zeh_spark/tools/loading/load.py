@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import IO, BinaryIO, NamedTuple, cast
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.store.batches import Call, StoredReceipt
@@ -242,15 +242,14 @@ def _refuse_repeated_names(line: bytes) -> None:
 
 def _keyed(name: str) -> Callable[[int, bytes], FileEvent]:
     """Return a parser of lines whose field of that name is the key."""
-    shape = msgspec.defstruct("Keyed", [("key", Raw | UnsetType, UNSET)], rename={"key": name})
-    decode = msgspec.json.Decoder(shape).decode
+    decode = msgspec.json.Decoder(dict[str, Raw]).decode
 
     def parse(number: int, line: bytes) -> FileEvent:
         data = wire.validated_json(line)
         if not data.startswith(b"{"):
             raise ValueError(f"it is no object, so it has no {name!r} for the key")
-        key = getattr(decode(data), "key")  # noqa: B009 - a struct that mypy cannot see
-        if key is UNSET:
+        key = decode(data).get(name)
+        if key is None:
             raise ValueError(f"there is no field {name!r} for the key; null goes anywhere")
         return FileEvent(number, data, _key_text(bytes(key)))
 
