@@ -126,7 +126,7 @@ class BucketBatch:
 
         `now` is the time that the clock had reached before the batch, in ms since 1970.
         """
-        self._forget(now)
+        self._bucket.closed = [each for each in self._bucket.closed if each.expires > now]
         for name, group in groupby(sorted(rows), key=itemgetter(0)):
             events = [self._timed(row) for row in group if name or not self._noted(row)]
             yield from self._take(name, events, now)
@@ -257,6 +257,7 @@ class BucketBatch:
         outcomes: Iterable[Outcome],
         events: dict[int, list[SessionEvent]],
     ) -> Iterator[Given]:
+        processing = self._settings.policy.processing
         compare = self._settings.policy.on_conflict == "dead-letter"
         kept = Kept(name, stored, self._segments, events, compare=compare)
         for outcome in outcomes:
@@ -265,7 +266,7 @@ class BucketBatch:
                     self._counts["ordered"] += last - first + 1
                     begun = stored.session.begun if known else None
                     for number in range(first, last + 1):
-                        told = self._delivery(name, number, begun)
+                        told = _json(Delivery(name, number, begun)).decode() if processing else None
                         yield Given(kept.pop(number), told)
                 case Hold(number):
                     kept.hold(number)
@@ -284,11 +285,6 @@ class BucketBatch:
                     self._counts[outcome.reason] += 1
                     yield Given(None, _told(name, outcome, outcome.received))
         kept.save()
-
-    def _delivery(self, name: str, number: int, begun: int | None) -> str | None:
-        if not self._settings.policy.processing:
-            return None
-        return _json(Delivery(name, number, begun)).decode()
 
     def _store(self, name: str, stored: Stored, now: int) -> None:
         session = stored.session
@@ -332,9 +328,6 @@ class BucketBatch:
                 each.sessions[name] = raw
                 return
         self._bucket.closed.append(Slice(expires, {name: raw}))
-
-    def _forget(self, now: int) -> None:
-        self._bucket.closed = [each for each in self._bucket.closed if each.expires > now]
 
 
 def _arrival(row: SessionEvent) -> Arrival:

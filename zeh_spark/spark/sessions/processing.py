@@ -355,9 +355,7 @@ def _handlers(handler: Handler | Mapping[str, Handler], activity: str | Column |
             "them gets an event",
             option="activity",
         )
-    found: dict[str | None, Any] = {None: handler}
-    if isinstance(handler, Mapping):
-        found = {kind: each for kind, each in handler.items()}
+    found: dict[Any, Any] = dict(handler) if isinstance(handler, Mapping) else {None: handler}
     for kind, each in found.items():
         if not callable(each):
             raise OptionError(
