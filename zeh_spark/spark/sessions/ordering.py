@@ -180,7 +180,7 @@ def in_order(
     )
     requirements.check_free(df, ["status", "dead", *(["delivery", TOLD] if processing else [])])
     _check_watermark(df)
-    clock = clock_of(df, time)
+    own_time, latest, complaint = clock_of(df, time)
     if heartbeat and time != "batch":
         raise OptionError(
             "heartbeat=True needs time='batch': other clocks continue with the events",
@@ -194,12 +194,12 @@ def in_order(
         "sequence": requirements.text(given, "sequence", sequence),
         "last": requirements.text(given, "last", last),
         "control": control_of(given, control),
-        "time": clock.time,
-        "latest": clock.latest,
+        "time": own_time,
+        "latest": latest,
         "source": source_of(given, source) if sources else F.lit(None).cast("string"),
         "content": content_of(df, on_conflict, content),
     }
-    rows = rows_of(given, read, clock.complaint, named, words, sources)
+    rows = rows_of(given, read, complaint, named, words, sources)
     rows = rows.withColumn("bucket", state_buckets.bucket_of("session", buckets)).drop("session")
     if heartbeat:
         rows = rows.unionByName(beating(rows, buckets))

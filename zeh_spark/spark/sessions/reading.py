@@ -1,14 +1,13 @@
 """Read what a frame says about sessions: the rows that buckets take.
 
-An event's time has a source, `Clock`. A time later than the batch's own does not count. An event's
-own time that is later than its publication is wrong, and moves no clock: it would make all gaps
-old, and forget all that is closed. Runs on the driver; builds expressions.
+`clock_of` says where an event's time comes from. A time later than the batch's own does not count.
+An event's own time that is later than its publication is wrong, and moves no clock: it would make
+all gaps old, and forget all that is closed. Runs on the driver; builds expressions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -38,18 +37,6 @@ _LAST_TIME = 253_402_300_799_999
 """The end of the year 9999, in milliseconds since 1970."""
 
 
-class Clock(NamedTuple):
-    """Where an event's time comes from.
-
-    Attributes:
-        latest: The time than which it cannot be later.
-    """
-
-    time: Column
-    latest: Column
-    complaint: str
-
-
 def rows_of(
     df: DataFrame,
     read: dict[str, Column],
@@ -73,6 +60,8 @@ def rows_of(
         named = Steps(named.lists, F.col("kind"))
         numbers = {"number": named.number(F.col("sequence")), "declared": named.last()}
     numbered = said.withColumns(numbers)
+    lacking = F.col("time").isNull() & ~F.col("control").isin(timeless)
+    error = F.raise_error(F.lit(complaint)).cast("timestamp")
     parsed = numbered.select(
         "session",
         "control",
@@ -84,7 +73,7 @@ def rows_of(
         "source",
         "content",
         F.coalesce(_problem(named, words, sources), F.lit("")).alias("problem"),
-        _time(complaint, timeless).alias("time"),
+        F.when(lacking, error).otherwise(F.col("time")).alias("time"),
         "latest",
     )
     none = F.lit(-1).cast("long")
@@ -126,14 +115,6 @@ def _problem(named: Steps | None, words: tuple[str, ...], sources: Sequence[str]
     known = F.coalesce(F.col("source").isin(*sources), F.lit(False))
     return problem.when(
         ~known, requirements.says("source", F.col("source"), f"one of {', '.join(sources)}")
-    )
-
-
-def _time(complaint: str, timeless: list[str]) -> Column:
-    """Return an event's time, which only events with some control words may lack."""
-    needed = F.col("time").isNull() & ~F.col("control").isin(timeless)
-    return F.when(needed, F.raise_error(F.lit(complaint)).cast("timestamp")).otherwise(
-        F.col("time")
     )
 
 
@@ -193,11 +174,14 @@ def with_words(
     return df.withColumn(TOLD, F.when(word != "", told))
 
 
-def clock_of(df: DataFrame, time: str | Column | None) -> Clock:
-    """Return where an event's time comes from. Raises OptionError if there is no such time."""
+def clock_of(df: DataFrame, time: str | Column | None) -> tuple[Column, Column, str]:
+    """Return an event's time, what it cannot be later than, and the error for one without a time.
+
+    Raises OptionError if the frame has no such time.
+    """
     now = F.current_timestamp()
     if isinstance(time, str) and time == "batch":
-        return Clock(now, now, "")
+        return now, now, ""
     published = _published(df)
     if time is not None:
         column, kind = requirements.typed(df, "time", time)
@@ -208,7 +192,7 @@ def clock_of(df: DataFrame, time: str | Column | None) -> Clock:
                 option="time",
             )
         latest = F.coalesce(published, now)
-        return Clock(column, latest, f"sessions: an event has no time: time={time!r} is NULL")
+        return column, latest, f"sessions: an event has no time: time={time!r} is NULL"
     if not has_stamps(df):
         raise OptionError(
             "the frame has no column 'headers', whose zeh-time would be the clock. Give time=, a "
@@ -220,7 +204,7 @@ def clock_of(df: DataFrame, time: str | Column | None) -> Clock:
         "headers=_all; feeds of other publishers need time=, a TIMESTAMP of the events, or "
         "time='batch'"
     )
-    return Clock(published, published, complaint)
+    return published, published, complaint
 
 
 def beating(rows: DataFrame, buckets: int) -> DataFrame:
