@@ -13,7 +13,7 @@ from zeh_spark.spark.stateful.dedup_state import (
     NO_FEED,
     SeenBucket,
     owner_of,
-    producer_of,
+    split_pair,
     used_again,
 )
 from zeh_spark.spark.stateful.seen import Reuse, Seen
@@ -138,4 +138,4 @@ def test_the_error_of_a_number_used_again_says_all_of_it():
 
     for fact in (A, "'load'", "'12'", "number 7", "2000", "number 9", "1000", "new-history"):
         assert fact in said
-    assert ("a 1", "2") == producer_of("3 a 12")
+    assert ("a 1", "2") == split_pair("3 a 12")

@@ -139,7 +139,7 @@ def _mixed(named: Collection[str], owner: str) -> CheckpointError:
 
 def used_again(feed: str, key: str, reuse: Reuse) -> PublisherError:
     """Return the error for a publisher that gave a number to two events."""
-    producer, partition = producer_of(key)
+    producer, partition = split_pair(key)
     return PublisherError(
         f"drop_seen: feed {feed or 'not told'}, producer {producer!r}, stored partition "
         f"{partition!r}: number {reuse.number} has the time {reuse.time}, which is later than "
@@ -153,7 +153,7 @@ def used_again(feed: str, key: str, reuse: Reuse) -> PublisherError:
     )
 
 
-def producer_of(key: str) -> tuple[str, str]:
-    """Return the producer and the stored partition of a key, which `dedup` joins in SQL."""
-    length, _, rest = key.partition(" ")
+def split_pair(text: str) -> tuple[str, str]:
+    """Return a feed and its key, or a key's producer and stored partition: SQL joins such pairs."""
+    length, _, rest = text.partition(" ")
     return rest[: int(length)], rest[int(length) :]

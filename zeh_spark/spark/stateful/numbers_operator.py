@@ -100,12 +100,7 @@ def _read_rows(frames: Iterator[pd.DataFrame]) -> tuple[list[str], dict[tuple[st
         times.append(int(time))
         events.append(texts[end:])
     unstamped = found.pop("", ([], [], []))[2]
-    return unstamped, {_split_slot(name): rows for name, rows in found.items()}
-
-
-def _split_slot(name: str) -> tuple[str, str]:
-    length, _, texts = name.partition(" ")
-    return texts[: int(length)], texts[int(length) :]
+    return unstamped, {dedup_state.split_pair(name): rows for name, rows in found.items()}
 
 
 def _group_rows(bucket: SeenBucket, slots: dict[tuple[str, str], _Rows]) -> Iterator[_Group]:
