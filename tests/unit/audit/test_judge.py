@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import msgspec
@@ -22,7 +23,7 @@ from zeh_spark.wire.served_lines import with_all_headers
 
 @pytest.fixture
 def ledger() -> Iterator[Ledger]:
-    with Ledger() as ledger:
+    with closing(Ledger()) as ledger:
         yield ledger
 
 
@@ -104,9 +105,8 @@ def test_feed_that_ends_early_is_named(ledger, feed, left):
     assert "events: expected some, found no such position" in found
 
 
-def test_numbers_and_producers_beyond_memory_are_kept(ledger, monkeypatch):
+def test_numbers_and_producers_beyond_memory_are_kept(ledger):
     """On disk, and found there."""
-    monkeypatch.setattr("zeh_spark.tools.audit.ledger._IN_MEMORY", 3)
     for number in range(10):
         ledger.saw(f"p{number % 5}", number % 2, number)
         ledger.add_producer(f"p{number}", ListedProducer(bool(number % 2), number))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -107,7 +107,7 @@ class Audit:
         StoreError if the producer to check has never published, or if retention removed events
         meanwhile; PublisherError if the publisher is of another kind.
         """
-        with Ledger() as ledger:
+        with closing(Ledger()) as ledger:
             account = self._account(ledger)
             if self._only is not None and not account.producers:
                 raise StoreError(
@@ -115,22 +115,16 @@ class Audit:
                     f"producers with zeh-spark producers {self._url}."
                 )
             removed = self._reader.removed()
-            with self._kept(removed):
-                found = self._judged(ledger, account, removed, progress)
-            if found and found.position > removed:
-                self._check_kept(removed, found)
-            return found or account.tally
+            try:
+                self._judge(ledger, account, removed, progress)
+            except CursorGoneError:
+                self._check_kept(removed)
+                raise
+            if account.first and account.first.position > removed:
+                self._check_kept(removed, account.first)
+            return account.first or account.tally
 
-    @contextmanager
-    def _kept(self, removed: int) -> Iterator[None]:
-        """Turn a CursorGoneError into a StoreError if the feed's retention is its cause."""
-        try:
-            yield
-        except CursorGoneError as exc:
-            self._check_kept(removed, None)
-            raise exc
-
-    def _check_kept(self, removed: int, found: Difference | None) -> None:
+    def _check_kept(self, removed: int, found: Difference | None = None) -> None:
         """Raise StoreError if retention has meanwhile removed what was to be checked."""
         now = self._reader.removed()
         if now > removed and (found is None or found.position <= now):
@@ -230,34 +224,27 @@ class Audit:
         if receipt.positions[0] <= self.head:
             ledger.add_receipt(receipt)
 
-    def _judged(
+    def _judge(
         self, ledger: Ledger, account: Account, removed: int, progress: Callable[[int], object]
-    ) -> Difference | None:
-        """Read the feed, and return the difference at the lowest position, of all there are."""
-        judge = Judge(ledger, removed, self.head, account.tally, self._only)
-        at, first = removed, account.first
+    ) -> None:
+        """Read the feed up to its first difference, unless the account has one before that."""
+        judge, at = Judge(ledger, removed, self.head, account.tally, self._only), removed
         try:
             for piece in self._reader.pieces(self.head):
-                if first and piece.position > first.position:
-                    return first
+                if account.first and piece.position > account.first.position:
+                    return
                 if difference := judge.chunk(piece):
-                    return _lower(first, difference)
+                    account.add(difference)
+                    return
                 progress(piece.position - at)
                 at = piece.position
         except NotOursError as exc:
             raise not_ours(self._url, str(exc)) from None
-        return _lower(first, judge.end())
+        account.add(judge.end())
 
 
 def _is_table(exc: ZeroEventHubError) -> bool:
     return isinstance(exc, PublishError) and exc.problem == TABLE_FEED.name
-
-
-def _lower(first: Difference | None, second: Difference | None) -> Difference | None:
-    """Return the difference at the lower position; `first` if both are at the same."""
-    if first and second:
-        return first if first.position <= second.position else second
-    return first or second
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 
 import msgspec
 
@@ -23,8 +22,6 @@ CREATE TABLE told (producer TEXT, partition INTEGER, next INTEGER);
 CREATE TABLE numbers (producer TEXT, partition INTEGER, next INTEGER,
                       PRIMARY KEY (producer, partition)) WITHOUT ROWID;
 """
-_IN_MEMORY = 100_000
-"""How many numbers, and how many producers, are kept in memory."""
 
 _decode = msgspec.json.Decoder(StoredReceipt).decode
 
@@ -53,17 +50,9 @@ class Ledger:
         self._database.execute("PRAGMA journal_mode = OFF")  # nothing is ever rolled back
         self._database.executescript(_TABLES)
         self._database.execute("BEGIN")
-        self._numbers: dict[tuple[str, int], int] = {}
         self._firsts: dict[tuple[str, int], int] = {}
-        self._known: dict[str, ListedProducer | None] = {}
-        self._spilled = False
 
-    def __enter__(self) -> Ledger:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._database.close()
 
     def add_receipt(self, receipt: StoredReceipt) -> None:
@@ -82,13 +71,9 @@ class Ledger:
         self._database.execute("INSERT OR REPLACE INTO producers VALUES (?, ?, ?)", row)
 
     def producer(self, name: str) -> ListedProducer | None:
-        if name not in self._known:
-            query = "SELECT expired, lowest FROM producers WHERE name = ?"
-            row = self._database.execute(query, (name,)).fetchone()
-            if len(self._known) >= _IN_MEMORY:
-                self._known.clear()
-            self._known[name] = ListedProducer(bool(row[0]), row[1]) if row else None
-        return self._known[name]
+        query = "SELECT expired, lowest FROM producers WHERE name = ?"
+        row = self._database.execute(query, (name,)).fetchone()
+        return ListedProducer(bool(row[0]), row[1]) if row else None
 
     def tell(self, producer: str, partition: int, following: int) -> None:
         """Keep a partition's next number that only the producer's state tells, and no receipt."""
@@ -96,7 +81,6 @@ class Ledger:
         self._database.execute("INSERT INTO told VALUES (?, ?, ?)", row)
 
     def told(self) -> Iterator[tuple[str, int, int]]:
-        """Yield the next numbers that were kept by `tell`."""
         yield from self._database.execute("SELECT * FROM told ORDER BY producer, partition")
 
     def begins(self, producer: str, partition: int, first: int) -> None:
@@ -104,22 +88,14 @@ class Ledger:
         self._firsts[producer, partition] = first
 
     def first(self, producer: str, partition: int) -> int:
-        """Return a producer's first number in a partition."""
         return self._firsts.get((producer, partition), 0)
 
     def following(self, producer: str, partition: int) -> int | None:
         """Return the number after the last one that was seen."""
-        key = (producer, partition)
-        if (found := self._numbers.get(key)) is not None or not self._spilled:
-            return found
         query = "SELECT next FROM numbers WHERE producer = ? AND partition = ?"
-        row = self._database.execute(query, key).fetchone()
+        row = self._database.execute(query, (producer, partition)).fetchone()
         return row and int(row[0])
 
     def saw(self, producer: str, partition: int, following: int) -> None:
-        self._numbers[producer, partition] = following
-        if len(self._numbers) > _IN_MEMORY:
-            rows = ((*key, each) for key, each in self._numbers.items())
-            self._database.executemany("INSERT OR REPLACE INTO numbers VALUES (?, ?, ?)", rows)
-            self._numbers.clear()
-            self._spilled = True
+        row = (producer, partition, following)
+        self._database.execute("INSERT OR REPLACE INTO numbers VALUES (?, ?, ?)", row)
