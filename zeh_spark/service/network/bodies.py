@@ -8,8 +8,8 @@ others wait for.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from tempfile import SpooledTemporaryFile
 from typing import IO
 
@@ -61,11 +61,14 @@ class Budget:
         Raises Problem if there was not enough room for TURN_SECONDS.
         """
         size = min(size, self._total)
-        with _in_turn():
-            async with self._turn, self._changed:
-                while self._left < size:
-                    await self._changed.wait()
-                self._left -= size
+        try:
+            with anyio.fail_after(TURN_SECONDS):
+                async with self._turn, self._changed:
+                    while self._left < size:
+                        await self._changed.wait()
+                    self._left -= size
+        except TimeoutError:
+            raise Problem(problems.BUSY, "too many bodies at a time; send it again later") from None
         try:
             yield
         finally:
@@ -119,12 +122,3 @@ async def _receive(request: Request, length: int, body: IO[bytes]) -> None:
         raise Problem(
             problems.BODY_INCOMPLETE, f"the body has {size} bytes, Content-Length is {length}"
         )
-
-
-@contextmanager
-def _in_turn() -> Iterator[None]:
-    try:
-        with anyio.fail_after(TURN_SECONDS):
-            yield
-    except TimeoutError:
-        raise Problem(problems.BUSY, "too many bodies at a time; send it again later") from None

@@ -28,6 +28,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Any, Protocol
 
 import msgspec
@@ -322,20 +323,18 @@ def _answer(refused: socket.socket) -> None:
         refused.recv(1 << 16)  # a request that is left unread would take the answer back
 
 
-_PROBLEM = Problem(
-    problems.TOO_MANY_CONNECTIONS, "the publisher has too many connections; try again later"
-)
-
-
-def _refusal() -> bytes:
-    problem = _PROBLEM
+def refusal(problem: Problem, more: str = "") -> bytes:
+    """Return the last answer on a connection, given before a request; `more` are header lines."""
     body = msgspec.json.encode(problem.document())
     head = (
-        f"HTTP/1.1 {problem.status} Service Unavailable\r\nContent-Type: {problems.CONTENT_TYPE}"
-        f"\r\nContent-Length: {len(body)}\r\nCache-Control: no-store\r\nRetry-After: 1"
-        f"\r\nConnection: close\r\n\r\n"
+        f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}\r\n"
+        f"content-type: {problems.CONTENT_TYPE}\r\ncontent-length: {len(body)}\r\n"
+        f"cache-control: no-store\r\nconnection: close\r\n{more}\r\n"
     )
     return head.encode() + body
 
 
-_REFUSAL = _refusal()
+_PROBLEM = Problem(
+    problems.TOO_MANY_CONNECTIONS, "the publisher has too many connections; try again later"
+)
+_REFUSAL = refusal(_PROBLEM, "retry-after: 1\r\n")

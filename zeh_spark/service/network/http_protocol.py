@@ -16,10 +16,15 @@ import asyncio
 from typing import Any
 
 import httptools
-import msgspec
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from zeh_spark.service.network.connections import Idle, Refused, address_of, shown_address
+from zeh_spark.service.network.connections import (
+    Idle,
+    Refused,
+    address_of,
+    refusal,
+    shown_address,
+)
 from zeh_spark.service.network.shares import Unsent
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire import problems
@@ -272,12 +277,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.abort()  # another request's answer is on its way
             return
-        body = msgspec.json.encode(problem.document())
-        head = (
-            f"content-type: {problems.CONTENT_TYPE}\r\ncontent-length: {len(body)}\r\n"
-            f"cache-control: no-store\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(STATUS_LINE[problem.status] + head.encode() + body)
+        self.transport.write(refusal(problem))
         # Closing while the client sends would take the answer back.
         if self.transport.can_write_eof():
             self.transport.write_eof()
