@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import anyio
@@ -32,6 +32,9 @@ from zeh_spark.service.store.interface import Store, StoreBusyError, now_ms
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.exchange import exchange_of
 from zeh_spark.wire import problems
+
+if TYPE_CHECKING:
+    from zeh_spark.service.access.jwt_tokens import JwtTokens
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 Needs = Callable[[Request], Sequence[Sequence[Need]] | None]
@@ -72,17 +75,14 @@ def reads_feed(feed: str) -> Needs:
 
 
 def publishes(request: Request) -> Sequence[Sequence[Need]]:
-    """Return what a request that changes a producer's batches needs."""
     return [[_producer(request)]]
 
 
 def sees_producer(request: Request) -> Sequence[Sequence[Need]]:
-    """Return what a request for a producer's state or receipts needs."""
     return [[_producer(request), Need(Right.AUDIT, _feed(request))]]
 
 
 def sees_producers(request: Request) -> Sequence[Sequence[Need]]:
-    """Return what a request for the list of producers needs."""
     return [[Need(Right.AUDIT, _feed(request))]]
 
 
@@ -93,7 +93,6 @@ def sees_feed(request: Request) -> Sequence[Sequence[Need]]:
 
 
 def watches(request: Request) -> Sequence[Sequence[Need]]:
-    """Return what a request needs that tells about the publisher as a whole."""
     return [[Need(Right.AUDIT, "*")]]
 
 
@@ -135,13 +134,6 @@ def _producer(request: Request) -> Need:
 # Who is asked
 
 
-class IssuedTokens(Protocol):
-    """Tells the tokens of an identity provider (see `jwt_tokens`)."""
-
-    async def token(self, text: str) -> Token | None:
-        """Return the token that a text stands for; None if it does not count."""
-
-
 class Gate:
     """Lets requests through that may do what they ask for.
 
@@ -162,7 +154,7 @@ class Gate:
         is_open: bool = False,
         hosts: Collection[str] | None = None,
         checks_origin: bool = True,
-        issued: IssuedTokens | None = None,
+        issued: JwtTokens | None = None,
     ) -> None:
         self._store = store
         self._is_open = is_open and issued is None
