@@ -17,6 +17,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from zeh_spark.wire.option_values import parse_traceparent
+
 if TYPE_CHECKING:
     from starlette.requests import Request
 
@@ -24,7 +26,6 @@ HEADER = b"x-request-id"
 """The header of requests and answers, as ASGI has it."""
 
 _VALID = re.compile(rb"[A-Za-z0-9._:-]{1,100}")
-_TRACE = re.compile(rb"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
 _KEY = "zeh_spark.exchange"
 
 
@@ -110,12 +111,9 @@ def ids_in(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, tuple[str, str]
 
 
 def trace_in(value: bytes) -> tuple[str, str] | None:
-    """Return trace id and span id of a `traceparent` header; None if it is not valid.
-
-    See https://www.w3.org/TR/trace-context/#traceparent-header.
-    """
-    found = _TRACE.fullmatch(value)
-    if not found or (value[:2] == b"00" and len(value) != 55):
+    """Return trace id and span id of a `traceparent` header; None if it is not valid."""
+    try:
+        _, trace, span, *_ = parse_traceparent(value.decode("latin-1")).split("-")
+    except ValueError:
         return None
-    trace, span = found[1].decode(), found[2].decode()
-    return (trace, span) if trace.strip("0") and span.strip("0") else None
+    return trace, span

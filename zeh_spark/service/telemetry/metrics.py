@@ -44,22 +44,8 @@ called so.
 
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 _SECONDS = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-)
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
 _REQUESTS, _RECEIVED, _SENT = "zeh_requests", "zeh_received_bytes", "zeh_sent_bytes"
 _SERVED, _PUBLISHED = "zeh_served_events", "zeh_published_events"
 _REFUSALS, _FENCES = "zeh_refusals", "zeh_fences"
@@ -146,7 +132,6 @@ class Metrics(Collector):
         yield commits
 
     def count(self, exchange: Exchange, method: str, feed: str, seconds: float) -> None:
-        """Count a request that has ended."""
         route, counts = exchange.route or NONE, self._counts
         known = method if method in _METHODS else "(other)"
         counts[_REQUESTS, (route, known, str(exchange.status))] += 1

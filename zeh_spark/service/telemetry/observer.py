@@ -35,7 +35,6 @@ class Observer:
         self._outages = outages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the app answer (see ASGI)."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
