@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -43,7 +42,7 @@ class TableConnection:
 
     def __init__(self, engine: Engine, table: OutboxTable) -> None:
         self._table = table
-        self._dialect = dialect_of(engine, table)
+        self._inspect, self._prepare, self._explained = _dialect_of(engine, table)
         self._sql: TableSql | None = None
         self._writing = engine.execution_options(no_parameters=True)
         self.engine = self._writing.execution_options(isolation_level="AUTOCOMMIT")
@@ -55,7 +54,7 @@ class TableConnection:
 
     def inspect(self, connection: Connection) -> TableSql:
         """Return the statements for the table as it is now."""
-        return self._dialect.inspect(connection, self._table)
+        return self._inspect(connection, self._table)
 
     def renew(self, connection: Connection) -> TableSql:
         """Inspect the table, and use what was found from now on.
@@ -65,7 +64,7 @@ class TableConnection:
         """
         sql = self.inspect(connection)
         if self._sql is None and (faults := sql.faults()):
-            raise StoreError(refusal(self._table, faults), anchor="the-table-cannot-be-served")
+            raise refusal(self._table, faults)
         self._sql = sql
         return sql
 
@@ -103,27 +102,25 @@ class TableConnection:
         except NoConnection as exc:
             raise StoreBusyError("all connections to the database are in use. Ask again.") from exc
         except DBAPIError as exc:
-            raise self._dialect.explained(exc) from exc
+            raise self._explained(exc) from exc
         except SQLAlchemyError as exc:
             raise StoreError(f"the database cannot be used: {exc}") from exc
 
     def _run_once(self, work: Callable[[Connection], T]) -> T:
         with self.engine.connect() as connection:
-            self._dialect.prepare(connection)
+            self._prepare(connection)
             return work(connection)
 
 
-@dataclass(frozen=True, slots=True)
-class TableDialect:
-    """What differs between databases."""
-
-    inspect: Callable[[Connection, OutboxTable], TableSql]
-    explained: Callable[[DBAPIError], StoreError]
-    prepare: Callable[[Connection], None] = lambda _: None
+_Dialect = tuple[
+    Callable[[Connection, OutboxTable], TableSql],
+    Callable[[Connection], None],
+    Callable[[DBAPIError], StoreError],
+]
 
 
-def dialect_of(engine: Engine, table: OutboxTable) -> TableDialect:
-    """Return what is specific to the database of an engine.
+def _dialect_of(engine: Engine, table: OutboxTable) -> _Dialect:
+    """Return what inspects a table, prepares a connection, and explains an error of a database.
 
     Raises OptionError if it is not SQLite or PostgreSQL with psycopg, or the table's name has a
     schema that SQLite does not have.
@@ -134,9 +131,9 @@ def dialect_of(engine: Engine, table: OutboxTable) -> TableDialect:
                 f"table is {table.name!r}, and SQLite has no schemas. Give the name alone.",
                 option="table",
             )
-        return TableDialect(sqlite.inspected, explained, sqlite.prepare)
+        return sqlite.inspected, sqlite.prepare, explained
     if (engine.dialect.name, engine.dialect.driver) == ("postgresql", "psycopg"):
-        return TableDialect(postgresql.inspected, postgresql_errors.explained)
+        return postgresql.inspected, lambda _: None, postgresql_errors.explained
     raise OptionError(
         f"a table is read through an engine of postgresql+psycopg://… or sqlite:///…, not of "
         f"{engine.dialect.name}+{engine.dialect.driver}. Give such an engine; the service itself "

@@ -27,23 +27,18 @@ def repair_statements(table: OutboxTable, faults: Sequence[Fault]) -> list[str]:
     Raises StoreError, which names all faults that no statement can repair.
     """
     if helpless := [each for each in faults if not each.statements]:
-        raise StoreError(refusal(table, helpless), anchor="the-table-cannot-be-served")
+        raise refusal(table, helpless)
     return [statement for each in faults for statement in each.statements]
 
 
-def refusal(table: OutboxTable, faults: Sequence[Fault]) -> str:
-    """Return the message for a table with faults, with the statements if all faults have some."""
+def refusal(table: OutboxTable, faults: Sequence[Fault]) -> StoreError:
+    """Return the error for a table with faults, with the statements if all faults have some."""
     reasons = "; ".join(each.reason for each in faults)
     mendable = all(each.statements for each in faults)
     missing = "\n".join(each for fault in faults for each in fault.statements if mendable)
     remedy = f". zeh-spark ddl prints what is missing:\n{missing}" if missing else ""
-    return f"table {table.name} cannot be served as a feed: {reasons}{remedy}"
-
-
-def gone_history(table: OutboxTable, missing: tuple[str, ...]) -> StoreError:
-    """Return the error for a table whose history is gone, with the statements that bring one."""
     return StoreError(
-        refusal(table, [Fault(f"{HISTORY} no longer has a row for it", missing)]),
+        f"table {table.name} cannot be served as a feed: {reasons}{remedy}",
         anchor="the-table-cannot-be-served",
     )
 

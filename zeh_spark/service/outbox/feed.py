@@ -117,12 +117,11 @@ class SqlTableFeed(Feed):
             StoreBusyError: The database does not answer now.
         """
         if faults := self._connection.run(self._connection.renew).faults():
-            raise StoreError(refusal(self.table, faults), anchor="the-table-cannot-be-served")
+            raise refusal(self.table, faults)
 
     def page(
         self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str] = EVERY
     ) -> Iterator[Block]:
-        """Yield an answer (see `Feed.page`)."""
         return self._pages.read_page(asked, n, hint, headers)
 
     def version(self) -> object:
@@ -172,10 +171,9 @@ class SqlTableFeed(Feed):
         consumer: str = NOBODY,
         maker: Maker | None = None,
     ) -> None:
-        """Keep a reader's cursors under a name, in the table beside the history.
+        """Keep a reader's cursors (see `Feed.save_cursors`), in the table beside the history.
 
-        The cursors of each n are kept apart. A name is bound to the first consumer that tells its
-        identity (see `store.cursor_sets`). All clients together may have begun `maker.most` names.
+        All clients together may have begun `maker.most` names.
 
         Raises:
             Problem: The feed keeps no cursors, the role may not write them, or the name is bound to
@@ -187,7 +185,6 @@ class SqlTableFeed(Feed):
         )
 
     def load_cursors(self, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
-        """Return the kept cursors by partition (see `save_cursors`); empty if there are none."""
         return self._with_cursors(
             lambda each: cursor_sets.load(each, self.table, name, n, consumer)
         )

@@ -16,6 +16,7 @@ Runs in the publisher's worker threads.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -70,14 +71,17 @@ class PageReader:
             rows = self._connection.run(
                 partial(sql.rows, after=places, standing=standing, limit=most, headers=wanted)
             )
-            rows_of = _group_rows(rows)
+            rows_of: dict[int, list[Cells]] = defaultdict(list)
+            for row in rows:
+                rows_of[row[0]].append(row)
             found = [
                 self._make_block(part, rows_of[part], cursors[part], render)
                 for part in stored
                 if part in rows_of
             ]
-            if len(quiet) == len(asked) and (problem := _find_stuck(found)):
-                raise problem
+            stuck = [problem for _, cursor, problem in found if problem and not cursor]
+            if stuck and len(quiet) == len(asked):
+                raise stuck[0]
             for block, cursor, problem in found:
                 bad = bad or problem is not None
                 if cursor:
@@ -144,19 +148,6 @@ class PageReader:
             "table %s: the row with %s %s is left out: %s",
             self._table.name, self._table.id, bad.row.id, bad,
         )  # fmt: skip
-
-
-def _find_stuck(found: Sequence[tuple[Block, Cursor | None, Problem | None]]) -> Problem | None:
-    """Return the problem of a partition whose next row is a bad one; None if there is none."""
-    return next((problem for _, cursor, problem in found if problem and not cursor), None)
-
-
-def _group_rows(rows: Sequence[Cells]) -> dict[int, list[Cells]]:
-    """Return the rows of each partition of the reader, for those that have rows."""
-    found: dict[int, list[Cells]] = {}
-    for row in rows:
-        found.setdefault(row[0], []).append(row)
-    return found
 
 
 def _choose_limit(rows: Sequence[Cells]) -> int:

@@ -228,14 +228,6 @@ WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgrelid = to_regclass({})
 """
 
 
-def _has_feed_ids(connection: Connection, table: OutboxTable) -> bool:
-    found = connection.exec_driver_sql(
-        f"SELECT 1 FROM pg_attribute WHERE attname = 'feed_id' AND NOT attisdropped"
-        f" AND attrelid = to_regclass({literal(qualified(table, HISTORY))})"
-    )
-    return found.first() is not None
-
-
 def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
     """Return the statements about a table as it is now. A table that is absent has no columns."""
     name = literal(qualified(table, table.bare_name))
@@ -246,15 +238,15 @@ def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
     columns = {column: Column(*about) for column, *about in found(_COLUMNS)}
     indexes = found(_INDEXES)
     beside = [literal(qualified(table, each)) for each in (HISTORY, REMOVED, CURSORS)]
-    ((kind, subscribed, history, removed, cursors, sees, hides),) = found(
+    ((kind, subscribed, history, has_ids, removed, cursors, sees, hides),) = found(
         "SELECT (SELECT relkind::text FROM pg_class WHERE oid = to_regclass({0})),"
         " EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = to_regclass({0})),"
-        f" to_regclass({beside[0]}) IS NOT NULL, to_regclass({beside[1]}) IS NOT NULL,"
-        f" to_regclass({beside[2]}) IS NOT NULL,"
+        f" to_regclass({beside[0]}) IS NOT NULL, EXISTS (SELECT FROM pg_attribute WHERE"
+        f" attname = 'feed_id' AND NOT attisdropped AND attrelid = to_regclass({beside[0]})),"
+        f" to_regclass({beside[1]}) IS NOT NULL, to_regclass({beside[2]}) IS NOT NULL,"
         " has_function_privilege('pg_control_system()', 'execute'),"
         " coalesce(row_security_active(to_regclass({0})), false)"
     )
-    lacks_ids = history and not _has_feed_ids(connection, table)
     triggers = dict(tuple(each) for each in found(_TRIGGERS))
     facts = PostgresqlFacts(
         columns=columns,
@@ -265,7 +257,7 @@ def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
         triggers=triggers,
         subscribed=subscribed,
         has_history=history and history_row(connection, table, "1") is not None,
-        lacks_feed_ids=lacks_ids,
+        lacks_feed_ids=history and not has_ids,
         has_cursors=cursors,
         notes_removed=removed and postgresql_ddl.DELETES in triggers,
         moves_updates=postgresql_ddl.UPDATES in triggers,

@@ -60,7 +60,6 @@ class PostgresqlFacts(TableFacts):
 
 
 def postgresql_faults(table: OutboxTable, facts: PostgresqlFacts) -> list[Fault]:
-    """Return why a table cannot be a feed; empty if it can."""
     if facts.lacks_feed_ids:
         return [unreleased_history(table)]
     if not facts.kind:
@@ -97,7 +96,8 @@ def postgresql_faults(table: OutboxTable, facts: PostgresqlFacts) -> list[Fault]
     if not facts.has_history:
         made = statements.history(table)
         faults.append(Fault(f"{table.name} has no history of its own", made))
-    if facts.notes_removed and not _notes_as_it_is(table, facts):
+    body = statements.note_removed(table, uuid=facts.uuid)
+    if facts.notes_removed and facts.triggers[statements.DELETES].strip() != body.strip():
         reason = "its trigger notes deleted rows by partitions that it no longer has"
         renewed = statements.retention(table, uuid=facts.uuid, renewed=True)
         faults.append(Fault(reason, renewed))
@@ -155,8 +155,9 @@ def _tx_faults(table: OutboxTable, facts: PostgresqlFacts) -> Iterator[Fault]:
     if found.type != "int8":
         yield Fault(f"{table.tx} is of type {found.type}; it must be bigint")
     if not found.required:
-        fill = (statements.fill_tx(table), statements.require(table, table.tx))
-        yield Fault(f"{table.tx} may be NULL", fill)
+        tx = quoted(table.tx)
+        fill = f"UPDATE {statements.name_of(table)} SET {tx} = 0 WHERE {tx} IS NULL;"
+        yield Fault(f"{table.tx} may be NULL", (fill, statements.require(table, table.tx)))
     if not facts.moves_updates and f"{statements.NEXT_TX}(" not in (found.default or ""):
         reason = f"{table.tx} does not get the transaction by its default"
         yield Fault(reason, (statements.next_tx(table), statements.set_default(table)))
@@ -206,12 +207,6 @@ def _index(table: OutboxTable, facts: PostgresqlFacts) -> tuple[str, ...]:
         *([statements.drop_index(table, keys)] if unfinished else []),
         statements.create_index(table, keys, concurrently=concurrently),
     )
-
-
-def _notes_as_it_is(table: OutboxTable, facts: PostgresqlFacts) -> bool:
-    """Return whether the trigger notes deletions by the partitions that the table has now."""
-    body = statements.note_removed(table, uuid=facts.uuid)
-    return facts.triggers[statements.DELETES].strip() == body.strip()
 
 
 def _plain(text: str) -> str:

@@ -64,7 +64,6 @@ def create_table(table: OutboxTable) -> str:
 
 
 def next_tx(table: OutboxTable) -> str:
-    """Return the statement that creates the function that is the default of `tx`."""
     return (
         f"CREATE OR REPLACE FUNCTION {qualified(table, NEXT_TX)}() RETURNS bigint\n"
         f"    LANGUAGE plpgsql VOLATILE AS $$ BEGIN RETURN {_TX}; END $$;"
@@ -86,12 +85,6 @@ def set_default(table: OutboxTable) -> str:
 
 def require(table: OutboxTable, column: str) -> str:
     return f"ALTER TABLE {name_of(table)} ALTER COLUMN {quoted(column)} SET NOT NULL;"
-
-
-def fill_tx(table: OutboxTable) -> str:
-    """Return the statement that gives rows without `tx` the value 0."""
-    tx = quoted(table.tx)
-    return f"UPDATE {name_of(table)} SET {tx} = 0 WHERE {tx} IS NULL;"
 
 
 def index_name(table: OutboxTable, keys: str) -> str:
@@ -122,7 +115,6 @@ NEW_FEED_ID = "right(replace(gen_random_uuid()::text, '-', ''), 16)"
 
 
 def history(table: OutboxTable) -> tuple[str, ...]:
-    """Return the statements that give the table a history and a feed id."""
     return (
         f"CREATE TABLE IF NOT EXISTS {qualified(table, HISTORY)} (\n"
         f"    table_name text PRIMARY KEY, history text NOT NULL, cluster text,\n"
@@ -228,7 +220,6 @@ def grants(table: OutboxTable, role: str, *, removed: bool) -> tuple[str, ...]:
 
 
 def name_of(table: OutboxTable) -> str:
-    """Return the table's quoted name, with its schema if it has one."""
     return qualified(table, table.bare_name)
 
 

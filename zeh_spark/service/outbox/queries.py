@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from sqlalchemy import Connection
 
-from zeh_spark.service.outbox.faults import Fault, gone_history
+from zeh_spark.service.outbox.faults import Fault, refusal
 from zeh_spark.service.outbox.table import (
     HISTORY,
     REMOVED,
@@ -115,7 +115,8 @@ class TableSql(ABC):
         """Return columns of the table's row in HISTORY. Raises StoreError if it is gone."""
         found = history_row(connection, self.table, columns)
         if found is None:
-            raise gone_history(self.table, self.history_ddl())
+            gone = Fault(f"{HISTORY} no longer has a row for it", self.history_ddl())
+            raise refusal(self.table, [gone])
         return found
 
     def _removed(self, connection: Connection, tx: str) -> dict[int, Removed]:

@@ -132,7 +132,6 @@ def _safe(value: str) -> str:
 
 
 def partition_sql(table: OutboxTable) -> str:
-    """Return SQL for the stored partition of a row."""
     if table.partition:
         return quoted(table.partition)
     if not table.partition_by:
@@ -153,20 +152,19 @@ def inspected(connection: Connection, table: OutboxTable) -> SqliteTable:
         f"SELECT sql FROM sqlite_master WHERE tbl_name = {name} AND sql IS NOT NULL"
         " AND type IN ('index', 'trigger')"
     )
-    lacks = _lacks_feed_ids(connection)
+    history = connection.exec_driver_sql(f"PRAGMA table_info({HISTORY})").all()
     there = connection.exec_driver_sql(
-        f"SELECT name FROM sqlite_master WHERE name IN ('{HISTORY}', '{CURSORS}')"
+        f"SELECT 1 FROM sqlite_master WHERE name = {literal(CURSORS)}"
     )
-    names = set(there.scalars())
     facts = SqliteFacts(
         columns=[Column(row[1], row[2].upper(), bool(row[5]), row[6] != 0) for row in columns],
         statement=statement if kind == "table" else None,
         is_view=kind == "view",
         beside=list(beside.scalars()),
-        has_history=HISTORY in names and history_row(connection, table, "1") is not None,
-        lacks_feed_ids=lacks,
+        has_history=bool(history) and history_row(connection, table, "1") is not None,
+        lacks_feed_ids=bool(history) and "feed_id" not in {row[1] for row in history},
         notes_removed=_notes_removed(connection, table),
-        has_cursors=CURSORS in names,
+        has_cursors=there.first() is not None,
     )
     return SqliteTable(
         table, facts,
@@ -175,11 +173,6 @@ def inspected(connection: Connection, table: OutboxTable) -> SqliteTable:
         settled="1 = 1",  # every committed row is
         partition=partition_sql(table),
     )  # fmt: skip
-
-
-def _lacks_feed_ids(connection: Connection) -> bool:
-    found = connection.exec_driver_sql(f"PRAGMA table_info({HISTORY})").all()
-    return bool(found) and "feed_id" not in {row[1] for row in found}
 
 
 def _notes_removed(connection: Connection, table: OutboxTable) -> bool:

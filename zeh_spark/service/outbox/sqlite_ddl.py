@@ -59,7 +59,6 @@ class SqliteFacts(TableFacts):
 
 
 def sqlite_faults(table: OutboxTable, facts: SqliteFacts) -> list[Fault]:
-    """Return why a table cannot be a feed; empty if it can."""
     if facts.lacks_feed_ids:
         return [unreleased_history(table)]
     made = create_history(table)
@@ -118,7 +117,6 @@ def create_table(table: OutboxTable) -> str:
 
 
 def create_history(table: OutboxTable) -> tuple[str, ...]:
-    """Return the statements that give the table a history and a feed id."""
     return (
         f"CREATE TABLE IF NOT EXISTS {HISTORY}"
         f" (table_name TEXT PRIMARY KEY, history TEXT NOT NULL, feed_id TEXT NOT NULL);",
@@ -148,7 +146,6 @@ def _retention(table: OutboxTable) -> tuple[str, ...]:
 
 
 def retention_trigger(table: OutboxTable) -> str:
-    """Return the name of the trigger that notes what is deleted."""
     return f"{DELETES}_{table.bare_name}_{table.partition or ''}"
 
 

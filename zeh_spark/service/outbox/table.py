@@ -67,21 +67,7 @@ Place = tuple[int, int | str]
 
 @dataclass(frozen=True, slots=True)
 class OutboxTable:
-    """The settings of a table or view that is a feed. The arguments are those of `SqlTableFeed`.
-
-    Args:
-        name: The table's or view's name, with its schema if it has one.
-        data: The column with an event's data; or columns, whose object is the data.
-        headers: Columns that become headers with their names.
-        partition_by: The column from whose value the stored partition is computed.
-        partition: The column with the stored partition; without it and `partition_by`, it is 0.
-        partitions: The number of stored partitions, 1 to 64.
-        id: The column with the row's id.
-        tx: The column with the transaction that wrote the row; not used in SQLite.
-        on_bad_row: `stop` at a row that cannot be an event, or `skip` it with a warning.
-        strict_cursors: Whether to refuse a cursor whose row is gone while older ones are left.
-            None: yes, unless rows may be updated, by the trigger of `zeh-spark ddl --updates`.
-    """
+    """The settings of a table or view that is a feed: what `SqlTableFeed` is given, checked."""
 
     name: str
     data: str | Sequence[str] = "data"
@@ -119,12 +105,10 @@ class OutboxTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns of an event's data."""
         return (self.data,) if isinstance(self.data, str) else tuple(self.data)
 
     @property
     def is_object(self) -> bool:
-        """Return whether an event's data is an object of columns."""
         return not isinstance(self.data, str)
 
     def lineage(self, history: str) -> str:
@@ -148,13 +132,11 @@ class OutboxTable:
 
     @property
     def schema(self) -> str | None:
-        """Return the schema in the table's name; None if there is none."""
         before, dot, _ = self.name.rpartition(".")
         return before if dot else None
 
     @property
     def bare_name(self) -> str:
-        """Return the table's name without its schema."""
         return self.name.rpartition(".")[2]
 
 
@@ -188,13 +170,11 @@ class OutboxRow(NamedTuple):
 
     @classmethod
     def of(cls, cells: Cells) -> OutboxRow:
-        """Return the row that a database gave."""
         asked, tx, key, size, data, *headers = cells
         return cls(asked, tx, key, size, data, tuple(headers))
 
     @property
     def place(self) -> Place:
-        """Return the row's place in the order of the feed."""
         return self.tx, self.id
 
     def tag(self, columns: int) -> str:
@@ -294,7 +274,6 @@ def all_removed(removed: Mapping[int, Removed], stored: range) -> Removed:
 
 
 def quoted(name: str) -> str:
-    """Return a name as a quoted identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -58,12 +58,7 @@ class BlockingTransaction:
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """What `ddl` is to add to what a feed needs.
-
-    Args:
-        notify: A trigger that wakes readers at once.
-        updates: A trigger that makes an updated row the last one.
-    """
+    """What `ddl` is to add to what a feed needs (see `SqlTableFeed.ddl`)."""
 
     notify: bool = False
     updates: bool = False
