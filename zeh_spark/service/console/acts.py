@@ -11,7 +11,6 @@ another user, who may not open the store's file, or a proxy that passes on what 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -67,7 +66,8 @@ class ConsoleActs:
     async def retention(self, request: Request) -> Response:
         feed = await self._feed(request)
         rule = await self._in_thread(self._store.retention, feed)
-        return self._retention_form(request, feed, retention_form.texts(rule))
+        fields = retention_form.texts(rule)
+        return self._console.page(request, "retention.html", feed=feed, fields=fields, mistake="")
 
     async def set_retention(self, request: Request) -> Response:
         """Answer the form: show what would change, and change it once that is confirmed."""
@@ -78,7 +78,9 @@ class ConsoleActs:
         try:
             rule = retention_form.parsed(fields)
         except StoreError as exc:
-            return self._retention_form(request, feed, fields, exc.what, status=400)
+            return self._console.page(
+                request, "retention.html", 400, feed=feed, fields=fields, mistake=exc.what
+            )
         if rule == before:
             return seen_at(request, f"/feeds/{feed}?done=same")
         seen = json.dumps(retention_form.texts(before))
@@ -118,7 +120,6 @@ class ConsoleActs:
         return seen_at(request, f"/feeds/{feed}?done={'cursor-set' if is_done else 'same'}")
 
     async def ask_producer(self, request: Request) -> Response:
-        """Answer with the question whether a producer is to be deleted."""
         feed, name = await self._feed(request), base(request.path_params["producer"])
         return await self._producer_question(request, feed, name)
 
@@ -154,18 +155,6 @@ class ConsoleActs:
         # '#' sorts before all else in names
         following = await self._in_thread(self._store.producers, feed, producer, 1)
         return any(base(each.name) == producer and not each.deleted for each in following)
-
-    def _retention_form(
-        self,
-        request: Request,
-        feed: str,
-        fields: Mapping[str, str],
-        mistake: str = "",
-        status: int = 200,
-    ) -> Response:
-        return self._console.page(
-            request, "retention.html", status, feed=feed, fields=fields, mistake=mistake
-        )
 
     async def _feed(self, request: Request) -> str:
         """Return the feed of a request. Raises UnknownFeedError if the store has none."""

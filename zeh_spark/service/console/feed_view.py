@@ -5,21 +5,15 @@ Runs in the publisher's worker threads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from zeh_spark.service.console.events import newest
 from zeh_spark.service.console.viewer import Viewer
 from zeh_spark.service.retention.rules import words
-from zeh_spark.service.store.batches import MAX_NUMBER, ProducerState, StoredReceipt
-from zeh_spark.service.store.interface import (
-    Anchor,
-    Chunk,
-    FeedState,
-    Log,
-    Retention,
-    Store,
-)
+from zeh_spark.service.store.batches import MAX_NUMBER, ProducerState
+from zeh_spark.service.store.interface import Anchor, Chunk, Log, Retention, Store
 from zeh_spark.service.telemetry.lag import Lag
 
 PARTITIONS, PRODUCERS, CONSUMERS, RECEIPTS = 16, 20, 50, 20
@@ -56,25 +50,6 @@ class Consumer:
     is_waited_for: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FeedView:
-    """A feed.
-
-    Attributes:
-        more_producers: The name after which there are more; "" if there are none.
-    """
-
-    state: FeedState
-    staged: int
-    keeps: str
-    partitions: list[Partition]
-    producers: list[ProducerState]
-    more_producers: str
-    consumers: list[Consumer]
-    has_letters: bool
-    now: int
-
-
 def feed_view(
     store: Store,
     feed: str,
@@ -82,24 +57,28 @@ def feed_view(
     viewer: Viewer,
     first_partition: int,
     after_producer: str,
-) -> FeedView:
-    """Return what a visitor may see of a feed. Raises UnknownFeedError."""
+) -> dict[str, Any]:
+    """Return what a visitor may see of a feed, for its template. Raises UnknownFeedError.
+
+    `more_producers` is the name after which there are more producers; "" if there are none.
+    """
     with store.snapshot(feed) as log:
         state, partitions = log.state, _partitions(log, first_partition)
     rule = store.retention(feed)
     producers, more = _producers(store, feed, viewer, after_producer)
     letters = newest(store, feed, None, 1) if viewer.reads(feed) else []
-    return FeedView(
-        state,
-        store.staged().get(feed, 0),
-        words(rule, [each for each in rule.readers if viewer.sees_consumer(feed, each)]),
-        partitions,
-        producers,
-        more,
-        _consumers(store, feed, lags, rule, viewer),
-        any(each.letter for each in letters),
-        store.now(),
-    )
+    seen_readers = [each for each in rule.readers if viewer.sees_consumer(feed, each)]
+    return {
+        "state": state,
+        "staged": store.staged().get(feed, 0),
+        "keeps": words(rule, seen_readers),
+        "partitions": partitions,
+        "producers": producers,
+        "more_producers": more,
+        "consumers": _consumers(store, feed, lags, rule, viewer),
+        "has_letters": any(each.letter for each in letters),
+        "now": store.now(),
+    }
 
 
 def _partitions(log: Log, first: int) -> list[Partition]:
@@ -147,33 +126,20 @@ def _consumers(
     return found[:CONSUMERS]
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerView:
-    """A producer.
+def producer_view(store: Store, feed: str, name: str, below: int) -> dict[str, Any]:
+    """Return what a producer has published, for its template.
 
-    Attributes:
-        following: The number below which there are more; 0 if there are none.
-        next: The number of its next event, by partition, for some partitions.
+    `following` is the number below which there are more receipts, 0 if there are none; `next` has
+    the numbers of its next events, by partition, for some partitions.
     """
-
-    state: ProducerState
-    receipts: list[StoredReceipt]
-    following: int
-    next: Mapping[int, int]
-    partitions: int
-    now: int
-
-
-def producer_view(store: Store, feed: str, name: str, below: int) -> ProducerView:
-    """Return what a producer has published."""
     store.feed(feed)  # an unknown feed is refused
     receipts = store.receipts(feed, name, below or MAX_NUMBER, RECEIPTS + 1)
     numbers = sorted(store.sequences(feed, name).items())
-    return ProducerView(
-        store.producer(feed, name),
-        receipts[:RECEIPTS],
-        receipts[RECEIPTS - 1].number if len(receipts) > RECEIPTS else 0,
-        {partition: own.next for partition, own in numbers[:PARTITIONS]},
-        len(numbers),
-        store.now(),
-    )
+    return {
+        "state": store.producer(feed, name),
+        "receipts": receipts[:RECEIPTS],
+        "following": receipts[RECEIPTS - 1].number if len(receipts) > RECEIPTS else 0,
+        "next": {partition: own.next for partition, own in numbers[:PARTITIONS]},
+        "partitions": len(numbers),
+        "now": store.now(),
+    }

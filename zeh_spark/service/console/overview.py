@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from zeh_spark.service.console.viewer import Viewer
 from zeh_spark.service.store.feed import Feed
@@ -36,23 +37,6 @@ class FeedRow:
     behind: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """The feeds of a page.
-
-    Attributes:
-        total: How many feeds the visitor sees, on all pages.
-        following: The name after which the next page begins; "" on the last page.
-        now: The time by the store's clock, in ms since 1970; None without a store.
-    """
-
-    rows: list[FeedRow]
-    total: int
-    following: str
-    behind: list[tuple[str, Lag]]
-    now: int | None
-
-
 def overview(
     store: Store | None,
     tables: Mapping[str, Feed],
@@ -60,7 +44,12 @@ def overview(
     viewer: Viewer,
     named: str,
     after: str,
-) -> Overview:
+) -> dict[str, Any]:
+    """Return a page of the list of feeds, for its template.
+
+    `total` is how many feeds the visitor sees, on all pages; `following` the name after which the
+    next page begins, "" on the last one; `now` the time by the store's clock, None without a store.
+    """
     stored = {each.name: each for each in (store.feeds() if store else [])}
     names = [
         each
@@ -85,10 +74,10 @@ def overview(
         for name in page
     ]
     behind = sorted((each for each in seen if each[1].events), key=lambda each: -each[1].events)
-    return Overview(
-        rows,
-        len(names),
-        page[-1] if len(shown) > FEEDS else "",
-        behind[:BEHIND],
-        store.now() if store else None,
-    )
+    return {
+        "rows": rows,
+        "total": len(names),
+        "following": page[-1] if len(shown) > FEEDS else "",
+        "behind": behind[:BEHIND],
+        "now": store.now() if store else None,
+    }

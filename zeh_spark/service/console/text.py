@@ -44,7 +44,6 @@ def lasting(seconds: float) -> str:
 
 
 def moment(ms: int) -> str:
-    """Return a time in ms since 1970, as a date and time in UTC."""
     return f"{_utc(ms):%Y-%m-%d %H:%M:%S}"
 
 

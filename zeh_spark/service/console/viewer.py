@@ -33,7 +33,6 @@ class Viewer:
         return self.reads(feed) or self.audits(feed)
 
     def reads(self, feed: str) -> bool:
-        """Whether the visitor sees the feed's events."""
         return self._may(Right.READ, feed)
 
     def audits(self, feed: str) -> bool:
@@ -41,7 +40,6 @@ class Viewer:
         return self._may(Right.AUDIT, feed)
 
     def sees_producer(self, feed: str, producer: str) -> bool:
-        """Whether the visitor sees what a producer has published."""
         return self.audits(feed) or self._may(Right.PUBLISH, feed, base(producer))
 
     def sees_consumer(self, feed: str, cursor_set: str) -> bool:
