@@ -220,7 +220,6 @@ class Readers:
         self._cursors = {name: _passed(store, feed, name) for name in names}
 
     def unread_by(self, chunk: Chunk) -> str | None:
-        """Return the first reader that has not passed a chunk; None if all have."""
         for name, by_n in self._cursors.items():
             if not by_n:
                 return name  # it has not kept a cursor yet

@@ -107,6 +107,14 @@ class _Judge:
         whole = answer.end in (End.WHOLE, End.UNPROVEN)
         return judged(answer.body, asked, found, whole=whole)
 
+    def _read_page(self, rule: str, partition: int, cursor: str) -> tuple[Answer, Page] | None:
+        """Ask for a page of a partition, and judge it; if there is none, the rule fails."""
+        answer = self._get({partition: cursor}, f"pagesizehint={HINT}")
+        if not answer.ok:
+            self._found.fails(rule, f"{_shown(answer.query)} answered {answer.told}")
+            return None
+        return answer, self._page(answer, [partition])
+
     def _address(self) -> None:
         url, answer = self._options.url, self._asked("")
         refuse(answer, self._options)
@@ -187,11 +195,9 @@ class _Judge:
         """Ask each partition for its beginning, and follow one; return its cursors and pages."""
         count, partition, most = self._found.partitions or 1, 0, -1
         for each in _some(count):
-            answer = self._get({each: wire.FIRST}, f"pagesizehint={HINT}")
-            if not answer.ok:
-                self._found.fails("first", f"{_shown(answer.query)} answered {answer.told}")
+            if not (read := self._read_page("first", each, wire.FIRST)):
                 continue
-            page = self._page(answer, [each])
+            page = read[1]
             self._found.passes("first", f"{counted(page.count, 'event')} in partition {each}")
             if page.count > most:
                 partition, most = each, page.count
@@ -202,11 +208,9 @@ class _Judge:
         pages: list[tuple[str, Page]] = []
         used = {cursor}
         for _ in range(_PAGES):
-            answer = self._get({partition: cursor}, f"pagesizehint={HINT}")
-            if not answer.ok:
-                found.fails("resume", f"{_shown(answer.query)} answered {answer.told}")
+            if not (read := self._read_page("resume", partition, cursor)):
                 return pages
-            page = self._page(answer, [partition])
+            answer, page = read
             pages.append((cursor, page))
             if answer.end not in (End.WHOLE, End.UNPROVEN):
                 return pages
@@ -297,13 +301,9 @@ class _Judge:
         for each in page.cursors(partition):
             if not 0 < each.events < len(page.of(partition)):
                 continue
-            answer = self._get({partition: each.cursor}, f"pagesizehint={HINT}")
-            if not answer.ok:
-                self._found.fails("resume", f"{_shown(answer.query)} answered {answer.told}")
-                return
-            rest = self._page(answer, [partition])
-            for verdict, said in resumed(page, rest, partition, each.events):
-                self._found["resume"].add(verdict, said)
+            if read := self._read_page("resume", partition, each.cursor):
+                for verdict, said in resumed(page, read[1], partition, each.events):
+                    self._found["resume"].add(verdict, said)
             return
         self._whole_pages(partition, page)
 
@@ -312,11 +312,9 @@ class _Judge:
         cursors = page.cursors(partition)
         if not cursors or not page.of(partition):
             return
-        answer = self._get({partition: cursors[-1].cursor}, f"pagesizehint={HINT}")
-        if not answer.ok:
-            self._found.fails("resume", f"{_shown(answer.query)} answered {answer.told}")
+        if not (read := self._read_page("resume", partition, cursors[-1].cursor)):
             return
-        after = self._page(answer, [partition]).of(partition)
+        after = read[1].of(partition)
         before = page.of(partition)[: cursors[-1].events]
         if len(before) > 1 and after[: len(before)] == before and len(set(before)) > 1:
             self._found.fails(
@@ -327,11 +325,9 @@ class _Judge:
 
     def _ends(self, pages: list[tuple[str, Page]]) -> None:
         found = self._found
-        answer = self._get({0: wire.LAST}, f"pagesizehint={HINT}")
-        if not answer.ok:
-            found.fails("last", f"{_shown(answer.query)} answered {answer.told}")
+        if not (read := self._read_page("last", 0, wire.LAST)):
             return
-        page = self._page(answer, [0])
+        page = read[1]
         cursors = page.cursors(0)
         if not cursors:
             found.deviates("last", "no checkpoint came with it")

@@ -43,7 +43,6 @@ class Page:
 
     @property
     def count(self) -> int:
-        """How many events there are."""
         return sum(map(len, self.events.values()))
 
     def of(self, partition: int) -> list[str]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 
 import click
@@ -103,9 +101,14 @@ def replay_dead(url: str, keep_key: bool, connect: dict[str, str]) -> None:
         zeh-spark replay-dead http://127.0.0.1:8080/orders
     """
     count = dead_letter_replay.partition_count(url, **connect, **PATIENCE)
-    with _named("standard input", "; nothing was published"):
+    try:
         read = list(dead_letters.letters(sys.stdin.buffer))
         letters = dead_letter_replay.repaired(read, count, keep_key=keep_key)
+    except Unreadable as exc:
+        raise StoreError(
+            f"standard input, line {exc.line}: {exc.reason}; nothing was published",
+            anchor="a-dead-letter-still-cannot-be-published",
+        ) from None
     if not read:
         raise without_events("standard input")
     outcomes: Counter[Outcome] = Counter()
@@ -124,18 +127,6 @@ def replay_dead(url: str, keep_key: bool, connect: dict[str, str]) -> None:
         _tell(outcomes, len(letters), refused)
     if outcomes[Outcome.REFUSED]:
         sys.exit(1)
-
-
-@contextmanager
-def _named(source: str, more: str = "") -> Iterator[None]:
-    """Turn `Unreadable` into a StoreError with the name of the source and the line."""
-    try:
-        yield
-    except Unreadable as exc:
-        raise StoreError(
-            f"{source}, line {exc.line}: {exc.reason}{more}",
-            anchor="a-dead-letter-still-cannot-be-published",
-        ) from None
 
 
 def _tell(outcomes: Counter[Outcome], letters: int, refused: list[dict[str, object]]) -> None:

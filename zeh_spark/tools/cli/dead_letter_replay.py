@@ -64,10 +64,7 @@ class Replayed:
 
 
 def repaired(
-    letters: Iterable[DeadLetter],
-    partition_count: int,
-    *,
-    keep_key: bool = False,
+    letters: Iterable[DeadLetter], partition_count: int, *, keep_key: bool = False
 ) -> list[RepairedLetter]:
     """Return the dead letters that have an event, after the checks that the sink makes.
 
@@ -77,12 +74,13 @@ def repaired(
     found: dict[DeadLetterId, RepairedLetter] = {}
     for letter in letters:
         try:
-            row = letter.row
-            if row is None:
+            if (row := letter.row) is None:
                 continue
-            each = _repaired(letter, row, partition_count, keep_key)
+            data = row.event()
+            placed(partition_count, data, row.key, row.partition, row.headers, keep_key)
         except ValueError as exc:
             raise Unreadable(letter.line, str(exc)) from None
+        each = RepairedLetter(letter.line, letter.place, row, data)
         first = found.setdefault(letter.place, each)
         if first.event != each.event:
             raise Unreadable(
@@ -91,15 +89,6 @@ def repaired(
                 f"these lines",
             )
     return list(found.values())
-
-
-def _repaired(
-    letter: DeadLetter, row: DeadRow, partition_count: int, keep_key: bool
-) -> RepairedLetter:
-    """Return a dead letter as it is published. Raises ValueError if the sink would refuse it."""
-    data = row.event()
-    placed(partition_count, data, row.key, row.partition, row.headers, keep_key)
-    return RepairedLetter(letter.line, letter.place, row, data)
 
 
 def partition_count(url: str, **options: str) -> int:

@@ -38,11 +38,13 @@ from zeh_spark.tools.doctor.checks import Check, State
 from zeh_spark.wire.option_values import MAX_PARTITIONS, FeedUrl
 from zeh_spark.wire.phrases import counted
 
-_SYMBOLS = {
-    Verdict.PASS: "ok", Verdict.DEVIATION: "DEVIATION", Verdict.FAILURE: "FAILURE",
-    Verdict.SKIPPED: "-",
+_MARKS: dict[Verdict | State, tuple[str, str | None]] = {
+    Verdict.PASS: ("ok", "green"), State.OK: ("ok", "green"),
+    Verdict.DEVIATION: ("DEVIATION", "yellow"), State.WARNING: ("WARNING", "yellow"),
+    Verdict.FAILURE: ("FAILURE", "red"), State.FAILURE: ("FAILURE", "red"),
+    Verdict.SKIPPED: ("-", None), State.NOTE: ("note", None),
 }  # fmt: skip
-_COLORS = {Verdict.PASS: "green", Verdict.DEVIATION: "yellow", Verdict.FAILURE: "red"}
+"""How the result of a rule or check is shown, and in which color."""
 
 
 @click.command()
@@ -122,21 +124,26 @@ def _counts(finding: Finding) -> bool:
 
 
 def _finding(finding: Finding) -> str:
-    rule, verdict = finding.rule, finding.verdict
-    mark = click.style(f"{_SYMBOLS[verdict]:9}", _COLORS.get(verdict))
-    head = f"{mark}  {rule.id}: {rule.title}"
+    rule, title = finding.rule, f"{finding.rule.id}: {finding.rule.title}"
     if not _counts(finding):
-        return head
+        return _entry(finding.verdict, title)
     times = f" ({finding.times:,} times)" if finding.times > 1 else ""
-    told = [("found", f"{finding.found}{times}"), ("source", rule.source), ("do", rule.remedy)]
-    return "\n".join([head, *(wrapped(name, printable(text)) for name, text in told)])
+    found = f"{finding.found}{times}"
+    return _entry(finding.verdict, title, found=found, source=rule.source, do=rule.remedy)
 
 
-def wrapped(name: str, text: str) -> str:
-    """Return a named paragraph below a heading, as wide as the terminal."""
+def _entry(result: Verdict | State, title: str, **told: str) -> str:
+    """Return a title with its mark, and named paragraphs below it, as wide as the terminal."""
+    mark, color = _MARKS[result]
     width = max(40, min(100, get_terminal_size((100, 24)).columns))
-    first = f"{'':11}{name + ':':8}"
-    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=" " * len(first))
+    lines = [f"{click.style(f'{mark:9}', color)}  {title}"]
+    for name, text in told.items():
+        first = f"{'':11}{name + ':':8}"
+        rest = " " * len(first)
+        lines.append(
+            textwrap.fill(printable(text), width, initial_indent=first, subsequent_indent=rest)
+        )
+    return "\n".join(lines)
 
 
 @click.command()
@@ -180,13 +187,10 @@ def doctor(url: str | None, starts_spark: bool, connect: dict[str, str]) -> None
 
 
 def _check(check: Check) -> str:
-    mark = {State.OK: "ok", State.NOTE: "note", State.WARNING: "WARNING", State.FAILURE: "FAILURE"}
-    color = {State.OK: "green", State.WARNING: "yellow", State.FAILURE: "red"}.get(check.state)
-    head = f"{click.style(f'{mark[check.state]:9}', color)}  {check.name}"
     if check.state is State.OK:
-        return f"{head}: {printable(check.found)}"
-    told = [("found", printable(check.found)), *([("do", check.remedy)] if check.remedy else ())]
-    return "\n".join([head, *(wrapped(name, text) for name, text in told)])
+        return _entry(check.state, f"{check.name}: {printable(check.found)}")
+    remedy = {"do": check.remedy} if check.remedy else {}
+    return _entry(check.state, check.name, found=check.found, **remedy)
 
 
 # lag
@@ -317,7 +321,6 @@ def _asked(transport: Transport, cursors: list[str]) -> Lag:
 
 
 def _of_cursor_set(options: ClientOptions, name: str) -> tuple[dict[str, Any], str]:
-    """Return the lag of a cursor set as a document, and as text."""
     feed = options.url.parts.path.rstrip("/").rpartition("/")[2]
     found = {
         (labels["n"], metric): value

@@ -96,11 +96,9 @@ class _Commands(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands (see `click.Group`)."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, with the options of all commands (see `click.Group`)."""
         if cmd_name not in COMMANDS:
             return None
         if cmd_name not in self.commands:
@@ -134,7 +132,6 @@ class _Commands(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that was asked for (see `click.Group`)."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as exc:
@@ -234,5 +231,4 @@ def zeh_spark() -> None:
 
 
 def main() -> None:
-    """Run the command line."""
     zeh_spark()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -68,9 +69,7 @@ from zeh_spark.tools.cli.parameters import CONFIG, STORE, opened, operator
     "--grant-to", metavar="ROLE",
     help="The role that serves the table: grant it the rights to read what it needs.",
 )  # fmt: skip
-@click.pass_context
 def ddl(
-    ctx: click.Context,
     table: str,
     file: Path | None,
     url: str | None,
@@ -78,11 +77,7 @@ def ddl(
     partition_by: str | None,
     partitions: int,
     key: str,
-    notify: bool,
-    updates: bool,
-    retention: bool,
-    cursorsets: bool,
-    grant_to: str | None,
+    **more: Any,
 ) -> None:
     """Print the SQL that prepares TABLE to be a feed; change nothing.
 
@@ -96,7 +91,7 @@ def ddl(
       zeh-spark ddl outbox --url sqlite:///shop.db --data body --retention
     """
     if file:
-        _refuse_what_config_has(ctx)
+        _refuse_what_config_has()
         config, name = _configured(load_config(file), table, url)
     elif url:
         name = table
@@ -106,27 +101,18 @@ def ddl(
     else:
         raise click.UsageError("No database is given. Give --config FILE, or --url URL.")
     with _feed(config, name) as feed:
-        statements = feed.ddl(
-            notify=notify,
-            updates=updates,
-            retention=retention,
-            cursorsets=cursorsets,
-            grant_to=grant_to,
-        )
+        statements = feed.ddl(**more)
     click.echo("\n".join(statements) or f"-- {config.table} has all that it needs")
 
 
-def _refuse_what_config_has(ctx: click.Context) -> None:
+def _refuse_what_config_has() -> None:
     """Raise UsageError if an option was given that would not be used beside --config."""
+    context, unused = click.get_current_context(), {"key", "data", "partition_by", "partitions"}
     given = [
-        option
-        for name, option in {
-            "key": "--id",
-            "data": "--data",
-            "partition_by": "--partition-by",
-            "partitions": "--partitions",
-        }.items()
-        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+        each.opts[0]
+        for each in context.command.params
+        if each.name in unused
+        and context.get_parameter_source(each.name) is not ParameterSource.DEFAULT
     ]
     if given:
         raise click.UsageError(

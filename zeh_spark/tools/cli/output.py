@@ -91,9 +91,7 @@ def equipped(command: click.Command) -> click.Command:
         for each in command.commands.values():
             equipped(each)
         return command
-    if command.name in ("serve", "quickstart") or any(
-        each.name in COMMON for each in command.params
-    ):
+    if command.name in ("serve", "quickstart"):
         return command
     if command.name not in _PLAIN and not any(each.name == "as_json" for each in command.params):
         command.params.append(

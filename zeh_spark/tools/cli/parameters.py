@@ -32,7 +32,6 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in some vers
         self._parse = parse
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the value (see `click.ParamType.convert`)."""
         try:
             return self._parse(str(value))
         except ValueError as exc:
@@ -140,23 +139,24 @@ _OAUTH = {
 """The environment variables with credentials of OAuth2, by their options."""
 
 _TOKEN_FILE = click.option(
-    "--token-file", envvar="ZEH_TOKEN_FILE", show_envvar=True, metavar="FILE",
+    "--token-file", "tokenFile", envvar="ZEH_TOKEN_FILE", show_envvar=True, metavar="FILE",
     help="The file with the token to send. Without one, the token in ZEH_TOKEN is sent, if it is "
     "set, or one that ZEH_OAUTH_TOKEN_URL gives for ZEH_OAUTH_CLIENT_ID and "
     "ZEH_OAUTH_CLIENT_SECRET.",
 )  # fmt: skip
 _CA_FILE = click.option(
-    "--ca-file", metavar="FILE",
+    "--ca-file", "caFile", metavar="FILE",
     help="A PEM file of the authorities to trust instead of the system's.",
 )  # fmt: skip
 _CLIENT_CERT = click.option(
-    "--client-cert", metavar="FILE",
+    "--client-cert", "clientCertFile", metavar="FILE",
     help="A PEM file with the certificate to show to the publisher, perhaps with its key.",
 )  # fmt: skip
 _CLIENT_KEY = click.option(
-    "--client-key", metavar="FILE",
+    "--client-key", "clientKeyFile", metavar="FILE",
     help="The PEM file with the key of --client-cert, if it is not in that file.",
 )  # fmt: skip
+_FILES = ("tokenFile", "caFile", "clientCertFile", "clientKeyFile")
 _HEADER = click.option(
     "--header", "sent_headers", multiple=True, metavar="NAME=VALUE",
     help="Send this header with each request. With NAME=@FILE its value is what the file holds, "
@@ -171,24 +171,13 @@ def connects(command: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(command)
-    def with_options(
-        *given: Any,
-        token_file: str | None,
-        ca_file: str | None,
-        client_cert: str | None,
-        client_key: str | None,
-        sent_headers: tuple[str, ...],
-        **more: Any,
-    ) -> Any:
-        connect = {}
-        if token_file:
-            connect["tokenFile"] = token_file
-        elif token := os.environ.get("ZEH_TOKEN"):
+    def with_options(*given: Any, sent_headers: tuple[str, ...], **more: Any) -> Any:
+        connect = {name: file for name in _FILES if (file := more.pop(name))}
+        token = os.environ.get("ZEH_TOKEN")
+        if "tokenFile" not in connect and token:
             connect["token"] = token
-        else:
+        elif "tokenFile" not in connect:
             connect.update({k: v for k, name in _OAUTH.items() if (v := os.environ.get(name))})
-        files = {"caFile": ca_file, "clientCertFile": client_cert, "clientKeyFile": client_key}
-        connect.update({name: file for name, file in files.items() if file})
         for each in sent_headers:
             name, found, value = each.partition("=")
             if not found:
@@ -214,7 +203,6 @@ def _content_of(value: str) -> str:
 
 @contextmanager
 def opened(url: str, *, must_exist: bool = True) -> Iterator[Store]:
-    """Open the store at `url`, and close it at the end."""
     # It needs the extra `publisher`, which client commands do not.
     from zeh_spark.service.stores import open_store
 

@@ -93,8 +93,7 @@ def retention(
       zeh-spark retention orders --size 100g
       zeh-spark retention orders
     """
-    given = Retention(age, size, readers)
-    if off and given != Retention():
+    if off and (age or size or readers):
         raise click.UsageError(
             "--off excludes --age, --size and --keep-for. Give --off alone, or leave it out."
         )
@@ -102,9 +101,11 @@ def retention(
         store.feed(feed)
         rule = before = store.retention(feed)
         if off:
-            rule = replace(given, names_ms=rule.names_ms, producers_ms=rule.producers_ms)
-        elif given != Retention():
-            rule = _changed(rule, given)
+            rule = replace(rule, age_ms=None, bytes=None, readers=())
+        rule = replace(
+            rule, age_ms=age or rule.age_ms, bytes=size or rule.bytes,
+            readers=readers or rule.readers,
+        )  # fmt: skip
         if names is not None:
             rule = replace(rule, names_ms=None if names == _FOREVER else names)
         if producers is not None:
@@ -251,13 +252,3 @@ def _show(feed: str, sets: list[CursorSet]) -> None:
     ]
     heads = ("NAME", "CONSUMER", "N", "PARTITIONS KEPT")
     print_table("cursorSets", heads, rows, items, f"Feed {feed!r} keeps no positions of readers.")
-
-
-def _changed(rule: Retention, given: Retention) -> Retention:
-    return Retention(
-        rule.age_ms if given.age_ms is None else given.age_ms,
-        rule.bytes if given.bytes is None else given.bytes,
-        given.readers or rule.readers,
-        rule.names_ms,
-        rule.producers_ms,
-    )

@@ -44,12 +44,9 @@ def token() -> None:
 def create(
     name: str,
     url: str,
-    read: tuple[str, ...],
-    publish: tuple[str, ...],
-    consume: tuple[str, ...],
-    audit: tuple[str, ...],
     admin: bool,
     expires: int | None,
+    **given: tuple[str, ...],
 ) -> None:
     """Make a token, and print it once: the store keeps only a hash of it.
 
@@ -63,10 +60,7 @@ def create(
       zeh-spark token create tills --publish 'orders/till-*' --expires 90d
       zeh-spark token create auditor --read '*' --audit '*'
     """
-    given = {
-        Right.READ: read, Right.PUBLISH: publish, Right.CONSUME: consume, Right.AUDIT: audit,
-    }  # fmt: skip
-    grants = [parse_grant(right, text) for right, texts in given.items() for text in texts]
+    grants = [parse_grant(right, text) for right in Right for text in given[right.value]]
     if admin:
         grants = list(ADMIN)
     if not grants:

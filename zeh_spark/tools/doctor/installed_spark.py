@@ -42,7 +42,6 @@ def _version(package: str) -> str | None:
 
 
 def _jar_version(home: Path, name: str) -> str | None:
-    """Return the version of a jar of Spark; None if it is not there."""
     for jar in home.glob(f"jars/{name}_*.jar"):
         if found := re.search(r"_\d+\.\d+-(\d[\w.]*?)(?:-SNAPSHOT)?\.jar$", jar.name):
             return found[1]
