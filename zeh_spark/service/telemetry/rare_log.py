@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Hashable
+from functools import partialmethod
 
 from zeh_spark.errors import ZeroEventHubError
 
@@ -36,14 +37,6 @@ class RareLog:
         self._lock = threading.Lock()
         self._told: dict[Hashable, tuple[float, int]] = {}
 
-    def warning(
-        self, kind: Hashable, message: str, *args: object, exc_info: BaseException | None = None
-    ) -> None:
-        self.write(logging.WARNING, kind, message, *args, exc_info=exc_info)
-
-    def error(self, kind: Hashable, message: str, *args: object) -> None:
-        self.write(logging.ERROR, kind, message, *args)
-
     def write(
         self,
         level: int,
@@ -62,6 +55,9 @@ class RareLog:
         if left_out:
             message, args = f"{message} (%d more of this kind before)", (*args, left_out)
         self._log.log(level, message, *args, exc_info=exc_info)
+
+    warning = partialmethod(write, logging.WARNING)
+    error = partialmethod(write, logging.ERROR)
 
     def left_out(self, kind: Hashable) -> int | None:
         """Return how many lines were left out, if a line may be written now; None if not."""

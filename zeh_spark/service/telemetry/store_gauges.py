@@ -44,12 +44,7 @@ class _Seen:
 
 
 class StoreGauges(Collector):
-    """Gauges of a store and of this process (see `prometheus_client`'s Collector).
-
-    Args:
-        store: The store; None if only tables are served.
-        connections: Returns the number of open connections; None if nobody counts.
-    """
+    """Gauges of a store and of this process (see `prometheus_client`'s Collector)."""
 
     def __init__(
         self,
