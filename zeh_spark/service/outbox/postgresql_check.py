@@ -13,7 +13,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.service.outbox import cursor_sets
 from zeh_spark.service.outbox import postgresql_ddl as statements
 from zeh_spark.service.outbox.faults import Fault, repair_statements, unreleased_history
-from zeh_spark.service.outbox.table import OutboxTable, quoted
+from zeh_spark.service.outbox.table import OutboxTable, qualified, quoted
 from zeh_spark.service.outbox.table_facts import More, TableFacts
 
 _INTEGERS = ("int2", "int4", "int8")
@@ -201,12 +201,11 @@ def _serves(table: OutboxTable, keys: Sequence[str]) -> bool:
 
 def _index(table: OutboxTable, facts: PostgresqlFacts) -> tuple[str, ...]:
     keys = statements.index_keys(table)
-    unfinished = statements.index_name(table, keys) in facts.unfinished
     concurrently = facts.kind != "p"  # indexes of partitioned tables cannot be created so
-    return (
-        *([statements.drop_index(table, keys)] if unfinished else []),
-        statements.create_index(table, keys, concurrently=concurrently),
-    )
+    create = statements.create_index(table, keys, concurrently=concurrently)
+    if (name := statements.index_name(table, keys)) not in facts.unfinished:
+        return (create,)
+    return f"DROP INDEX CONCURRENTLY IF EXISTS {qualified(table, name)};", create
 
 
 def _plain(text: str) -> str:

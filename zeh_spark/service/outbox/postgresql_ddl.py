@@ -105,11 +105,6 @@ def create_index(table: OutboxTable, keys: str, *, concurrently: bool, unique: b
     return f"CREATE {what}{how} IF NOT EXISTS {name}\n    ON {name_of(table)} ({keys});"
 
 
-def drop_index(table: OutboxTable, keys: str) -> str:
-    """Return the statement that drops an index whose creation was not finished."""
-    return f"DROP INDEX CONCURRENTLY IF EXISTS {qualified(table, index_name(table, keys))};"
-
-
 NEW_FEED_ID = "right(replace(gen_random_uuid()::text, '-', ''), 16)"
 """SQL for a new feed id: 16 hexadecimal digits."""
 
