@@ -6,12 +6,11 @@ Runs in the publisher's worker threads.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from zeh_spark.service.console.viewer import Viewer
 from zeh_spark.service.store.feed import Feed
-from zeh_spark.service.store.interface import FeedState, Store
+from zeh_spark.service.store.interface import Store
 from zeh_spark.service.telemetry.lag import Lag
 
 FEEDS = 50
@@ -19,22 +18,6 @@ FEEDS = 50
 
 BEHIND = 5
 """Consumers on the first page, those with the most events before them."""
-
-
-@dataclass(frozen=True, slots=True)
-class FeedRow:
-    """A feed in the list.
-
-    Attributes:
-        staged: Bytes that are uploaded and not committed.
-        behind: The most events that a cursor set of it has not passed; None without one.
-    """
-
-    name: str
-    partitions: int
-    state: FeedState | None
-    staged: int
-    behind: int | None
 
 
 def overview(
@@ -49,6 +32,8 @@ def overview(
 
     `total` is how many feeds the visitor sees, on all pages; `following` the name after which the
     next page begins, "" on the last one; `now` the time by the store's clock, None without a store.
+    Of a feed, `staged` are the bytes that are uploaded and not committed; `behind` the most events
+    that a cursor set of it has not passed, None without one.
     """
     stored = {each.name: each for each in (store.feeds() if store else [])}
     names = [
@@ -64,13 +49,13 @@ def overview(
     for feed, lag in seen:
         most[feed] = max(most.get(feed, 0), lag.events)
     rows = [
-        FeedRow(
-            name,
-            stored[name].partitions if name in stored else tables[name].partitions,
-            stored.get(name),
-            staged.get(name, 0),
-            most.get(name),
-        )
+        {
+            "name": name,
+            "partitions": (stored if name in stored else tables)[name].partitions,
+            "state": stored.get(name),
+            "staged": staged.get(name, 0),
+            "behind": most.get(name),
+        }
         for name in page
     ]
     behind = sorted((each for each in seen if each[1].events), key=lambda each: -each[1].events)

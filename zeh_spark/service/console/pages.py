@@ -144,7 +144,7 @@ class Console:
             found=found,
             named=named,
             after=after,
-            rates={each.name: self._rates.of(each.name) for each in found["rows"]},
+            rates={each["name"]: self._rates.of(each["name"]) for each in found["rows"]},
             refusals=[(each, sides(each)) for each in self._seen(viewer)[:REFUSALS]],
             checks=await self._readiness.checks(),
             own=list(viewer.own_producers()) if not found["total"] else [],
