@@ -125,9 +125,7 @@ class Judge:
 
     def _unnumbered(self, piece: Piece, stamps: Stamps, content: Content) -> Iterator[Difference]:
         producer, number = stamps.producer, stamps.sequence
-        expected = self._ledger.following(producer, stamps.partition)
-        if expected is None and self._oldest == 1:
-            expected = self._ledger.first(producer, stamps.partition)
+        expected = self._next_number(producer, stamps.partition)
         if expected not in (None, number):
             yield Difference(
                 piece.position, f"sequence number in partition {stamps.partition}", expected,
@@ -181,13 +179,17 @@ class Judge:
         if self._at < self._head or self._claim:
             yield from self._absent(self._at + 1, max(self._head, self._at + 1))
         for producer, partition, told in self._ledger.told():
-            seen = self._ledger.following(producer, partition)
-            expected = seen
-            if seen is None and self._oldest == 1:
-                expected = self._ledger.first(producer, partition)
+            expected = self._next_number(producer, partition)
             if expected not in (None, told):
                 what = f"nextSequences of partition {partition}"
                 yield Difference(self._at, what, expected, told, producer)
+
+    def _next_number(self, producer: str, partition: int) -> int | None:
+        """Return the number that has to come next; None if retention has removed those before."""
+        seen = self._ledger.following(producer, partition)
+        if seen is None and self._oldest == 1:
+            return self._ledger.first(producer, partition)
+        return seen
 
     def _differs(self, position: int, what: str, expected: object, found: object) -> Difference:
         claim = self._claim
