@@ -112,10 +112,8 @@ def load(
     with opened(url) as store, progress("Loading", _size(files)) as bar:
         try:
             name = producer or loading.PRODUCER
-            call = named_batch(store, feed, name, batch) if batch else None
-            call = call or next_batch(store, feed, name)
-            overrides = Overrides.named(allowed)
-            call = replace(call, overrides=overrides, by=operator())
+            call = named_batch(store, feed, name, batch) if batch else next_batch(store, feed, name)
+            call = replace(call, overrides=Overrides.named(allowed), by=operator())
             loaded = loading.load(store, feed, sources, bar, call)
         except UnknownFeedError as exc:
             raise StoreError(

@@ -10,7 +10,6 @@ import hashlib
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 from zeh_spark.errors import OutcomeUnknownError, StoreError
 from zeh_spark.service.store.batches import Call, Declared, StoredReceipt, TaskAttempt, Upload
@@ -37,22 +36,12 @@ def named_batch(store: Store, feed: str, producer: str, batch: str) -> Call:
     return Call(f"{producer}#{batch}", wire.BATCH_INCARNATION, run, 0, count)
 
 
-class Published(NamedTuple):
-    """A batch that is published.
-
-    Attributes:
-        new: Whether it is new (see `Batches.commit`).
-    """
-
-    receipt: StoredReceipt
-    new: bool
-    content: Content
-
-
 def publish(
     store: Store, feed: str, call: Call, fill: Callable[[BatchUploader], object]
-) -> Published:
+) -> tuple[StoredReceipt, bool, Content]:
     """Publish the events that `fill` adds as one batch, as one task's first attempt.
+
+    It returns the receipt, whether the batch is new (see `Batches.commit`), and its content.
 
     If the commit is interrupted, or the store does not tell whether it took effect, that is found
     out: it is published, or an error says that it is not. If the database has lost uploads in a
@@ -76,7 +65,7 @@ def publish(
     declared = Declared(batch.content, attempts)
     for left in reversed(range(STAGINGS)):
         try:
-            return Published(*_commit(store, feed, call, declared), batch.content)
+            return *_commit(store, feed, call, declared), batch.content
         except Problem as exc:
             if exc.name != problems.UPLOAD_MISSING.name or not left:
                 raise
