@@ -30,8 +30,7 @@ from zeh_spark.errors import PublisherError, StoreError, printable
 from zeh_spark.spark.source.offsets import is_of_a_feed, reached, source_offsets
 from zeh_spark.tools.check.judge import judge
 from zeh_spark.tools.check.rules import Finding, Verdict
-from zeh_spark.tools.cli import output
-from zeh_spark.tools.cli.output import print_answer, table
+from zeh_spark.tools.cli.output import print_answer, print_findings, table
 from zeh_spark.tools.cli.parameters import AGE, PATIENCE, SIZE, connects
 from zeh_spark.tools.doctor import installed_spark, machine, peer, trial
 from zeh_spark.tools.doctor.checks import Check, State
@@ -103,9 +102,9 @@ def check(
         f"{counted(counts['pass'], 'rule')} ok, {counted(counts['deviation'], 'deviation')}, "
         f"{counted(counts['failure'], 'failure')}, {counts['skipped']} not tested: {read}."
     )
-    output.print_answer(
+    print_findings(
         "\n".join([*parts, summary]),
-        styled=True,
+        failed=counts["failure"] > 0,
         url=str(options.url),
         verdict="failure" if counts["failure"] else "deviation" if counts["deviation"] else "pass",
         partitions=found.partitions,
@@ -115,8 +114,6 @@ def check(
         counts=counts,
         rules=[each.document() for each in found],
     )
-    if counts["failure"]:
-        click.get_current_context().exit(output.DIFFERENT)
 
 
 def _counts(finding: Finding) -> bool:
@@ -179,11 +176,8 @@ def doctor(url: str | None, starts_spark: bool, connect: dict[str, str]) -> None
     said = "\n".join(map(_check, found))
     if starts_spark and not any(each.name == "spark" for each in found):
         said += "\nSpark was not started: mend what failed first."
-    output.print_answer(
-        said, styled=True, ok=not failed, checks=[each.document() for each in found]
-    )
-    if failed:
-        click.get_current_context().exit(output.DIFFERENT)
+    checks = [each.document() for each in found]
+    print_findings(said, failed=failed, ok=not failed, checks=checks)
 
 
 def _check(check: Check) -> str:

@@ -140,13 +140,16 @@ def print_result(text: str, **facts: Any) -> None:
         click.echo(printable(text))
 
 
-def print_answer(text: str, *, styled: bool = False, **facts: Any) -> None:
-    """Print what was asked for: as `print_result`, also with --quiet.
+def print_answer(text: str, **facts: Any) -> None:
+    """Print what was asked for: as `print_result`, also with --quiet."""
+    click.echo(json_line(facts) if _is(_JSON) else printable(text))
 
-    With `styled`, the text has colors, and is printable otherwise.
-    """
-    shown = text if styled else printable(text)
-    click.echo(json_line(facts) if _is(_JSON) else shown)
+
+def print_findings(text: str, *, failed: bool, **facts: Any) -> None:
+    """Print what was found, with its colors, and end with exit code 3 if something failed."""
+    click.echo(json_line(facts) if _is(_JSON) else text)
+    if failed:
+        click.get_current_context().exit(DIFFERENT)
 
 
 def print_difference(text: str, **facts: Any) -> NoReturn:

@@ -12,10 +12,9 @@ import click
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.retention import rules as retaining
-from zeh_spark.service.retention.rules import Removal
 from zeh_spark.service.store import clock
 from zeh_spark.service.store.cursor_sets import NAME, CursorSet
-from zeh_spark.service.store.interface import Retention, Store
+from zeh_spark.service.store.interface import Retention
 from zeh_spark.tools.cli.output import moment, print_answer, print_result, print_table, progress
 from zeh_spark.tools.cli.parameters import AGE, SIZE, STORE, Parsed, opened, operator
 from zeh_spark.wire.option_values import parse_age_ms
@@ -165,7 +164,8 @@ def prune(
         elif now and rule.age_ms is not None:
             clock.check_removal(store)
         if now:
-            removal = _removed(store, feed, rule)
+            with progress("Removing", lambda: retaining.plan(store, feed, rule).events) as bar:
+                removal = retaining.prune(store, feed, rule, by=operator(), progress=bar)
         else:
             removal = retaining.plan(store, feed, rule)
         kept = removal.held_by and store.saved_cursors(feed, removal.held_by)
@@ -191,11 +191,6 @@ def prune(
         newest=removal.newest or None,
         heldBy=removal.held_by,
     )
-
-
-def _removed(store: Store, feed: str, rule: Retention) -> Removal:
-    with progress("Removing", lambda: retaining.plan(store, feed, rule).events) as bar:
-        return retaining.prune(store, feed, rule, by=operator(), progress=bar)
 
 
 def _rule(rule: Retention) -> dict[str, Any]:

@@ -142,7 +142,8 @@ def clock(url: str, accept: bool) -> None:
             store.see_clock(now, by=operator())
     said = [f"The clock of {shown_url(url)} says {moment(now)}."]
     if skew:
-        said.append(f"This machine's clock is {abs(skew) / 1000:.1f} s {_direction(skew)} it.")
+        side = "ahead of" if skew > 0 else "behind"
+        said.append(f"This machine's clock is {abs(skew) / 1000:.1f} s {side} it.")
     said.append(f"The last time that the store knows is {moment(sign)}.")
     trusted = accept or clocks.is_believed(now, sign)
     if accept:
@@ -156,10 +157,6 @@ def clock(url: str, accept: bool) -> None:
         "\n".join(said), store=shown_url(url), now=now, last=sign, skewMs=skew, trusted=trusted,
         accepted=accept,
     )  # fmt: skip
-
-
-def _direction(ms: int) -> str:
-    return "ahead of" if ms > 0 else "behind"
 
 
 @click.command()
