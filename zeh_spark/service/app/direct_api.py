@@ -188,9 +188,9 @@ class DirectApi:
 
 
 def _parsed(feed: ChunkFeed, parse: Callable[[bytes], T], body: bytes) -> T:
-    """Return the request that a body is. Raises Problem; an unknown feed is refused as such."""
+    """Return the request that a body is. Raises Problem."""
     try:
         return parse(body)
     except Problem:
-        feed.check_exists()
+        _ = feed.partitions  # an unknown feed is refused as such
         raise

@@ -238,8 +238,7 @@ def asked(feed: Feed, query: bytes, consumer: str | None) -> Ask:
     try:
         return parse_query(query.decode("latin-1"), lambda: feed.partitions, consumer)
     except Problem as problem:
-        if isinstance(feed, ChunkFeed):
-            feed.check_exists()  # an unknown feed is refused as such
+        _ = feed.partitions  # an unknown feed is refused as such
         if "feed" not in problem.type.members or (identity := feed.identity()) is None:
             raise
         described = {**identity.document(), **feed.description()}

@@ -125,8 +125,8 @@ class SqlLog:
     def chunks(self, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
         found = []
         for some in _parts(positions):
-            given = {f"after{at}": positions[each] for at, each in enumerate(some)}
-            found += self._of_each(_following, some, upto, {**given, "most": limit})
+            after = {f"after{at}": positions[each] for at, each in enumerate(some)}
+            found += self._of_each(some, upto, most=limit, **after)
         return sorted(found)
 
     def scan(self, after: int, upto: int, limit: int) -> list[Chunk]:
@@ -143,7 +143,7 @@ class SqlLog:
         return {each for (each,) in self._rows(query, {"feed": self._feed, "upto": upto})}
 
     def last(self, partitions: Iterable[int], upto: int) -> dict[int, Chunk]:
-        found = [self._of_each(_last, some, upto, {}) for some in _parts(partitions)]
+        found = [self._of_each(some, upto) for some in _parts(partitions)]
         return {chunk.partition: chunk for some in found for chunk in some}
 
     def frames(self, blobs: Sequence[int]) -> list[bytes]:
@@ -152,12 +152,11 @@ class SqlLog:
             raise frame_missing(min(missing))
         return [found[blob] for blob in blobs]
 
-    def _of_each(
-        self, query: Any, partitions: Sequence[int], upto: int, more: Mapping[str, int]
-    ) -> list[Chunk]:
+    def _of_each(self, partitions: Sequence[int], upto: int, **more: int) -> list[Chunk]:
         given = {f"partition{at}": each for at, each in enumerate(partitions)}
         given |= {"feed": self._feed, "upto": upto, **more}
-        return list(map(Chunk._make, self._rows(query(len(partitions)), given)))
+        query = _of_each(len(partitions), newest=not more)
+        return list(map(Chunk._make, self._rows(query, given)))
 
     def _rows(self, statement: Executable, given: Mapping[str, Any]) -> list[Any]:
         """Return all rows as the driver makes them, which are tuples.
@@ -177,36 +176,18 @@ class SqlLog:
 
 
 @functools.cache
-def _following(count: int) -> Executable:
-    """Return the query of the chunks after a position, of each of so many partitions."""
-    queries = (
-        select(*_CHUNK)
-        .where(*_HERE, chunks.c.partition == bindparam(f"partition{at}"))
-        .where(chunks.c.g > bindparam(f"after{at}"))
-        .order_by(chunks.c.g)
-        .limit(bindparam("most"))
-        for at in range(count)
-    )
-    return _together([*queries])
-
-
-@functools.cache
-def _last(count: int) -> Executable:
-    """Return the query of the last chunk of each of so many partitions."""
-    queries = (
-        select(*_CHUNK)
-        .where(*_HERE, chunks.c.partition == bindparam(f"partition{at}"))
-        .order_by(chunks.c.g.desc())
-        .limit(1)
-        for at in range(count)
-    )
-    return _together([*queries])
-
-
-def _together(queries: Sequence[Any]) -> Executable:
-    if len(queries) == 1:
-        return queries[0]  # type: ignore[no-any-return]
-    return union_all(*(select(each.subquery()) for each in queries))
+def _of_each(count: int, *, newest: bool) -> Executable:
+    """Return the query of chunks after a position, or of the last one, of `count` partitions."""
+    queries = []
+    for at in range(count):
+        query = select(*_CHUNK).where(*_HERE, chunks.c.partition == bindparam(f"partition{at}"))
+        if newest:
+            query = query.order_by(chunks.c.g.desc()).limit(1)
+        else:
+            query = query.where(chunks.c.g > bindparam(f"after{at}"))
+            query = query.order_by(chunks.c.g).limit(bindparam("most"))
+        queries.append(query)
+    return union_all(*(select(each.subquery()) for each in queries)) if count > 1 else queries[0]
 
 
 def _parts(partitions: Iterable[int]) -> Iterable[list[int]]:

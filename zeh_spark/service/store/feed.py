@@ -205,10 +205,6 @@ class ChunkFeed(Feed):
         """The number of stored partitions. Raises UnknownFeedError."""
         return self._store.feed(self._name).partitions
 
-    def check_exists(self) -> None:
-        """Raise UnknownFeedError if the store has no such feed."""
-        self._store.feed(self._name)
-
     def page(
         self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str] = EVERY
     ) -> Iterator[Block]:

@@ -14,6 +14,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from operator import attrgetter
 from typing import TypeVar
 
 from zeh_spark.service.store.commit_plan import tag
@@ -124,7 +125,7 @@ def positions(log: Log, asked: Mapping[int, str], n: int) -> dict[int, tuple[int
     for each, found in given.items():
         stored = covered(each, n, partitions)
         gone = [anchors[part] for part in stored if part in anchors]
-        first = max(gone, key=_place, default=beginning)
+        first = max(gone, key=attrgetter("g"), default=beginning)
         if found:
             check_history(each, asked[each], found, log, removed=bool(anchors))
             if found[0] < first.g or found[0] not in tags:
@@ -132,16 +133,12 @@ def positions(log: Log, asked: Mapping[int, str], n: int) -> dict[int, tuple[int
             found_at[each] = (found[0], asked[each])
         else:
             here = [last[part] for part in stored if part in last and asked[each] == wire.LAST]
-            place = max(here, key=_place, default=first)
+            place = max(here, key=attrgetter("g"), default=first)
             found_at[each] = place.g, place.cursor
     if lost:
         each = min(lost)
         raise cursor_gone(each, asked[each], lost[each], lost)
     return found_at
-
-
-def _place(place: Anchor | Chunk) -> int:
-    return place.g
 
 
 def cursors_at(store: Store, name: str, n: int, time: int) -> dict[int, str]:
@@ -173,7 +170,7 @@ def cursors_at(store: Store, name: str, n: int, time: int) -> dict[int, str]:
                 *(last[part] for part in stored if part in last),
             ]
             places += [log.anchors[part] for part in stored if part in log.anchors]
-            cursors[each] = max(places, key=_place).cursor
+            cursors[each] = max(places, key=attrgetter("g")).cursor
     return cursors
 
 
@@ -308,10 +305,6 @@ def in_order(
     That is `limit` at first, and grows, because most pages are short.
     """
     most = max(_LEAST_WINDOW, _WINDOW // max(1, len(positions)))
-    if len(positions) == 1:
-        ((partition, after),) = positions.items()
-        yield from _of_one(look_up, partition, after, min(limit, most), most)
-        return
     limits = dict.fromkeys(positions, min(limit, most))
     waiting: dict[int, deque[Chunk]] = {partition: deque() for partition in positions}
     for chunk in look_up(positions, min(limit, most)):
@@ -331,18 +324,3 @@ def in_order(
                 may_have_more.discard(partition)
         if found:
             heapq.heappush(lowest, (found[0].g, partition))
-
-
-def _of_one(
-    look_up: Callable[[Mapping[int, int], int], list[Chunk]],
-    partition: int,
-    after: int,
-    limit: int,
-    most: int,
-) -> Iterator[Chunk]:
-    """Yield the chunks of one partition (see `in_order`)."""
-    while found := look_up({partition: after}, limit):
-        yield from found
-        if len(found) < limit:
-            return
-        after, limit = found[-1].g, min(2 * limit, most)
