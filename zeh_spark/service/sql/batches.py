@@ -133,8 +133,9 @@ class SqlBatches(Transactions):
         self, feed: str, name: str, batch: int, incarnation: str | None
     ) -> StoredReceipt | None:
         def work(connection: Connection, feed_id: int) -> StoredReceipt | None:
-            _, producer = producers.find_producer(connection, feed_id, name)
-            which = producer.incarnation if incarnation is None else incarnation
+            which = incarnation
+            if which is None:
+                which = producers.find_producer(connection, feed_id, name)[1].incarnation
             call = Call(name, which, "", batch, 0)
             _, known = producers.what_is_known(connection, feed, call)
             return known_receipt(known, call)
