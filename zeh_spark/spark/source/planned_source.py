@@ -110,8 +110,9 @@ class PlannedSource:
         """
         asked, known = self._asked, None
         if asked is None:
-            if (left := self._pause_until - time.monotonic()) > 0:
-                time.sleep(min(left, _PATIENCE))
+            left = self._pause_until - time.monotonic()
+            time.sleep(min(max(left, 0.0), _PATIENCE))
+            if left > _PATIENCE:
                 return None
             asked = self._ask(limits)
         elif asked.plan.done():
