@@ -14,7 +14,6 @@ from zeh_spark.errors import LakehouseError
 from zeh_spark.spark.delta.delta_table import LakeTable
 from zeh_spark.spark.frames.compat import quoted
 from zeh_spark.spark.sessions.handling import OPEN, RESULT, VERDICTS, HeldBy, Past
-from zeh_spark.spark.stateful.row_codec import nullable
 
 _PLACE = ("processor", "session", "begun", "number")
 """What an event is known by in the table."""
@@ -82,10 +81,8 @@ def kept_events(table: DataFrame, columns: StructType) -> DataFrame:
     kept = newest(table.where("held IS NOT NULL")).where(F.col("held"))
     names = ("status", "session", "begun", "number", "attempt", "event_key")
     told = kept.withColumn(VERDICT, F.struct(*names))
-    wanted = nullable(columns)
-    assert isinstance(wanted, StructType)
     try:
-        return told.to(StructType([told.schema[VERDICT], *wanted]))
+        return told.to(StructType([told.schema[VERDICT], *columns.toNullable()]))
     except AnalysisException as exc:
         raise LakehouseError(
             f"the table keeps events of held sessions, and the frame's events have another type: "
@@ -96,8 +93,8 @@ def kept_events(table: DataFrame, columns: StructType) -> DataFrame:
 
 def check_result(table: DataFrame, kind: DataType) -> None:
     """Raise LakehouseError if the table's results are not of this type."""
-    stored = nullable(table.schema[RESULT].dataType)
-    if stored != nullable(kind):
+    stored = table.schema.toNullable()[RESULT].dataType
+    if stored != StructType().add(RESULT, kind).toNullable()[RESULT].dataType:
         raise LakehouseError(
             f"result={kind.simpleString()!r}, and the table's column {RESULT!r} is "
             f"{stored.simpleString()}. Give that type, or another table",

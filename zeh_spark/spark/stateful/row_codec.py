@@ -78,22 +78,9 @@ def unpacked(text: Column, schema: StructType) -> list[Column]:
     assert isinstance(kind, StructType)
     value = F.from_json(text, kind, {"mode": "FAILFAST", "maxStringLen": str(2**31 - 1)})
     return [
-        _decoded(value[f"c{number}"], field.dataType)
-        .cast(nullable(field.dataType))
-        .alias(field.name)
-        for number, field in enumerate(schema)
+        _decoded(value[f"c{number}"], field.dataType).cast(field.dataType).alias(field.name)
+        for number, field in enumerate(schema.toNullable())  # as from_json gives it
     ]
-
-
-def nullable(kind: DataType) -> DataType:
-    """Return a type with NULL allowed at every depth, as from_json gives it."""
-    if isinstance(kind, ArrayType):
-        return ArrayType(nullable(kind.elementType))
-    if isinstance(kind, MapType):
-        return MapType(nullable(kind.keyType), nullable(kind.valueType))
-    if isinstance(kind, StructType):
-        return StructType([StructField(f.name, nullable(f.dataType)) for f in kind])
-    return kind
 
 
 def _encoded(column: Column, kind: DataType, place: str) -> Column:
