@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from inspect import signature
 from typing import Any, Literal
 
 from pyspark.errors import PySparkException
@@ -37,19 +38,6 @@ from zeh_spark.spark.delta.write_options import check_reserved, check_spelling
 from zeh_spark.spark.frames.compat import found_column
 
 Transform = Callable[[DataFrame, int], DataFrame]
-
-_ARGUMENTS = (
-    "name",
-    "checkpointLocation",
-    "merge_keys",
-    "deleted",
-    "order",
-    "transform",
-    "cursorColumn",
-    "accept",
-    "trigger",
-)
-"""The arguments of `DeltaFeedWriter` and `to_delta`, for options that are almost one of them."""
 
 _TRIES = 10
 """How often a batch is tried that conflicts with other writers of the table."""
@@ -336,6 +324,10 @@ class DeltaFeedWriter:
             self._query, self._last, self._known, self._has_state = running.id, None, None, None
         self._run = running.run
         return running.id
+
+
+_ARGUMENTS = ("trigger", *list(signature(DeltaFeedWriter).parameters)[1:-1])
+"""The arguments of `to_delta` and `DeltaFeedWriter`, for options that are almost one of them."""
 
 
 def checked_name(name: str) -> str:
