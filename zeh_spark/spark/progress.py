@@ -193,10 +193,8 @@ class ProgressListener(StreamingQueryListener):
         self.latest: dict[tuple[str, str], FeedProgress] = {}
         self.total_events: dict[tuple[str, str], int] = {}
         self.commits: dict[tuple[str, str, str], SinkCommit] = {}
-        self._sinks = [
-            SinkCommits(url, producer, more[0] if more else {})
-            for url, producer, *more in _checked(sinks)
-        ]
+        _check_sinks(sinks)
+        self._sinks = [SinkCommits(*sink) for sink in sinks]
         self._report = report
         self._report_commit = report_commit
         self._show = _live_line() if live else None
@@ -246,23 +244,17 @@ class ProgressListener(StreamingQueryListener):
             self._show(None)
 
 
-def _checked(sinks: object) -> list[tuple[Any, ...]]:
-    """Return the sinks as they were given. Raises OptionError for another form."""
-    if isinstance(sinks, (list, tuple)) and all(map(_is_sink, sinks)):
-        return [tuple(each) for each in sinks]
-    raise OptionError(
-        f"sinks={sinks!r} must be a list of (url, producer), or (url, producer, options) with "
-        f"options like {{'token': …}}",
-        option="sinks",
-    )
-
-
-def _is_sink(each: object) -> bool:
-    if not isinstance(each, (list, tuple)) or len(each) not in (2, 3):
-        return False
-    return all(isinstance(text, str) for text in each[:2]) and isinstance(
-        each[2] if len(each) > 2 else {}, Mapping
-    )
+def _check_sinks(sinks: Any) -> None:
+    """Raise OptionError if sinks have another form."""
+    for sink in sinks if isinstance(sinks, (list, tuple)) else [None]:
+        match sink:
+            case [str(), str()] | [str(), str(), Mapping()]:
+                continue
+        raise OptionError(
+            f"sinks={sinks!r} must be a list of (url, producer), or (url, producer, options) with "
+            f"options like {{'token': …}}",
+            option="sinks",
+        )
 
 
 def _live_line() -> Callable[[str | None], None]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from types import MappingProxyType
 from typing import Any
 
 from zeh_spark.client.http.publish_client import BatchCall, PublishClient, PublishedRange, Receipt
@@ -88,7 +89,7 @@ class SinkCommits:
         self,
         url: str,
         producer: str,
-        options: Mapping[str, object],
+        options: Mapping[str, object] = MappingProxyType({}),
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
