@@ -32,11 +32,7 @@ NO_FEED = ""
 class SeenBucket(msgspec.Struct, array_like=True):
     """What deduplication keeps of the keys of one bucket.
 
-    Attributes:
-        buckets: The number of buckets, which never changes in a checkpoint.
-        numbers: Numbers by key, seen without the id of their feed.
-        owner: The feed that owns `numbers`.
-        feeds: Numbers by feed and key.
+    `buckets` is the number of buckets, which never changes in a checkpoint.
     """
 
     buckets: int

@@ -37,9 +37,6 @@ class Seen(msgspec.Struct, array_like=True):
     """The numbers that were seen: `certain` <= `floor` < all of `runs`.
 
     Attributes:
-        certain: All numbers up to this one were seen.
-        floor: Above this number, every run is known.
-        runs: The numbers above `floor` that were seen.
         top: The highest number whose time is known; -1 if there is none.
         time: The time of `top`, in milliseconds since 1970; -1 if there is none.
     """
