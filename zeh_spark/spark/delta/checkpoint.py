@@ -86,8 +86,14 @@ class CheckpointFiles:
         Spark creates the folder when it plans the first batch.
         """
         if is_connect(self.spark):
-            return self._has_folder("state")
-        files, path = self._file("state")
+            reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+            try:
+                return bool(reader.load(self._pattern("state")).schema)
+            except AnalysisException as exc:
+                if is_missing_path(exc):
+                    return False
+                raise
+        files, path = hadoop_file(self.spark, f"{self.location}/state")
         return bool(files.exists(path))
 
     def is_running(self, number: int) -> bool:
@@ -102,23 +108,9 @@ class CheckpointFiles:
             return False
         return True
 
-    def _has_folder(self, name: str) -> bool:
-        reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
-        try:
-            return bool(reader.load(self._pattern(name)).schema)
-        except AnalysisException as exc:
-            if is_missing_path(exc):
-                return False
-            raise
-
     def _pattern(self, name: str) -> str:
         """Return the path of a file for Spark's readers, which would take a `*` for a pattern."""
         return re.sub(r"([\\{}\[\]*?])", r"\\\1", f"{self.location}/{name}")
-
-    def _file(self, name: str) -> tuple[Any, Any]:
-        jvm: Any = self.spark._jvm
-        path = jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")
-        return path.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf()), path
 
     def _read(self, name: str) -> str:
         """Return a file of the checkpoint, whatever characters its path has.
@@ -129,12 +121,19 @@ class CheckpointFiles:
             (row,) = self.spark.read.text(self._pattern(name), wholetext=True).collect()
             return str(row[0])
         jvm: Any = self.spark._jvm
-        files, path = self._file(name)
+        files, path = hadoop_file(self.spark, f"{self.location}/{name}")
         stream = files.open(path)
         try:
             return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
+
+
+def hadoop_file(spark: SparkSession, location: str) -> tuple[Any, Any]:
+    """Return a classic session's file system for a location, and the location as its path."""
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(location)
+    return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), path
 
 
 def running_query(checkpoint: CheckpointFiles, number: int, table: str) -> RunningQuery:

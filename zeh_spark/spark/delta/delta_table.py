@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 
 from zeh_spark.errors import LakehouseError
 from zeh_spark.spark.delta import commits
+from zeh_spark.spark.delta.checkpoint import hadoop_file
 from zeh_spark.spark.delta.commits import CommitRecord, TableCommit, TableStanding
 from zeh_spark.spark.delta.delta_errors import delta_class, delta_errors, is_missing_path
 from zeh_spark.spark.frames.compat import Py4JError, found_column, is_connect
@@ -82,7 +83,8 @@ class LakeTable:
                 f"working directory of its own. Give an absolute path",
                 table=self.text,
             )
-        return str(self._file_system(path).makeQualified(self._hadoop_path(path)).toString())
+        files, place = hadoop_file(self.spark, path)
+        return str(files.makeQualified(place).toString())
 
     @property
     def identifier(self) -> str:
@@ -133,18 +135,11 @@ class LakeTable:
                 if is_missing_path(exc):
                     return False
                 raise
-        place, files = self._hadoop_path(path), self._file_system(path)
+        files, place = hadoop_file(self.spark, path)
         if not files.exists(place):
             return False
         names = [each.getPath().getName() for each in files.listStatus(place)]
         return any(not name.startswith(("_", ".")) for name in names)
-
-    def _hadoop_path(self, path: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(path)
-
-    def _file_system(self, path: str) -> Any:
-        settings = self.spark._jsparkSession.sessionState().newHadoopConf()
-        return self._hadoop_path(path).getFileSystem(settings)
 
     def _delta(self) -> DeltaTable:
         """Return Delta's own object for the table, in a classic session."""
@@ -157,9 +152,6 @@ class LakeTable:
     def frame(self) -> DataFrame:
         with delta_errors(self.text):
             return self.spark.read.table(self.identifier)
-
-    def columns(self) -> list[str]:
-        return self.frame().columns
 
     def save(self, writer: DataFrameWriter) -> None:
         """Append the writer's rows; create the table if it does not exist."""

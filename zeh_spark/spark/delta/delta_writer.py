@@ -273,7 +273,7 @@ class DeltaFeedWriter:
     def _check_appended(self, table: LakeTable, stands: TableStanding) -> None:
         if self._last is not None or stands.version < 0:
             return
-        if found_column(table.columns(), DELETED, case_sensitive=False):
+        if found_column(table.frame().columns, DELETED, case_sensitive=False):
             raise LakehouseError(
                 f"table {self._table} was made by a merge, and has one row for each key. Give "
                 f"merge_keys, or another table",

@@ -154,7 +154,7 @@ def purge(spark: SparkSession, table: str, older_than: str) -> None:
             option="older_than",
         )
     target = LakeTable(spark, table)
-    if _lacking(target.columns(), [DELETED]):
+    if _lacking(target.frame().columns, [DELETED]):
         raise LakehouseError(
             f"table {table} has no column {DELETED}: no merge made it", table=table
         )
