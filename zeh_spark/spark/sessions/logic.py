@@ -89,7 +89,9 @@ class SessionLogic:
         controls = set(controls)
         known = session is not None and session.begun is not None
         if session is None or session.begun is None:
-            if not any(self._can_begin(arrival) for arrival in arrivals):
+            new = Session(self._lowest)
+            others = (arrival for arrival in arrivals if not arrival.replay)
+            if all(self._find_contradiction(new, arrival) for arrival in others):
                 session = self._deliver_replays(session, arrivals, now, outcomes)
                 if "close" not in controls:
                     return session, outcomes
@@ -116,10 +118,6 @@ class SessionLogic:
     def _wait_anew(self, session: Session, time: int) -> None:
         """Begin to wait for the session's next event, at a time in milliseconds since 1970."""
         session.advanced, session.reported = time, False
-
-    def _can_begin(self, arrival: Arrival) -> bool:
-        """Return whether an event begins a session."""
-        return not arrival.replay and not self._find_contradiction(Session(self._lowest), arrival)
 
     def _deliver_replays(
         self,
