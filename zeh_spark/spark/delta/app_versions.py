@@ -35,7 +35,7 @@ def calling_query(
             "tells its id",
             option="checkpointLocation",
         )
-    return running_query(CheckpointFiles(spark, location.rstrip("/")), version, table).id
+    return running_query(CheckpointFiles(spark, location.rstrip("/")), version, table)[0]
 
 
 def is_next(table: LakeTable, record: CommitRecord, accept: str | None) -> bool:

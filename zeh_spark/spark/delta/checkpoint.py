@@ -21,14 +21,6 @@ from zeh_spark.spark.source.offsets import Reached, is_of_a_feed, reached
 
 
 @dataclass(frozen=True, slots=True)
-class RunningQuery:
-    """The query in whose foreachBatch the driver is, and its run."""
-
-    id: str
-    run: str
-
-
-@dataclass(frozen=True, slots=True)
 class CheckpointFiles:
     """The checkpoint at `location`, a path or URI without a slash at its end."""
 
@@ -136,8 +128,8 @@ def hadoop_file(spark: SparkSession, location: str) -> tuple[Any, Any]:
     return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), path
 
 
-def running_query(checkpoint: CheckpointFiles, number: int, table: str) -> RunningQuery:
-    """Return the query in whose foreachBatch the driver is.
+def running_query(checkpoint: CheckpointFiles, number: int, table: str) -> tuple[str, str]:
+    """Return the id of the query in whose foreachBatch the driver is, and the id of its run.
 
     A classic session tells it. Spark Connect does not, so there it is the checkpoint's query, which
     has to run in this session, and to be in this batch. Raises LakehouseError if it is no query's
@@ -152,7 +144,7 @@ def running_query(checkpoint: CheckpointFiles, number: int, table: str) -> Runni
                 f"Call it there, in the thread that Spark gives",
                 table=table,
             )
-        return RunningQuery(running, context.getLocalProperty("spark.jobGroup.id") or "")
+        return running, context.getLocalProperty("spark.jobGroup.id") or ""
     stored = checkpoint.query_id()
     runs = [each.runId for each in checkpoint.spark.streams.active if each.id == stored]
     if not runs or not checkpoint.is_running(number):
@@ -162,7 +154,7 @@ def running_query(checkpoint: CheckpointFiles, number: int, table: str) -> Runni
             f"and write to table {table} in the query's foreachBatch only",
             got=stored,
         )
-    return RunningQuery(stored, str(runs[0]))
+    return stored, str(runs[0])
 
 
 _UNREADABLE = (Py4JJavaError, PySparkException)

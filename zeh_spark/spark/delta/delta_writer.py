@@ -311,19 +311,18 @@ class DeltaFeedWriter:
 
     def _checked_query(self, checkpoint: CheckpointFiles, number: int) -> str:
         """Return the running query's id, which has to be that of the checkpoint."""
-        running = running_query(checkpoint, number, self._table)
-        if running.id != self._query:
+        query, self._run = running_query(checkpoint, number, self._table)
+        if query != self._query:
             stored = checkpoint.query_id()
-            if stored != running.id:
+            if stored != query:
                 raise CheckpointError(
                     f"checkpointLocation={self._checkpoint!r} is not that of the calling query "
-                    f"(its id is {stored}, the query's {running.id}). Give both the same one",
-                    expected=running.id,
+                    f"(its id is {stored}, the query's {query}). Give both the same one",
+                    expected=query,
                     got=stored,
                 )
-            self._query, self._last, self._known, self._has_state = running.id, None, None, None
-        self._run = running.run
-        return running.id
+            self._query, self._last, self._known, self._has_state = query, None, None, None
+        return query
 
 
 _ARGUMENTS = ("trigger", *list(signature(DeltaFeedWriter).parameters)[1:-1])
