@@ -156,19 +156,12 @@ def opened(blob: bytes | None, settings: Settings) -> SessionBucket:
     bucket = FORMAT.open(blob, settings.buckets)
     state_buckets.same("first", settings.policy.first, bucket.first)
     _keep_steps(bucket, settings.steps)
-    _declare(bucket, settings.sources)
+    sources, known = tuple(settings.sources) or None, bucket.clock and tuple(bucket.clock.sources)
+    if (sources is None) != (known is None):  # which sources there are may change
+        state_buckets.same("sources", sources, known)
+    if bucket.clock:
+        bucket.clock.declare(settings.sources)
     return bucket
-
-
-def _declare(bucket: SessionBucket, sources: Sequence[str]) -> None:
-    """Give a bucket its sources. Raises CheckpointError if it had none, or has none now."""
-    clock = bucket.clock
-    if bool(sources) != (clock is not None):
-        state_buckets.same(
-            "sources", tuple(sources) or None, tuple(clock.sources) if clock else None
-        )
-    if clock is not None:
-        clock.declare(sources)
 
 
 def _keep_steps(bucket: SessionBucket, steps: Mapping[str, Sequence[str]]) -> None:
