@@ -153,16 +153,13 @@ def explain(
     gaps = wanted.where("session IS NOT NULL AND first IS NOT NULL").distinct()
     feed = spark.read.format("zeroeventhub").options(**{**options, "endingCursors": head}).load(url)
     named = checked(feed, steps, kind)
-    of_kind = F.coalesce(named.kind, F.lit("")) if named else F.lit("")
     events = feed.select(
-        key(feed, session, named.key_part if named else None).alias("session"),
+        key(feed, session, named.key_part).alias("session"),
         requirements.text(feed, "sequence", sequence).alias("sequence"),
-        of_kind.alias("kind"),
+        F.coalesce(named.kind, F.lit("")).alias("kind"),
         "partition",
     )
-    number = requirements.number("sequence")
-    if named:
-        number = Steps(named.lists, F.col("kind")).number(F.col("sequence"))
+    number = Steps(named.lists, F.col("kind")).number("sequence")
     placed = events.select("session", number, "partition").mapInArrow(
         _placed, "session STRING, number BIGINT, partition INT, position BIGINT"
     )

@@ -173,7 +173,7 @@ def in_order(
         policy,
         buckets,
         requirements.milliseconds("keep_closed", keep_closed),
-        named.lists if named else {},
+        named.lists,
         tuple(sources or ()),
         _duration("idle_source_timeout", idle_source_timeout),
         late,
@@ -189,8 +189,8 @@ def in_order(
     words = (*CONTROLS, *DECISIONS) if processing else CONTROLS
     given = with_words(df, control, attempt) if processing else df
     read = {
-        "session": key(given, session, named.key_part if named else None),
-        "kind": F.coalesce(named.kind if named else F.lit(""), F.lit("")),
+        "session": key(given, session, named.key_part),
+        "kind": F.coalesce(named.kind, F.lit("")),
         "sequence": requirements.text(given, "sequence", sequence),
         "last": requirements.text(given, "last", last),
         "control": control_of(given, control),
@@ -262,12 +262,12 @@ def _check_timeouts(policy: Policy) -> None:
         )
 
 
-def _check_steps(named: Steps | None, first: First, last: str | Column | None) -> None:
-    if named and last is not None:
+def _check_steps(named: Steps, first: First, last: str | Column | None) -> None:
+    if named.lists and last is not None:
         raise OptionError(
             "last= and steps= exclude each other: the last step closes the session", option="last"
         )
-    if named and first != 0:
+    if named.lists and first != 0:
         raise OptionError(
             f"first={first!r} and steps= exclude each other: a session begins with its first step",
             option="first",

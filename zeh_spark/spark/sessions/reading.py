@@ -41,7 +41,7 @@ def rows_of(
     df: DataFrame,
     read: dict[str, Column],
     complaint: str,
-    named: Steps | None,
+    named: Steps,
     words: tuple[str, ...],
     sources: Sequence[str] | None,
 ) -> DataFrame:
@@ -55,10 +55,8 @@ def rows_of(
         *(column.alias(name) for name, column in read.items()),
         F.col(requirements.EVENT).alias("event"),
     )
-    numbers = {"number": requirements.number("sequence"), "declared": requirements.number("last")}
-    if named:
-        named = Steps(named.lists, F.col("kind"))
-        numbers = {"number": named.number(F.col("sequence")), "declared": named.last()}
+    named = Steps(named.lists, F.col("kind"))
+    numbers = {"number": named.number("sequence"), "declared": named.last("last")}
     numbered = said.withColumns(numbers)
     lacking = F.col("time").isNull() & ~F.col("control").isin(timeless)
     error = F.raise_error(F.lit(complaint)).cast("timestamp")
@@ -91,12 +89,12 @@ def rows_of(
     )
 
 
-def _problem(named: Steps | None, words: tuple[str, ...], sources: Sequence[str] | None) -> Column:
+def _problem(named: Steps, words: tuple[str, ...], sources: Sequence[str] | None) -> Column:
     """Return what is wrong with an event; NULL if nothing is."""
     number, text, last, word = map(F.col, ("number", "sequence", "last", "control"))
     whole = requirements.says("sequence", text, f"a whole number from 0 to {MAX_NUMBER}")
     other = requirements.says("sequence", text, "a whole number")
-    if named:
+    if named.lists:
         whole = other = named.problem(text)
     flag, declared = F.lower(last), F.col("declared")
     bad_end = flag.isNotNull() & ~flag.isin("true", "false") & declared.isNull()

@@ -32,7 +32,8 @@ class Steps(NamedTuple):
     """The steps of sessions.
 
     Attributes:
-        lists: The names of steps by the kind of session; a single list is of the kind "".
+        lists: The names of steps by the kind of session; a single list is of the kind "". Empty if
+            steps are numbers.
     """
 
     lists: Mapping[str, Sequence[str]]
@@ -41,18 +42,25 @@ class Steps(NamedTuple):
     @property
     def key_part(self) -> Column | None:
         """The kind as a part of the session's key; None if there is a single list."""
-        return None if "" in self.lists else self.kind
+        return self.kind if self.lists.keys() - {""} else None
 
-    def number(self, step: Column) -> Column:
-        """Return a step's number, BIGINT; NULL for an unknown step or kind."""
+    def number(self, step: str) -> Column:
+        """Return the number of a column's step, BIGINT; NULL for an unknown step or kind."""
+        if not self.lists:
+            return requirements.number(step)
         places = {
-            kind: F.nullif(F.array_position(F.array(*map(F.lit, names)), step), F.lit(0)) - 1
+            kind: F.nullif(F.array_position(F.array(*map(F.lit, names)), F.col(step)), F.lit(0)) - 1
             for kind, names in self.lists.items()
         }
         return self._by_kind(places)
 
-    def last(self) -> Column:
-        """Return the number of the last step, BIGINT; NULL for an unknown kind."""
+    def last(self, declared: str) -> Column:
+        """Return the number of the last step, BIGINT; NULL for an unknown kind.
+
+        If steps are numbers, it is the one that a column declares; NULL if that is no number.
+        """
+        if not self.lists:
+            return requirements.number(declared)
         ends = {kind: F.lit(len(names) - 1).cast("long") for kind, names in self.lists.items()}
         return self._by_kind(ends)
 
@@ -99,13 +107,13 @@ def _part(df: DataFrame, value: str | Column) -> Column:
     return column.cast("string")
 
 
-def checked(df: DataFrame, steps: Names | None, kind: str | Column | None) -> Steps | None:
-    """Return the steps; None without steps. Raises OptionError if they are not valid."""
+def checked(df: DataFrame, steps: Names | None, kind: str | Column | None) -> Steps:
+    """Return the steps. Raises OptionError if they are not valid."""
     if steps is None or kind is None:
         if kind is not None:
             raise OptionError("kind= needs steps=, lists of steps by kind", option="kind")
         if steps is None:
-            return None
+            return Steps({}, F.lit(""))
         if isinstance(steps, Mapping):
             raise OptionError(
                 f"steps= has lists for the kinds {', '.join(map(repr, steps))}. Give kind=, a "
