@@ -259,12 +259,9 @@ def _check_sinks(sinks: Any) -> None:
 
 def _live_line() -> Callable[[str | None], None]:
     """Return a function that shows a line over the one before; None ends it."""
-    try:
-        from IPython import get_ipython  # type: ignore[import-not-found, unused-ignore]
+    if (ipython := sys.modules.get("IPython")) and ipython.get_ipython():  # this is a notebook
         from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        get_ipython = None
-    if get_ipython is not None and get_ipython() is not None:
+
         handle = display({"text/plain": ""}, raw=True, display_id=True)  # type: ignore[no-untyped-call, unused-ignore]
         return lambda text: handle.update({"text/plain": text}, raw=True) if text else None
 
