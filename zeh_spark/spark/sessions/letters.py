@@ -47,9 +47,8 @@ def to_feed(url: str, producerId: str, **options: str) -> Writer:
     """
 
     def write(batch: DataFrame, number: int) -> None:
-        written = letters(batch, producerId, number).write.format("zeroeventhub")
         given = {"url": url, "producerId": producerId, "batchId": "stream", **options}
-        written.options(**given).mode("append").save()
+        _publish(letters(batch, producerId, number), given)
 
     return write
 
@@ -76,11 +75,12 @@ def replay(dead: DataFrame, url: str, *, producerId: str, batchId: str, **option
     if dead.isStreaming:
         raise OptionError("replay: the frame is a stream. Read the dead letters with spark.read")
     events = dead.where(~F.col("dead.reason").isin(*RECORDS))
-    event = _event(events)
-    written = event.drop(_FACTS).write.format("zeroeventhub")
-    written.options(url=url, producerId=producerId, batchId=batchId, **options).mode(
-        "append"
-    ).save()
+    given = {"url": url, "producerId": producerId, "batchId": batchId, **options}
+    _publish(_event(events).drop(_FACTS), given)
+
+
+def _publish(events: DataFrame, options: dict[str, str]) -> None:
+    events.write.format("zeroeventhub").options(**options).mode("append").save()
 
 
 def letters(dead: DataFrame, producer: str, batch: int) -> DataFrame:
