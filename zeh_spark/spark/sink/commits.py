@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import Any
 
-from zeh_spark.client.http.publish_client import BatchCall, PublishClient, PublishedRange, Receipt
+from zeh_spark.client.http.publish_client import BatchCall, PublishClient, PublishedRange
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import ZeroEventHubError
 from zeh_spark.spark.sink.options import SinkOptions
@@ -129,7 +129,17 @@ class SinkCommits:
         if receipt is None:  # the sink commits each batch of its query, also one without events
             self._others.add(run)
             return None
-        return self._commit(progress, receipt, self._dead_letters(call))
+        return SinkCommit(
+            run_id=progress["runId"],
+            query=progress.get("name"),
+            feed=self._feed,
+            producer=self._producer,
+            batch_id=progress["batchId"],
+            events=receipt.events,
+            ranges=receipt.ranges,
+            time=datetime.fromtimestamp(receipt.time / 1000, timezone.utc),
+            dead_letters=self._dead_letters(call),
+        )
 
     def _dead_letters(self, call: BatchCall) -> int | None:
         """Return how many rows of a batch are in the dead-letter feed; None if that is unknown."""
@@ -142,18 +152,3 @@ class SinkCommits:
             log.info("dead letters of producer %r are not shown: %s", self._producer, exc)
             return None
         return receipt.events if receipt else 0
-
-    def _commit(
-        self, progress: Mapping[str, Any], receipt: Receipt, dead_letters: int | None
-    ) -> SinkCommit:
-        return SinkCommit(
-            run_id=progress["runId"],
-            query=progress.get("name"),
-            feed=self._feed,
-            producer=self._producer,
-            batch_id=progress["batchId"],
-            events=receipt.events,
-            ranges=receipt.ranges,
-            time=datetime.fromtimestamp(receipt.time / 1000, timezone.utc),
-            dead_letters=dead_letters,
-        )
