@@ -48,7 +48,9 @@ def _about_letters(exc: PublishError) -> PublishError:
         why = " (was 'deadLetterUrl' not set for a while?)"
     said = exc.what
     if isinstance(option := facts.get("option"), dict):
-        said = _with_own_options(said, option)
+        # The publisher writes its sentence without knowing that the sink has options for two feeds.
+        for name, value in option.items():
+            said = said.replace(f"{name}={value}", f"{option_for_letters(name)}={value}")
         facts["option"] = {option_for_letters(name): value for name, value in option.items()}
     return exc.reworded(
         f"the dead-letter feed{why}: {said}",
@@ -56,18 +58,6 @@ def _about_letters(exc: PublishError) -> PublishError:
         advice=exc.advice and exc.advice.renamed(option_for_letters),
         anchor="a-refusal-on-the-dead-letter-feed",
     )
-
-
-def _with_own_options(said: str, option: dict[str, object]) -> str:
-    """Return the publisher's sentence with the names of this feed's options.
-
-    The publisher writes the sentence, and does not know that the sink has options for two feeds. So
-    the settings that the problem has under `option` are written as they have to be set here. If the
-    sentence does not contain them, it stays as it is.
-    """
-    for name, value in option.items():
-        said = said.replace(f"{name}={value}", f"{option_for_letters(name)}={value}")
-    return said
 
 
 def option_for_letters(name: str) -> str:
