@@ -71,12 +71,16 @@ def rows_of(layout: RowLayout, batch: pa.RecordBatch) -> list[dict[str, object]]
     """Return the rows as members of dead letters, whatever the rows hold."""
     columns = dict(zip(layout.columns, batch.columns, strict=True))
     rows = _data(layout, columns)
+    beside: dict[str, list[object]] = {}
     if "key" in columns:
-        _put(rows, "key", _plain(columns["key"]))
+        beside["key"] = _plain(columns["key"])
     if "partition" in columns:
-        _put(rows, "partition", columns["partition"].to_pylist())
+        beside["partition"] = columns["partition"].to_pylist()
     if "headers" in columns:
-        _put(rows, "headers", lenient(columns["headers"])[0])
+        beside["headers"] = lenient(columns["headers"])[0]
+    for name, values in beside.items():
+        for row, value in zip(rows, values, strict=True):
+            row |= {} if value is None else {name: value}
     return rows
 
 
@@ -96,13 +100,6 @@ def _data(layout: RowLayout, columns: Mapping[str, pa.Array]) -> list[dict[str, 
         {"unfit" if unfit else "data": text}
         for text, unfit in zip(texts, odd.tolist(), strict=True)
     ]
-
-
-def _put(rows: list[dict[str, object]], name: str, values: list[object]) -> None:
-    """Add values to rows, except NULL."""
-    for row, value in zip(rows, values, strict=True):
-        if value is not None:
-            row[name] = value
 
 
 def _plain(column: pa.Array) -> list[object]:
