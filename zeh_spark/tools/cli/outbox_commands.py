@@ -107,12 +107,12 @@ def ddl(
 
 def _refuse_what_config_has() -> None:
     """Raise UsageError if an option was given that would not be used beside --config."""
-    context, unused = click.get_current_context(), {"key", "data", "partition_by", "partitions"}
+    context = click.get_current_context()
+    options = {each.name: each.opts[0] for each in context.command.params}
     given = [
-        each.opts[0]
-        for each in context.command.params
-        if each.name in unused
-        and context.get_parameter_source(each.name) is not ParameterSource.DEFAULT
+        options[name]
+        for name in ("key", "data", "partition_by", "partitions")
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
     ]
     if given:
         raise click.UsageError(
