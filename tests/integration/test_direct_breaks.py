@@ -157,7 +157,7 @@ def test_a_network_that_breaks_each_connection_costs_no_row(
     proxy = start_proxy(int(feed[0].rpartition(":")[2]))
     proxy.cut_after(size, reset=reset)
     assert ALL == list(task_of(f"{proxy.address}/orders")())
-    assert proxy.connections > 2
+    assert proxy.connections > 1  # each but the last one was cut
 
 
 # Bytes too many

@@ -13,9 +13,9 @@ import time
 from dataclasses import replace
 
 from zeh_spark.service.retention.rules import expire_names, expire_producers, prune
+from zeh_spark.service.sql.outcome import logged
 from zeh_spark.service.store import clock
 from zeh_spark.service.store.interface import Store
-from zeh_spark.service.store.outcome import logged
 
 EVERY_SECONDS = 60.0
 """Seconds between two rounds."""

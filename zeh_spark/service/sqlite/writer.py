@@ -33,10 +33,10 @@ from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.sql.dialect import A, Commits, only
+from zeh_spark.service.sql.outcome import attempted, hand_on
 from zeh_spark.service.sql.schema import VERSION
 from zeh_spark.service.sql.upgrades import upgraded_meanwhile
 from zeh_spark.service.store.interface import StoreOutcomeUnknownError
-from zeh_spark.service.store.outcome import attempted, hand_on
 
 log = logging.getLogger("zeh_spark.publisher")
 
