@@ -54,7 +54,7 @@ def sent(tmp_path: Path) -> Iterator[Trace]:
 
 SYNC = ["F", "Sync"]
 MOST = {
-    "sqlite": {"admit": 1, "stage": 9, "commit": 15, "commit of 100 tasks": 21},
+    "sqlite": {"admit": 1, "stage": 11, "commit": 17, "commit of 100 tasks": 23},
     "postgresql": {"admit": 3, "stage": 7, "commit": 13, "commit of 100 tasks": 17},
 }
 """How many there may be of each call. Small chunks of several tasks are packed, which takes three

@@ -3,7 +3,7 @@
 SQLite has one writer at a time, and its busy wait is neither fair nor short. So one thread with one
 connection does all of a process's writes, and waits only for other processes. It does everything
 that has come in meanwhile in one transaction (group commit), each piece of work under a savepoint
-of its own if there are several. Durable work and all other work take turns.
+of its own. Durable work and all other work take turns.
 
 While there is always a reader, the log cannot be emptied. So above LOG_BYTES the writer lets no new
 reader in, waits until the others have ended, and empties the log. Rejected: to leave it alone; 32
@@ -222,11 +222,7 @@ def _transaction(connection: Connection, works: Sequence[Work], durable: bool) -
         (version,) = _sqlite(connection).execute("PRAGMA user_version").fetchone()
         if version != VERSION:
             raise upgraded_meanwhile()
-        if len(works) == 1:  # its failure rolls back the transaction
-            result = works[0](connection)
-            outcomes = [attempted(lambda: result)]
-        else:
-            outcomes = [_under_savepoint(connection, work) for work in works]
+        outcomes = [_under_savepoint(connection, work) for work in works]
         with _outcome_unknown():
             transaction.commit()
     return outcomes
