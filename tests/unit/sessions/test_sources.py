@@ -150,7 +150,8 @@ def test_the_clock_never_goes_back_nor_ahead_of_an_active_source(several, idle):
         assert clock.time >= before
         if clock.time > before and idle is None:
             assert clock.time == min(reached.get(name, -1) for name in names)
-        clock.note([Mark(name, time, now) for name, time in marks.items()], idle)
+        for name, time in marks.items():
+            clock.note(Mark(name, time, now), idle)
         reached = {name: time for name, time in reached.items() if name in names}
         for name in marks.keys() & set(names):
             reached[name] = max(reached.get(name, -1), marks[name])
@@ -167,7 +168,8 @@ def test_a_clock_that_runs_ahead_of_a_source_has_not_heard_of_it_for_long(severa
         for name, each in clock.sources.items():
             if before < clock.time > each.reached:
                 assert clock.batch - heard.get(name, 0) >= idle
-        clock.note([Mark(name, time, now) for name, time in marks.items()], idle)
+        for name, time in marks.items():
+            clock.note(Mark(name, time, now), idle)
         heard = {name: time for name, time in heard.items() if name in names}
         heard |= dict.fromkeys(marks.keys() & set(names), now)
 

@@ -136,7 +136,7 @@ class BucketBatch:
         clock = self._bucket.clock
         if row.control != MARK or row.problem or clock is None:
             return False
-        clock.note([Mark(row.event, row.clock, row.last)], self._settings.idle_source)
+        clock.note(Mark(row.event, row.clock, row.last), self._settings.idle_source)
         return True
 
     def judge(self, now: int) -> Iterator[Given]:

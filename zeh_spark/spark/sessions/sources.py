@@ -137,13 +137,12 @@ class SourceClock(msgspec.Struct, array_like=True):
         ]
         return max(self.time, min(active, default=self.time))
 
-    def note(self, marks: Iterable[Mark], idle: int | None) -> None:
-        """Take what sources have reached in a batch; for `idle` see `next`."""
-        for mark in marks:
-            stopped = idle is not None and mark.now - self.batch >= idle
-            self.batch = max(self.batch, mark.now)
-            for each in self.sources.values():
-                if stopped or not each.seen:
-                    each.seen = self.batch
-            if known := self.sources.get(mark.source):
-                known.reached, known.seen = max(known.reached, mark.reached), self.batch
+    def note(self, mark: Mark, idle: int | None) -> None:
+        """Take what a source has reached in a batch; for `idle` see `next`."""
+        stopped = idle is not None and mark.now - self.batch >= idle
+        self.batch = max(self.batch, mark.now)
+        for each in self.sources.values():
+            if stopped or not each.seen:
+                each.seen = self.batch
+        if known := self.sources.get(mark.source):
+            known.reached, known.seen = max(known.reached, mark.reached), self.batch
