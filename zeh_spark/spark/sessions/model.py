@@ -232,19 +232,9 @@ Outcome = Deliver | Dead | SessionRecord | Hold | Duplicate
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How sessions are judged. Times are in milliseconds; None means never, or no limit.
+    """How sessions are judged: arguments of `ordering.in_order`.
 
-    Attributes:
-        gap_timeout: How long a gap may be open.
-        on_gap: What happens after that.
-        first: A session's first number.
-        max_events: How many events a session may hold.
-        max_bytes: How many bytes a session may hold.
-        idle_timeout: How long a session may have no events before it is closed.
-        stale_timeout: How long a session may deliver no event before that is reported.
-        processing: Whether `process` follows: a replayed event is delivered again, and each
-            delivery says what it is.
-        on_conflict: What happens to an event whose number came before with other content.
+    Times are in milliseconds; None means never, or no limit.
     """
 
     gap_timeout: int | None = None

@@ -132,11 +132,7 @@ def process(
 
 
 class SessionWriter:
-    """The function for `foreachBatch` that `process` returns.
-
-    Args:
-        activity: The expression that gives the kind of an event; None if there are no kinds.
-    """
+    """The function for `foreachBatch` that `process` returns."""
 
     def __init__(
         self, plan: Plan, activity: str | Column | None, table: str, name: str, **options: Any

@@ -41,16 +41,9 @@ CONTENTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of `in_order`.
+    """The settings of `ordering.in_order`. Times are in milliseconds.
 
-    Attributes:
-        buckets: The number of buckets, fixed for a checkpoint.
-        keep_closed: Milliseconds for which a closed session is remembered.
-        steps: The names of steps by the kind of session; empty if steps are numbers.
-        sources: The names of the sources, if the clock is that of the slowest of several.
-        idle_source: Milliseconds without events after which a source does not hold the clock; None
-            means never.
-        delay: Milliseconds that the clock of several sources stays behind.
+    `steps` are by the kind of session, and empty if steps are numbers.
     """
 
     policy: Policy
@@ -95,10 +88,8 @@ class SessionBucket(msgspec.Struct, array_like=True):
     """The value of a bucket.
 
     Attributes:
-        buckets: The number of buckets, which never changes in a checkpoint.
-        first: A session's first number, which never changes in a checkpoint.
+        buckets: The number of buckets. It and `first` never change in a checkpoint.
         timer: When Spark's timer fires, in milliseconds since 1970.
-        waits: Sessions that hold events or have to be judged.
         judging: The part of the policy by which `waits` were computed.
         steps: The names of steps by kind, as far as they were ever given. They never change,
             because events that wait have their numbers.

@@ -54,9 +54,7 @@ class IdBucket(msgspec.Struct, array_like=True):
 
     Attributes:
         buckets: The number of buckets, which never changes in a checkpoint.
-        clock: The newest time of all events, in milliseconds since 1970.
         floor: What was first seen before this time may be forgotten, in milliseconds since 1970.
-        slices: The slices, the oldest first.
     """
 
     buckets: int
