@@ -266,7 +266,8 @@ def _cut_headers(objects: Sequence[Raw | bytes], feed: FeedIdentity | None) -> p
     if not (is_utf8(codes.dictionary) and each_once(codes, offsets)):
         return None
     if feed and len(feed.epochs) > 1:
-        times = stretches.take(pa.array(values[_is_time(codes)]))
+        code = codes.dictionary.index(wire.TIME_HEADER).as_py()
+        times = stretches.take(pa.array(values[codes.indices.to_numpy() == code]))
         epochs = _epochs(times, feed)
         if epochs is None or len(epochs) != len(objects):  # each event has at most one time
             return None
@@ -308,12 +309,6 @@ def each_once(names: pa.DictionaryArray, offsets: np.ndarray) -> bool:
     return different <= _MOST_NAMES and bool(
         np.bincount(event * different + codes, minlength=1).max() <= 1
     )
-
-
-def _is_time(names: pa.DictionaryArray) -> np.ndarray:
-    """Return for each header whether it is `zeh-time`."""
-    code = names.dictionary.index(wire.TIME_HEADER).as_py()
-    return np.asarray(names.indices.to_numpy() == code)
 
 
 def _epochs(times: pa.StringArray, feed: FeedIdentity) -> np.ndarray | None:

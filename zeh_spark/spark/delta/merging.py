@@ -227,7 +227,9 @@ class Merge:
         if self._table.exists():
             known = self._table.frame().schema
             self._check_keys(known, events)
-            if not self._evolves or not _new_fields(known, events.schema):
+            given = {name.lower(): str(value).lower() for name, value in self._options.items()}
+            evolves = given.get("mergeschema") == "true"
+            if not evolves or not _new_fields(known, events.schema):
                 self._check_columns(known)
                 return
         self._table.save(events.limit(0).write.options(**self._options))
@@ -303,11 +305,6 @@ class Merge:
         only = F.lit(self._feeds[0]) if named else F.raise_error(F.lit(complaint))
         lacking = F.col(FEED).isNull() & F.col(STAMPS[0]).isNotNull()
         return {FEED: F.when(lacking, only).otherwise(F.col(FEED))}
-
-    @property
-    def _evolves(self) -> bool:
-        given = {name.lower(): str(value).lower() for name, value in self._options.items()}
-        return given.get("mergeschema") == "true"
 
     def _check_keys(self, known: StructType, given: DataFrame) -> None:
         """Check the keys' types: after a cast another key could be equal, or the same one not."""

@@ -46,7 +46,8 @@ class SessionProcessor(BucketProcessor):
         self, key: Any, rows: Iterator[Any], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
         mark = max(0, timerValues.getCurrentWatermarkInMs())
-        blob, batch = self._open()
+        blob = self.blob()
+        batch = BucketBatch(blob, self._settings, self._segments)
         before = batch.timer
         now = batch.now(mark, first=True)
         given = batch.take([SessionEvent.parted(each) for each in state_buckets.rows(rows)], now)
@@ -57,15 +58,12 @@ class SessionProcessor(BucketProcessor):
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
         mark = max(0, timerValues.getCurrentWatermarkInMs())
-        blob, batch = self._open()
+        blob = self.blob()
+        batch = BucketBatch(blob, self._settings, self._segments)
         now = batch.now(mark, first=int(key[0]) not in self._counted)
         yield from state_buckets.frames(batch.judge(now), Given._fields)
         timer = expiredTimerInfo.getExpiryTimeInMs()
         yield from self._close(int(key[0]), blob, batch, timer, mark, fired=True)
-
-    def _open(self) -> tuple[bytes | None, BucketBatch]:
-        blob = self.blob()
-        return blob, BucketBatch(blob, self._settings, self._segments)
 
     def _close(
         self,
