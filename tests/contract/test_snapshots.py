@@ -19,7 +19,7 @@ from tests.postgresql import Pooler, Server
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import FEED, chunk, publish
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.service.store import feed
+from zeh_spark.service.store import pages
 from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.testing import running_publisher
 
@@ -140,7 +140,7 @@ def test_a_page_that_is_asked_for_is_all_that_is_read(query: str) -> None:
 
 def test_no_snapshot_is_open_while_a_part_is_sent(tmp_path, monkeypatch, postgresql):
     """A client that is slow keeps neither database from cleaning up."""
-    monkeypatch.setattr(feed, "READ_BYTES", 1)  # each chunk is a part
+    monkeypatch.setattr(pages, "READ_BYTES", 1)  # each chunk is a part
     with closing(SqliteSite(tmp_path)) as sqlite:
         fill(sqlite.open())
         for site, is_idle in (

@@ -23,7 +23,7 @@ from zeh_spark.publisher import Problem, Store
 from zeh_spark.service.retention import rules as retention
 from zeh_spark.service.retention.rules import Removal, plan, prune
 from zeh_spark.service.sql.log import SqlLog
-from zeh_spark.service.store import feed, reading
+from zeh_spark.service.store import pages, reading
 from zeh_spark.service.store.acts import Actor
 from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.service.store.interface import Log, Retention
@@ -189,7 +189,7 @@ def test_page_under_way_does_not_skip_what_goes_meanwhile(
     store, monkeypatch, read_before, frames_stay
 ):
     """I get all of it, or my connection ends and the next answer says why."""
-    monkeypatch.setattr(feed, "READ_BYTES", 1)
+    monkeypatch.setattr(pages, "READ_BYTES", 1)
     publish(store, *[large(0, b"%d" % each) for each in range(60)])
     if frames_stay:  # as if they had been read just before
         found = everything(store)

@@ -14,7 +14,7 @@ from tests.cases import each_case
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import chunk as chunk_of
 from tests.store_contract.writers import refusal
-from zeh_spark.service.store import feed as feed_module
+from zeh_spark.service.store import pages as feed_module
 from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.service.store.interface import Chunk
 from zeh_spark.service.store.problems import Problem

@@ -35,7 +35,8 @@ from zeh_spark.service.app.rendering import (
 )
 from zeh_spark.service.store.access import Maker
 from zeh_spark.service.store.answer_cache import AnswerCache
-from zeh_spark.service.store.feed import ChunkFeed, Feed, Page, state_of
+from zeh_spark.service.store.feed import ChunkFeed, Feed, state_of
+from zeh_spark.service.store.pages import Page
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.store.reading import head_of
 from zeh_spark.service.telemetry.exchange import Tally, exchange_of

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from zeh_spark.service.store.answer_cache import AnswerCache, key_of
-from zeh_spark.service.store.feed import Part
+from zeh_spark.service.store.pages import Part
 from zeh_spark.service.telemetry.exchange import Tally
 from zeh_spark.wire import wire
 from zeh_spark.wire.served_lines import Block, Render, renderer

@@ -28,7 +28,7 @@ from zeh_spark.service.outbox.queries import READ_BYTES, TableSql
 from zeh_spark.service.outbox.rows import BadRowError, RenderHeaders, header_renderer, lines_of
 from zeh_spark.service.outbox.table import Cells, Cursor, OutboxRow, OutboxTable
 from zeh_spark.service.outbox.table_facts import TableStatus
-from zeh_spark.service.store.feed import DEFAULT_HINT
+from zeh_spark.service.store.pages import DEFAULT_HINT
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.store.reading import covered
 from zeh_spark.service.telemetry.rare_log import RareLog

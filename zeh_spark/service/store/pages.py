@@ -1,0 +1,145 @@
+"""Pages of a feed that a store has: where each begins, what it holds, and where it ends.
+
+Rules of a page, in this order:
+
+1. A cursor is `g.tag`, the last chunk that was read, or `_first` (before the oldest chunk), or
+   `_last` (the last chunk of the partitions that the reader's partition covers). Any other spelling
+   is refused, and so is a tag that the feed did not give at g, and a cursor after which something
+   that it covers was removed unread (410).
+2. Partition v of a reader's n has the stored partitions p with p mod n == v: the same rule for n
+   equal, smaller or larger.
+3. Chunks of all asked partitions come in order of g, as wholes, until the hint is reached, at least
+   one. Hint 0 gives none.
+4. A cursor follows each chunk. An asked partition without a chunk gets the cursor with which it was
+   asked for; `_first` and `_last` become `g.tag`.
+
+Runs in the publisher's worker threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Generic, TypeVar
+
+from zeh_spark.service.store.interface import Chunk, FeedState, Log, Store
+from zeh_spark.service.store.reading import (
+    READ_BYTES,
+    Reading,
+    covered,
+    groups,
+    numbers_of,
+    positions,
+)
+from zeh_spark.wire.feed_identity import FeedIdentity
+from zeh_spark.wire.served_lines import Block, stamps
+from zeh_spark.wire.upload_format import lines_of
+
+T = TypeVar("T")
+
+DEFAULT_HINT = 10_000
+"""Events of a page, about, if the reader gives no hint."""
+
+_CHUNKS = 64
+"""Most chunks that are read at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a page, while its snapshot is open: neighbouring chunks.
+
+    The last part of a page may have no chunks, but the cursors of asked partitions without any.
+    """
+
+    log: Log
+    chunks: Sequence[Chunk] = ()
+    cursors: Mapping[int, str] = field(default_factory=dict)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks of the part. Its frames are read."""
+        for each, cursor in self.cursors.items():
+            yield Block(each, b"", cursor)
+        frames = self.log.frames([chunk.blob for chunk in self.chunks]) if self.chunks else []
+        for chunk, frame in zip(self.chunks, frames, strict=True):
+            stamped = stamps(chunk.partition, chunk.time, chunk.producer, chunk.batch)
+            yield Block(chunk.partition, lines_of(frame), chunk.cursor, stamped, chunk.sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A page whose first part was read.
+
+    Attributes:
+        state: The feed when the page was begun.
+        identity: Its id and its epochs, at the same moment. No event of the page is of a later one.
+        starts: The cursors that were asked with, by partition; special ones as what they mean.
+        has_events: Whether the page has any.
+        cursors: The cursors of the first part, if the page has no events.
+        parts: What was made of each part, which is there once.
+    """
+
+    state: FeedState
+    identity: FeedIdentity
+    starts: Mapping[int, str]
+    has_events: bool
+    cursors: Mapping[int, str]
+    parts: Iterator[T]
+
+
+def open_page(
+    store: Store,
+    name: str,
+    asked: Mapping[int, str],
+    n: int,
+    hint: int | None,
+    make: Callable[[Part], T],
+) -> Page[T]:
+    """Read the first part of a page (see `Feed.page`); each other one when it is taken.
+
+    Each part has a snapshot of its own. `make` is called with the part while it is open, and awaits
+    nothing but the store. Raises Problem, here or while the parts are taken, if cursors or n are
+    refused.
+    """
+    reading = Reading(store, name, numbers_of(asked.values()))
+    starts: dict[int, str] = {}
+
+    def made() -> Iterator[tuple[Part, T]]:
+        log = reading.log()
+        found = positions(log, asked, n)
+        starts.update({each: cursor for each, (_, cursor) in found.items()})
+        cursors = dict(starts)
+        stored = {
+            partition: position
+            for each, (position, _) in found.items()
+            for partition in covered(each, n, log.state.partitions)
+        }
+        most = DEFAULT_HINT if hint is None else hint
+        chunks = reading.chunks(stored, log.state.head, min(most, _CHUNKS + 1), 1024)
+        for group in groups(up_to_hint(chunks, most), READ_BYTES, _CHUNKS):
+            for chunk in group:
+                cursors.pop(chunk.partition % n, None)
+            part = Part(reading.log(), group)
+            yield part, make(part)
+            reading.taken(group)
+        if cursors:
+            part = Part(log, cursors=cursors)
+            yield part, make(part)
+
+    parts = reading.parts(made())
+    first, beginning = next(parts)
+    rest = chain([beginning], (each for _, each in parts))
+    log = first.log
+    return Page(log.state, log.identity, starts, bool(first.chunks), first.cursors, rest)
+
+
+def up_to_hint(chunks: Iterable[Chunk], hint: int) -> Iterator[Chunk]:
+    """Yield whole chunks until there are `hint` events, at least one, unless the hint is 0."""
+    events = 0
+    if not hint:
+        return
+    for chunk in chunks:
+        yield chunk
+        events += chunk.events
+        if events >= hint:
+            return
