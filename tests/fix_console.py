@@ -25,8 +25,8 @@ from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app
 from zeh_spark.service.access.gate import Gate, own_hosts
-from zeh_spark.service.store.access import ADMIN, Grant
 from zeh_spark.service.store.interface import Retention
+from zeh_spark.service.store.tokens import ADMIN, Grant
 from zeh_spark.service.telemetry.health import Telemetry
 from zeh_spark.testing import running_publisher
 from zeh_spark.wire import dead_letters

@@ -15,8 +15,8 @@ import requests
 
 from tests.fix_sink import Watched, remedy
 from tests.scratch_store import ScratchStore
-from zeh_spark.client.http.following import follow
 from zeh_spark.client.http.publish_client import BatchCall, TaskDone
+from zeh_spark.client.http.tail import follow
 from zeh_spark.errors import PublishError
 from zeh_spark.spark.sink.options import sink_options
 from zeh_spark.spark.sink.row_layout import RowLayout

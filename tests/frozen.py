@@ -29,7 +29,7 @@ import zeh_spark
 from tests.fix_spark import ENVIRONMENT
 from tests.patience import PATIENCE
 from tests.postgresql import Server
-from zeh_spark.client.http.following import follow
+from zeh_spark.client.http.tail import follow
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.service.store.interface import Retention, now_ms

@@ -20,8 +20,8 @@ from tests.scratch_store import ScratchStore
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import create_app
 from zeh_spark.service.access.gate import Gate, own_hosts
-from zeh_spark.service.store.access import ADMIN, Grant, Right, new_token, parse_grant
 from zeh_spark.service.store.interface import StoreBusyError
+from zeh_spark.service.store.tokens import ADMIN, Grant, Right, new_token, parse_grant
 from zeh_spark.testing import running_publisher
 
 FEED = "orders"

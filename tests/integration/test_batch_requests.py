@@ -12,7 +12,7 @@ from tests.fix_batch import batch_reader
 from tests.fix_publisher import Publisher
 from tests.fix_stream import wait_for
 from tests.integration.test_stream_identity import HEADERS, feeds, first_batch, next_batch
-from zeh_spark.client.http.following import follow
+from zeh_spark.client.http.tail import follow
 from zeh_spark.publisher import create_app
 from zeh_spark.testing import running_publisher
 

@@ -28,8 +28,8 @@ from tests.fix_raw_server import (
 from zeh_spark.client.http import direct_client
 from zeh_spark.client.http.discovery import discover, index
 from zeh_spark.client.http.feed_client import PageEnd, Statistics
-from zeh_spark.client.http.following import follow
 from zeh_spark.client.http.publish_client import PublishClient
+from zeh_spark.client.http.tail import follow
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse

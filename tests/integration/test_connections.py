@@ -23,7 +23,7 @@ from tests.store_contract.writers import until
 from zeh_spark.publisher import create_app, open_store
 from zeh_spark.service.app.server import listen
 from zeh_spark.service.network.connections import TURN, Listener
-from zeh_spark.service.store.access import ADMIN, Grant, Right
+from zeh_spark.service.store.tokens import ADMIN, Grant, Right
 from zeh_spark.testing import running_publisher
 
 REFUSED = b"HTTP/1.1 503 Service Unavailable"

@@ -16,7 +16,7 @@ from tests.fix_publisher import served
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app, open_store
-from zeh_spark.service.store.access import ADMIN, Grant, Right, parse_grant
+from zeh_spark.service.store.tokens import ADMIN, Grant, Right, parse_grant
 from zeh_spark.testing import publish, running_publisher
 
 HTML = {"Accept": "text/html"}

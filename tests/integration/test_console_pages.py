@@ -16,9 +16,9 @@ from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app
 from zeh_spark.service.console import feed_view
 from zeh_spark.service.sql.log import SqlLog
-from zeh_spark.service.store.access import ADMIN, Grant, Right
 from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.service.store.interface import Retention
+from zeh_spark.service.store.tokens import ADMIN, Grant, Right
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire import dead_letters
 

@@ -10,7 +10,7 @@ from tests.fix_client import BODY, ask, client, read
 from tests.fix_raw_server import Answer, head, ok, refused, until_close
 from zeh_spark.client.http.connections import PoolingAdapter
 from zeh_spark.client.http.feed_client import Statistics
-from zeh_spark.client.http.following import follow
+from zeh_spark.client.http.tail import follow
 
 HEAD = head(200, content_type="application/x-ndjson", content_length=len(BODY))
 BARE = Answer((head(200, content_type="text/plain"),), "close")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fix_batch import cursor_of
 from tests.fix_raw_server import ok, refused
-from zeh_spark.client.http.following import follow
+from zeh_spark.client.http.tail import follow
 from zeh_spark.errors import MalformedLineError, PublisherError
 
 

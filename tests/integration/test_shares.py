@@ -24,8 +24,8 @@ from zeh_spark.service.access.gate import Gate
 from zeh_spark.service.app.feed_calls import WORKERS
 from zeh_spark.service.app.publish_api import BODIES, QUESTIONS
 from zeh_spark.service.network.shares import SHARE, Shares
-from zeh_spark.service.store.access import ADMIN
 from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.store.tokens import ADMIN
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire.upload_format import upload_body
 

@@ -11,7 +11,6 @@ import pytest
 from tests.store_contract.writers import FEED, call, chunk, commit, publish, upload
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.service.store.access import ADMIN, new_token
 from zeh_spark.service.store.acts import (
     MOST_CHARACTERS,
     Act,
@@ -24,6 +23,7 @@ from zeh_spark.service.store.acts import (
 )
 from zeh_spark.service.store.batches import Call, Overrides
 from zeh_spark.service.store.interface import Retention, UnknownFeedError
+from zeh_spark.service.store.tokens import ADMIN, new_token
 
 ALICE = Actor("alice@host", Via.CLI)
 _TEXT, _TOKEN = new_token("warehouse", ADMIN, 5, expires=9)

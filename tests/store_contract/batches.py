@@ -35,7 +35,6 @@ from tests.store_contract.writers import (
     upload,
 )
 from zeh_spark.publisher import Problem
-from zeh_spark.service.store.access import Maker
 from zeh_spark.service.store.batches import (
     Call,
     Declared,
@@ -44,6 +43,7 @@ from zeh_spark.service.store.batches import (
     TaskAttempt,
 )
 from zeh_spark.service.store.commit_plan import PACKED_BYTES, SMALL_EVENTS
+from zeh_spark.service.store.tokens import Maker
 from zeh_spark.wire.upload_format import Content
 from zeh_spark.wire.wire import BATCH_INCARNATION
 

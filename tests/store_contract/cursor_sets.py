@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.store_contract.writers import refusal, refused
-from zeh_spark.service.store.access import Maker
 from zeh_spark.service.store.cursor_sets import CursorSet
 from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.store.tokens import Maker
 
 
 def test_cursor_set_keeps_the_last_cursor_of_each_partition(store):

@@ -25,11 +25,11 @@ from starlette.routing import Route
 
 from zeh_spark.service.network.connections import MOST, address_of
 from zeh_spark.service.network.shares import Shares, Unsent
-from zeh_spark.service.store.access import Need, Right, Token, id_in, is_text_of
 from zeh_spark.service.store.acts import Actor, Via
 from zeh_spark.service.store.batches import base
 from zeh_spark.service.store.interface import Store, StoreBusyError, now_ms
 from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.store.tokens import Need, Right, Token, id_in, is_text_of
 from zeh_spark.service.telemetry.exchange import exchange_of
 from zeh_spark.wire import problems
 

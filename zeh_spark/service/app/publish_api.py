@@ -35,7 +35,6 @@ from zeh_spark.service.app.upload_validation import MAX_BODY, verified_upload
 from zeh_spark.service.network.bodies import Budget, check_length, received
 from zeh_spark.service.network.shares import Quotas
 from zeh_spark.service.store import refusals
-from zeh_spark.service.store.access import Maker
 from zeh_spark.service.store.batches import (
     MAX_NUMBER,
     RECEIPTS,
@@ -48,6 +47,7 @@ from zeh_spark.service.store.batches import (
 )
 from zeh_spark.service.store.interface import Store
 from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.store.tokens import Maker
 from zeh_spark.service.telemetry.exchange import exchange_of
 
 SMALL_COMMIT = 64 << 10

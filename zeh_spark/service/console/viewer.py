@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zeh_spark.service.store.access import Need, Right, Token
 from zeh_spark.service.store.batches import base
+from zeh_spark.service.store.tokens import Need, Right, Token
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.service.outbox.table import CURSORS, OutboxTable, literal, qualified
 from zeh_spark.service.postgresql.errors import NOT_ALLOWED, READ_ONLY, sqlstate
-from zeh_spark.service.store.access import Maker
 from zeh_spark.service.store.cursor_sets import check_consumer, check_made
 from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.store.tokens import Maker
 from zeh_spark.wire import problems
 
 _NO_RIGHT = (NOT_ALLOWED, READ_ONLY)

@@ -24,10 +24,10 @@ from zeh_spark.service.outbox.postgresql_ddl import CHANNEL
 from zeh_spark.service.outbox.table import CURSORS, HISTORY, OutboxTable
 from zeh_spark.service.outbox.table_facts import BlockingTransaction, More
 from zeh_spark.service.postgresql.commit_listener import POLL_SECONDS, Watch
-from zeh_spark.service.store.access import Maker
 from zeh_spark.service.store.cursor_sets import NOBODY
 from zeh_spark.service.store.feed import EVERY, Feed
 from zeh_spark.service.store.problems import no_cursors_on_replica
+from zeh_spark.service.store.tokens import Maker
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, parse
 from zeh_spark.wire.served_lines import Block
 

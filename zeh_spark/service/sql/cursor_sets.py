@@ -18,7 +18,6 @@ from zeh_spark.service.sql.producers import find_feed
 from zeh_spark.service.sql.schema import cursor_set_names as names
 from zeh_spark.service.sql.schema import cursor_sets
 from zeh_spark.service.sql.transactions import Transactions
-from zeh_spark.service.store.access import Maker
 from zeh_spark.service.store.acts import Action, Actor
 from zeh_spark.service.store.cursor_sets import (
     NOBODY,
@@ -28,6 +27,7 @@ from zeh_spark.service.store.cursor_sets import (
     check_n,
     freed_by,
 )
+from zeh_spark.service.store.tokens import Maker
 
 
 class SqlCursorSets(Transactions):

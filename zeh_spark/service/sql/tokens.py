@@ -1,4 +1,4 @@
-"""Tokens in a SQL database (see `store.access`).
+"""Tokens in a SQL database (see `store.tokens`).
 
 Runs in the publisher and in commands that write.
 """
@@ -13,8 +13,8 @@ from sqlalchemy import Connection, insert, or_, select, update
 
 from zeh_spark.service.sql.schema import tokens
 from zeh_spark.service.sql.transactions import Transactions
-from zeh_spark.service.store.access import Grant, Right, Token
 from zeh_spark.service.store.acts import Action, Actor
+from zeh_spark.service.store.tokens import Grant, Right, Token
 
 
 def every(connection: Connection) -> list[Token]:

@@ -33,8 +33,8 @@ from zeh_spark.service.sqlite.store import (
     open_sqlite,
     path_of,
 )
-from zeh_spark.service.store.access import Token
 from zeh_spark.service.store.acts import EVERY_ACT, Act, Actor
+from zeh_spark.service.store.tokens import Token
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from zeh_spark.service.store.access import Maker
 from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.store.tokens import Maker
 from zeh_spark.wire import problems
 from zeh_spark.wire.phrases import counted
 

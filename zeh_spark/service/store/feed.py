@@ -12,13 +12,13 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from zeh_spark.service.store import direct_plans, direct_reads
-from zeh_spark.service.store.access import Maker
 from zeh_spark.service.store.answer_cache import AnswerCache
 from zeh_spark.service.store.cursor_sets import NOBODY
 from zeh_spark.service.store.interface import FeedState, Store
-from zeh_spark.service.store.problems import no_cursors, no_cursors_on_replica
 from zeh_spark.service.store.pages import Page, Part, open_page
+from zeh_spark.service.store.problems import no_cursors, no_cursors_on_replica
 from zeh_spark.service.store.reading import cursors_at
+from zeh_spark.service.store.tokens import Maker
 from zeh_spark.wire import wire
 from zeh_spark.wire.direct_reads import OFFER, ChunksRequest, Plan, PlanRequest
 from zeh_spark.wire.feed_identity import FeedIdentity

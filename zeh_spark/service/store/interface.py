@@ -21,10 +21,10 @@ from typing import NamedTuple, Protocol
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.store import refusals
-from zeh_spark.service.store.access import Token
 from zeh_spark.service.store.acts import ACTS_SHOWN, EVERY_ACT, Act, ActFilter, Actor
 from zeh_spark.service.store.batches import Batches, Call, Upload
 from zeh_spark.service.store.cursor_sets import CursorSets
+from zeh_spark.service.store.tokens import Token
 from zeh_spark.wire.feed_identity import FeedIdentity
 
 MAX_PARTITIONS = 1024

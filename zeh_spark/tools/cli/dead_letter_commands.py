@@ -12,7 +12,7 @@ from itertools import chain
 
 import click
 
-from zeh_spark.client.http.following import follow
+from zeh_spark.client.http.tail import follow
 from zeh_spark.errors import StoreError, printable
 from zeh_spark.tools.cli import dead_letter_replay
 from zeh_spark.tools.cli.dead_letter_replay import Outcome

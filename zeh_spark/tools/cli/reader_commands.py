@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from zeh_spark.client.http.discovery import index
-from zeh_spark.client.http.following import follow
+from zeh_spark.client.http.tail import follow
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse

@@ -1,6 +1,6 @@
 """The commands about tokens: `token create`, `token list`, `token revoke`.
 
-They work on the store, also while it is served. What tokens are is in `store.access`.
+They work on the store, also while it is served. What tokens are is in `store.tokens`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.store.access import ADMIN, Right, new_token, parse_grant
+from zeh_spark.service.store.tokens import ADMIN, Right, new_token, parse_grant
 from zeh_spark.tools.cli.output import moment, print_answer, print_remark, print_result, print_table
 from zeh_spark.tools.cli.parameters import AGE, STORE, name_of, opened, operator
 from zeh_spark.wire.phrases import counted
