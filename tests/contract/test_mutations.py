@@ -19,6 +19,7 @@ from tests.store_contract.writers import (
     commit,
     declared,
     everything,
+    refusal,
     refused,
     upload,
 )
@@ -66,10 +67,10 @@ def test_missing_upload_is_not_blamed_on_the_network(world, monkeypatch):
 
 
 def test_other_digest_version_is_not_called_a_conflict(store, monkeypatch):
-    """4b: after an upgrade nobody is told to look for a query that is not repeatable."""
+    """4b: after an upgrade nobody is told to look for a query that is not repeatable (A10)."""
     commit(store, call(), upload(chunk(0, b"1")))
     later = Declared(Content(1, 99), (), digest_version=2)
-    assert "digest-version" == refused(store.commit, FEED, call(), later).name
+    assert ("digest-version", 409) == refusal(refused(store.commit, FEED, call(), later))
     monkeypatch.setattr(commit_decision, "decide", any_digest_version)
     assert "batch-conflict" == refused(store.commit, FEED, call(), later).name
 

@@ -4,55 +4,16 @@ send them, with those that begin and end transactions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
 
+from tests.contract.conftest import Trace
 from tests.contract.sites import SqliteSite
 from tests.store_contract.site import Site
 from tests.store_contract.writers import FEED, call, chunk, commit, declared, upload
 from zeh_spark.publisher import Store
 
-Trace = Callable[[], list[str]]
-
-
-@pytest.fixture
-def sent(tmp_path: Path) -> Iterator[Trace]:
-    """Return what was sent since the last call, over all connections that are made from now on."""
-    statements: list[str] = []
-    traces: list[Any] = []
-
-    def connected(connection: Any, _: object) -> None:
-        if hasattr(connection, "set_trace_callback"):
-            connection.set_trace_callback(statements.append)
-            return
-        traces.append((tmp_path / f"trace{len(traces)}").open("w+b", buffering=0))
-        connection.pgconn.trace(traces[-1].fileno())
-
-    def take() -> list[str]:
-        taken = statements[:]
-        statements.clear()
-        for trace in traces:
-            trace.seek(0)
-            lines = [line.split("\t") for line in trace.read().decode("latin-1").splitlines()]
-            # A message is answered as a whole: the client waits for each Query and each Sync.
-            taken += [" ".join(line[4:]) for line in lines if line[1:4:2] in (["F", "Query"], SYNC)]
-            trace.seek(0)
-            trace.truncate()
-        return taken
-
-    event.listen(Engine, "connect", connected)
-    yield take
-    event.remove(Engine, "connect", connected)
-    for trace in traces:
-        trace.close()
-
-
-SYNC = ["F", "Sync"]
 MOST = {
     "sqlite": {"admit": 1, "stage": 11, "commit": 17, "commit of 100 tasks": 23},
     "postgresql": {"admit": 3, "stage": 7, "commit": 13, "commit of 100 tasks": 17},

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
 
 from tests.cases import each_case
+from tests.contract.conftest import Trace
 from tests.contract.sites import PostgresqlSite, SqliteSite
 from tests.postgresql import Pooler, Server
 from tests.scratch_store import ScratchStore
@@ -25,19 +24,6 @@ from zeh_spark.testing import running_publisher
 
 ALONE, TOGETHER, APART = {0: 0}, {0: 0, 1: 0}, {0: 0, 1: 70}
 """Positions by partition after which a page begins. Those far apart are not found by one scan."""
-
-
-@pytest.fixture
-def connections() -> Iterator[list[Any]]:
-    """The drivers' connections that are opened from now on."""
-    found: list[Any] = []
-
-    def connected(connection: Any, _: object) -> None:
-        found.append(connection)
-
-    event.listen(Engine, "connect", connected)
-    yield found
-    event.remove(Engine, "connect", connected)
 
 
 @pytest.fixture
@@ -54,60 +40,41 @@ def fill(store: Store) -> None:
         publish(store, chunk(0, b"%d" % number), chunk(1, b"0"))
 
 
-def reader(store: Store, positions: dict[int, int]) -> Callable[[], int]:
-    """Return what reads a page after some positions, and returns how many events it has."""
+def read_page(sent: Trace, store: Store, positions: dict[int, int]) -> None:
+    """Read a page after some positions, on connections that are there: `sent` tells no others."""
     with store.snapshot(FEED, positions.values()) as log:
         cursors = {each: f"{g}.{log.tags[g]}" for each, g in positions.items()}
-
-    def read() -> int:
-        return sum(each.lines.count(b"\n") for each in ChunkFeed(store, FEED).page(cursors, 2, 60))
-
-    assert read() > 0  # connections are there
-    return read
+    for _ in range(2):
+        sent()
+        assert any(each.lines for each in ChunkFeed(store, FEED).page(cursors, 2, 60))
 
 
-def round_trips(connections: list[Any], file: Path, read: Callable[[], int]) -> list[str]:
-    """Return where libpq, which traces its messages, heard that the server was ready again."""
-    with file.open("wb") as written:
-        alive = [each for each in connections if not each.closed]
-        for connection in alive:
-            connection.pgconn.trace(written.fileno())
-        assert read() > 0
-        for connection in alive:
-            connection.pgconn.untrace()
-    return [line for line in file.read_text().splitlines() if "ReadyForQuery" in line]
+positions = each_case("positions", [ALONE, TOGETHER, APART])
 
 
-@each_case("positions", [ALONE, TOGETHER, APART])
-def test_a_page_takes_four_round_trips(connections, postgresql, tmp_path, positions):
+@positions
+def test_a_page_takes_four_round_trips(sent, postgresql, positions):
     """With BEGIN and ROLLBACK: my page is quick although the database is in another zone."""
-    read = reader(postgresql.open(), positions)
-    assert 4 == len(round_trips(connections, tmp_path / "trace", read))
+    read_page(sent, postgresql.open(), positions)
+    assert 4 == len(sent())
 
 
-@each_case("positions", [ALONE, TOGETHER, APART])
-def test_a_pooler_lends_a_connection_for_a_page(
-    connections, postgresql, pooler: Pooler, tmp_path, positions
-):
+@positions
+def test_a_pooler_lends_a_connection_for_a_page(sent, postgresql, pooler: Pooler, positions):
     """PgBouncer, by transaction: all of a page's part is of one moment there, too."""
     with closing(open_store(pooler.url(postgresql.database))) as store:
-        read = reader(store, positions)
-        assert 4 == len(round_trips(connections, tmp_path / "trace", read))
+        read_page(sent, store, positions)
+        assert 4 == len(sent())
 
 
-@each_case("positions", [ALONE, TOGETHER, APART])
-def test_a_page_takes_three_statements(connections, tmp_path, positions):
+@positions
+def test_a_page_takes_three_statements(sent, tmp_path, positions):
     """Of SQLite, besides those that begin and end the moment that it is of."""
-    connections.clear()
     with closing(SqliteSite(tmp_path)) as site:
         fill(store := site.open())
-        read = reader(store, positions)
-        found: list[list[str]] = [[] for _ in connections]
-        for connection, told in zip(connections, found, strict=True):
-            connection.set_trace_callback(told.append)
-        assert read() > 0
-    (statements,) = [told for told in found if "BEGIN" in told]  # others write
-    assert ("BEGIN", 3, "ROLLBACK") == (statements[0], len(statements) - 2, statements[-1])
+        read_page(sent, store, positions)
+        begin, *statements, end = sent()
+    assert ("BEGIN", 3, "ROLLBACK") == (begin, len(statements), end)
 
 
 class Asked(ScratchStore):
@@ -125,16 +92,24 @@ class Asked(ScratchStore):
         return found
 
 
-@each_case("query", ["cursor0=_first", "cursor0=_first&cursor1=_last&wait=1", "cursor1=_last"])
-def test_a_page_that_is_asked_for_is_all_that_is_read(query: str) -> None:
-    """Nothing is looked up before it or after it."""
+PAGES = ["cursor0=_first", "cursor0=_first&cursor1=_last&wait=1", "cursor1=_last"]
+PLANS = [{"0": "_first", "1": "_first"}, {"0": "_first", "1": "_last"}]
+
+
+@each_case("asked", [*PAGES, *PLANS])
+def test_a_page_that_is_asked_for_is_all_that_is_read(asked: str | dict[str, str]) -> None:
+    """Nothing is looked up before it or after it; and a plan is of one moment, too."""
     store = Asked()
     fill(store)
     with running_publisher(store) as base:
-        url = f"{base}/{FEED}?n=2&{query}"
-        assert requests.get(url, timeout=60).ok
-        store.calls.clear()
-        assert requests.get(url, timeout=60).ok
+        for _ in range(2):
+            store.calls.clear()
+            if isinstance(asked, str):
+                answer = requests.get(f"{base}/{FEED}?n=2&{asked}", timeout=60)
+            else:
+                plan = {"n": 2, "cursors": asked}
+                answer = requests.post(f"{base}/{FEED}/plan", json=plan, timeout=60)
+            assert answer.ok
         assert {"snapshot": 1} == store.calls
 
 

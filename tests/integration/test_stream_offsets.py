@@ -195,20 +195,6 @@ def test_explicit_cursors_have_to_fit_the_learned_count(raw_server, start):
 # Spark 4.0 and 4.1, which call latestOffset without arguments
 
 
-def test_without_arguments_offsets_continue_from_the_last_one(feed, start):
-    """The old signature."""
-    scripted = feed(Log(5))
-    run = start(scripted)
-    end = run.reader.latestOffset()
-    scripted.logs[0].count = 9
-    ends = [end]
-    wait_for(lambda: ends.append(run.reader.latestOffset()) or ends[-1] != end)
-    later = ends[-1]
-
-    assert ("c5", "c9") == (position(end)["cursor"], position(later)["cursor"])
-    assert {0: [5, 6, 7, 8]} == run.rows(end, later)
-
-
 def test_without_arguments_a_run_reads_past_answers_without_events(feed, start):
     """Else drain() would take a page that a publisher filtered empty for the feed's end."""
     scripted = feed(Log(0))

@@ -208,14 +208,6 @@ def test_batch_beyond_the_receipts_is_neither_confirmed_nor_denied(store):
     assert (3, 5) == (len(store.receipts(FEED, "p", 99, 99)), len(data(store)))
 
 
-def test_other_digest_version_is_no_conflict(store):
-    """After an upgrade I learn that contents cannot be compared, not that they differ (A10)."""
-    put(store, call(0), b"1")
-    later = replace(declared(upload(chunk(0, b"1"))), digest_version=2)
-    problem = refused(store.commit, FEED, call(0), later)
-    assert ("digest-version", 409) == refusal(problem)
-
-
 def test_kept_first_of_a_named_batch_keeps_nothing_else(store):
     """An override left in the code drops no other rows, under that name or another (A2)."""
     receipt, _ = put(store, named("k"), b"1")

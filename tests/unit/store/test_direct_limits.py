@@ -1,6 +1,4 @@
-"""A plan has what its limits and ends say, and neither a plan nor an answer with chunks misses what
-retention removes while it is made.
-"""
+"""A plan has what its limits and ends say, and answers miss nothing that retention removes."""
 
 from __future__ import annotations
 
@@ -21,7 +19,6 @@ from zeh_spark.service.store import direct_plans, direct_reads
 from zeh_spark.service.store.interface import Chunk
 from zeh_spark.wire.direct_reads import (
     ChunksRequest,
-    Group,
     PlanRequest,
     RangeEnd,
     WantedRange,
@@ -143,36 +140,6 @@ def interrupted(method: str, upto: int) -> tuple[Interrupted, list[Chunk]]:
 
 
 @each_case(
-    ("method", "upto"),
-    [*product(["unread", "chunks"], [1, 2]), *product(["scan"], [1, 2, 3])],
-)
-def test_a_plan_misses_nothing_that_goes_while_it_is_looked_up(method: str, upto: int) -> None:
-    """A late partition by itself, or all: the plan is of one moment, and the next one tells me that
-    events are gone.
-    """
-    store, chunks = interrupted(method, upto)
-    other = origin(store) if method == "scan" else chunks[2].cursor
-    request = PlanRequest(2, {"0": origin(store), "1": other})
-    plan = direct_plans.plan(store, FEED, request)
-    assert ("", 3 if method == "scan" else 2) == (
-        store.method,
-        sum(each.chunks for each in plan.ranges),
-    )
-    with pytest.raises(Problem) as caught:
-        direct_plans.plan(store, FEED, request)
-    assert ("cursor-gone", 410) == refusal(caught.value)
-
-
-@each_case("method", ["snapshot", "unread"])
-def test_a_plan_from_the_beginning_begins_after_what_goes_meanwhile(method: str) -> None:
-    """`_first` is the oldest event that is left when I ask, and the plan says where that is."""
-    store, chunks = interrupted(method, 1)
-    plan = direct_plans.plan(store, FEED, PlanRequest(2, {"0": "_first", "1": chunks[2].cursor}))
-    expected = (chunks[0].cursor, 1) if method == "snapshot" else (origin(store), 2)
-    assert ("", *expected) == (store.method, plan.ranges[0].from_, plan.ranges[0].chunks)
-
-
-@each_case(
     ("n", "method", "upto"),
     [*product([1], ["scan"], [1, 2, 3]), *product([2], ["chunks", "frames"], [1, 2])],
 )
@@ -192,16 +159,3 @@ def test_an_answer_misses_no_chunk_that_goes_meanwhile(
     with pytest.raises(Problem) as caught:
         list(answer)
     assert ("cursor-gone", 410, "") == (*refusal(caught.value), store.method)
-
-
-def test_what_goes_before_a_range_does_not_disturb_it() -> None:
-    """Retention goes on while I read what is newer."""
-    store = Interrupted()
-    chunks = filled(store, 0, 0, 1)
-    store.method, store.upto = "chunks", 1
-    wanted = WantedRange(0, chunks[0].cursor, chunks[1].cursor)
-    answer = direct_reads.requested_chunks(store, FEED, ChunksRequest(2, [wanted]))
-    group, end = parse_answer(answer)
-    assert isinstance(group, Group)
-    assert isinstance(end, RangeEnd)
-    assert ([2], 1, "") == (group.headers["g"].tolist(), end.chunks, store.method)

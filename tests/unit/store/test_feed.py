@@ -14,7 +14,6 @@ from tests.cases import each_case
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import chunk as chunk_of
 from tests.store_contract.writers import refusal
-from zeh_spark.service.store import pages as feed_module
 from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.service.store.interface import Chunk
 from zeh_spark.service.store.problems import Problem
@@ -178,31 +177,3 @@ def test_a_feed_takes_few_look_ups(partitions: int, look_ups: int) -> None:
 
 def chunk(g: int, partition: int, size: int = 1) -> Chunk:
     return Chunk(g, partition, 1, size, 0, "", g, "p", 0, 0)
-
-
-class Shrinking(ScratchStore):
-    """A store whose retention removes the oldest 40 chunks just before a snapshot."""
-
-    def __init__(self, snapshot: int) -> None:
-        super().__init__()
-        self.left = snapshot
-
-    def before_read(self, what: str, feed: str) -> None:
-        self.left -= what == "snapshot"
-        if self.left == 0:
-            self.remove(feed, 40)
-
-
-@each_case("scan", [1, 2, 3])
-def test_retention_while_a_page_is_looked_up_is_never_silent(
-    scan: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """I read all partitions at once, and retention runs: I am told that events are gone."""
-    monkeypatch.setattr(feed_module, "READ_BYTES", 1)  # each chunk has a snapshot of its own
-    store = Shrinking(10 * scan)
-    store.create("f", 2)
-    append(store, [(number % 2, 1) for number in range(60)])
-    feed = ChunkFeed(store, "f")
-    with pytest.raises(Problem) as refused:
-        list(feed.page({0: wire.FIRST}, 1, None))
-    assert 410 == refused.value.status
