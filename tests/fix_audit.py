@@ -1,6 +1,4 @@
-"""A feed with a bit of everything, its audit, and somebody who changes the store's file behind the
-publisher's back.
-"""
+"""A feed with a bit of everything, its audit, and somebody who changes the store's file."""
 
 from __future__ import annotations
 

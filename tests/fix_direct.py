@@ -1,6 +1,4 @@
-"""Chunks, and answers with chunks, written by hand; and a feed behind a raw server that offers
-direct reads.
-"""
+"""Chunks and answers written by hand, and a feed behind a raw server that offers direct reads."""
 
 from __future__ import annotations
 

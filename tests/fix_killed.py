@@ -59,9 +59,7 @@ def run_to_the_end(folder: Path, jobs: Collection[Job], python: str = sys.execut
 
 @contextmanager
 def stopped(gateway: Watched, pattern: str, there: Path) -> Iterator[None]:
-    """Keep the first request that fits from the publisher, and lose it at the end. The file is made
-    when it has come.
-    """
+    """Keep the first request that fits from the publisher; the file is made when it has come."""
     go = threading.Event()
 
     def stop() -> None:

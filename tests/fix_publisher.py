@@ -131,9 +131,7 @@ def store_url(directory: Path) -> str:
 def served(
     store: Path | str, *words: str, port: int = 0, **more: Any
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`zeh-spark serve` on a store, a SQLite file or a URL: its base URL, and the process. Killed
-    at the end.
-    """
+    """`zeh-spark serve` on a file or URL: base URL and process, which is killed at the end."""
     url = store if isinstance(store, str) else f"sqlite:///{store}"
     with _serve("--store", url, "--port", str(port), *words, **more) as running:
         yield running

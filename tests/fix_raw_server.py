@@ -35,9 +35,7 @@ class ForgottenEventError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """What a client sent. Header names are in lower case; `connection` counts TCP connections from
-    0.
-    """
+    """What a client sent: header names in lower case, `connection` counted from 0."""
 
     method: str
     target: str
@@ -66,9 +64,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Pieces in order: bytes are sent, an event is waited for. Then the connection is kept, closed
-    or reset.
-    """
+    """Pieces in order: bytes are sent, events waited for; then it is kept, closed or reset."""
 
     pieces: tuple[bytes | threading.Event, ...]
     end: Literal["keep", "close", "reset"] = "keep"
@@ -136,9 +132,7 @@ def chunked_cut(data: bytes, cut: int) -> Answer:
 
 
 def gzipped(body: bytes, cut: int = 0) -> Answer:
-    """Packed, and framed as it should be; `cut` bytes of the packed stream's end are left out
-    before framing.
-    """
+    """Packed, framed as it should be; `cut` bytes of the packed end are left out before framing."""
     packed = gzip.compress(body)
     return ok(packed[: len(packed) - cut], content_encoding="gzip")
 

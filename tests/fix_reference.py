@@ -108,9 +108,7 @@ def reference_server(
 
 @pytest.fixture
 def start_reference_server() -> Iterator[Callable[..., str]]:
-    """`start_reference_server(events=…, …)` gives the URL of a feed; skips where the reference is
-    absent.
-    """
+    """`start_reference_server(events=…, …)`: a feed's URL; skips where the reference is absent."""
     if reason := why_absent():
         pytest.skip(reason)
     with contextlib.ExitStack() as stack:

@@ -54,9 +54,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, warm: dict[str, str]) -> Iterator[SparkSession]:
-    """A session with two cores, and with Delta where that is installed. The format is not
-    registered: Spark finds it by itself.
-    """
+    """A session with two cores, and Delta if installed. Spark finds the format by itself."""
     os.environ.update(ENVIRONMENT)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark's own, while it starts
@@ -158,9 +156,7 @@ class Collected:
 
 
 def to_the_end(start: Callable[[], StreamingQuery]) -> None:
-    """Run a query to its feeds' ends. On Spark 4.0 and 4.1 a run makes one batch, and is repeated
-    as the README says.
-    """
+    """Run a query to its feeds' ends: again and again on Spark 4.0 and 4.1, as the README says."""
     if HAS_ADMISSION_CONTROL:
         assert start().awaitTermination(PATIENCE)
     else:

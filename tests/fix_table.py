@@ -24,9 +24,7 @@ from zeh_spark.service.store.feed import EVERY
 
 
 class Database(ABC):
-    """`id`: a column for ids, as services declare it. `connect` gives the driver's own connection:
-    psycopg's, or sqlite3's.
-    """
+    """`id`: a column for ids. `connect`: the driver's own connection, psycopg's or sqlite3's."""
 
     kind: str
     id: str
@@ -187,9 +185,7 @@ ROWS = (
 
 
 def prepared(database: Database, *changes: str, **ddl: Any) -> SqlTableFeed:
-    """The feed of a table `outbox` with three rows that has all that `ddl` prints with these
-    options; then the table is changed.
-    """
+    """The feed of a table `outbox` of three rows with all of `ddl`; then the table is changed."""
     key = "id bigint PRIMARY KEY" if database.kind == "postgresql" else database.id
     database.execute(f"CREATE TABLE outbox ({key}, {COLUMNS})")
     database.execute(ROWS)

@@ -34,9 +34,7 @@ def serving(env: dict[str, str], *words: str) -> Iterator[tuple[str, subprocess.
 
 
 def test_serve_prints_the_address_of_each_feed(run: Run, env: dict[str, str]) -> None:
-    """I see what to give to consumers. A second server on the file, whose limits the first would
-    not know of, is refused.
-    """
+    """For consumers. A second server on the file, which knows none of its limits, is refused."""
     run("create", "orders", "--partitions", "1")
     run("create", "flights", "--partitions", "8")
     with serving(env) as (base, server):

@@ -32,9 +32,7 @@ needs_delta = pytest.mark.skipif(bool(fix_lake.why_absent()), reason=str(fix_lak
 
 @pytest.fixture(scope="module")
 def spark(connect_server):
-    """All fixtures of other tests have this session here. Nothing is registered: the server finds
-    the format by itself.
-    """
+    """All fixtures of other tests have this session here. The server finds the format by itself."""
     with fix_connect.client(connect_server.url) as session:
         yield session
 

@@ -91,9 +91,7 @@ def tab(browser, shop) -> Iterator[Tab]:
 
 
 def test_pages_are_accessible_in_light_and_dark_and_on_a_phone(tab, shop):
-    """axe finds nothing, and nothing is wider than the screen. A hostile event runs nothing: `tab`
-    finds no violation of the policy.
-    """
+    """axe finds nothing, all fits the screen, and a hostile event runs nothing that `tab` sees."""
     from axe_playwright_python.sync_playwright import Axe
 
     tab.sign_in(shop.token)

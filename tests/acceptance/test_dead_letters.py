@@ -98,9 +98,7 @@ def test_dead_letters_of_a_repeated_batch_are_not_added(sink, inbox, spark, dead
 
 
 def test_dead_letters_of_a_write_with_a_name_are_not_added(target, spark, write, dead):
-    """The same rows again under their batchId, in other tasks; with batchId=none each time, as its
-    rows.
-    """
+    """The same rows again under their batchId, in other tasks; with batchId=none each time."""
     rows = "SELECT IF(id % 7 = 0, concat('{\"i\":', id), concat('{\"i\":', id, '}')) AS data"
     frame = spark.sql(f"{rows} FROM range(100)")
 
@@ -118,9 +116,7 @@ def test_dead_letters_of_a_write_with_a_name_are_not_added(target, spark, write,
 def test_dead_letters_of_a_write_within_foreachbatch_are_there_once(
     sink, inbox, spark, write, dead
 ):
-    """They take the stream's own batch, as the rows do: a batch that fails after them adds nothing
-    when it comes again.
-    """
+    """They take the stream's own batch, as rows do: one that comes again adds nothing."""
     inbox.add(range(300), range(300, 600), broken=range(0, 600, 7))
     sink.repeat_a_batch(inbox.rows(spark), lambda frame: write(frame, batchId="stream", **dead))
 

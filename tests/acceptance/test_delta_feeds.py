@@ -46,9 +46,7 @@ def test_two_feeds_are_merged_by_one_query(lake):
 
 @pytest.mark.slow
 def test_two_feeds_are_merged_by_two_queries(lake):
-    """Into one table, each with a name of its own. Appending to it is refused: merge_keys were
-    forgotten, and keys would be there twice.
-    """
+    """Into one table, each by its name. Appending is refused: keys would be there twice."""
     lake.batch(0, range(10), merge_keys=["i"])
     assert "was made by a merge" in lake.refused(1, range(10, 20))
     another = {"query": "another", "feed": "https://shop.example/returns", "ids": ("returns",)}

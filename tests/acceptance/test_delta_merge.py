@@ -188,9 +188,7 @@ def test_events_that_cannot_be_compared_fail(shown, given, told, spark):
 
 
 def test_deleted_keys_are_purged_by_age(merge, spark):
-    """Rows that deletions left go when they are old enough. What cannot be purged is refused by
-    name.
-    """
+    """Rows that deletions left go when old enough; what cannot be purged is refused by name."""
     merge(event(1, 10, "a", 0, gone=True), event(2, 20, "a", 1))
 
     lakehouse.purge(spark, merge.table, older_than="1 hour")

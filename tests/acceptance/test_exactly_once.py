@@ -108,9 +108,7 @@ def test_each_event_arrives_once_when_the_driver_is_killed(
 
 
 def test_a_batch_that_the_feed_no_longer_gives_is_refused(stream, tmp_path):
-    """After a crash the feed, restored from a backup, has other events: the job stops and says what
-    can be done.
-    """
+    """After a crash a restored feed has other events: the job stops and says what can be done."""
     rows = []
 
     def run(store, crash=False):

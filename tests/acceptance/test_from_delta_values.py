@@ -75,9 +75,7 @@ def test_integer_and_text_keys_of_the_same_digits_go_to_one_partition(source, si
 
 
 def test_what_json_has_not_is_refused_with_its_column(source, sink):
-    """Such a value is refused and never altered. The user leaves the column out, or casts it: a
-    VARIANT to text, for instance.
-    """
+    """It is never altered. The user leaves the column out, or casts it: a VARIANT to text."""
     source.save(
         "SELECT 1 AS i, parse_json('[1]') AS v, double('NaN') AS price, X'FF'::STRING AS text"
     )

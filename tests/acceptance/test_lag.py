@@ -88,9 +88,7 @@ MISTAKES = [
 
 
 def test_mistakes_are_explained(raw_server, tmp_path):
-    """I see what to give, and scripts see the exit code. What another publisher does not tell is an
-    error, and never 0.
-    """
+    """I see what to give, scripts see the exit code; what is not told is an error, never 0."""
     raw_server.respond = lambda request: refused(404, "no such thing")
     partitions = {"0": {"cursor": "7", "events": 1, "bytes": 1}}
     urls = {"mine": raw_server.url, "newer": raw_server.url, "other": "http://other/feed"}

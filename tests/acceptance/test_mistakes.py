@@ -67,9 +67,7 @@ def test_options_are_checked_when_a_query_is_made(spark, base):
 
 
 def test_options_of_the_other_kind_of_query_are_refused(fail_stream, base):
-    """An option that a stream cannot follow is not passed over; maxEventsPerTrigger would let me
-    believe that a read has micro-batches.
-    """
+    """What a query cannot follow is not passed over: a read has no micro-batches."""
     ends = '{"0": "a", "1": "b", "2": "c", "3": "d"}'
 
     said = fail_stream(url=f"{base}/orders", endingCursors=ends)

@@ -1,6 +1,4 @@
-"""After a restore, events that have the sequence numbers of others are told apart: by the command
-line and HTTP alone.
-"""
+"""After a restore, events with the numbers of others are told apart, by command line and HTTP."""
 
 from __future__ import annotations
 

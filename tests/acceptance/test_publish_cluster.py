@@ -87,9 +87,7 @@ uploads. The dead letters are published first."""
 def test_each_row_is_published_once_when_the_driver_is_killed(
     sink, inbox, spark, program, tmp_path
 ):
-    """F3, F4: SIGKILL, when a query is at each stage, also of its dead letters. They continue from
-    their checkpoints.
-    """
+    """F3, F4: SIGKILL at each stage, also of dead letters. They continue from checkpoints."""
     broken = set(range(0, 3000, 7))
     inbox.add(range(1000), range(1000, 2000), range(2000, 3000), pad=200, broken=broken)
     options = {**UPLOADING, "deadLetterUrl": sink.target.feed("dead")}

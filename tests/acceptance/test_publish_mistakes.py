@@ -127,9 +127,7 @@ def test_a_sink_that_is_new_on_an_old_checkpoint_joins_as_the_error_says(target,
 
 
 def test_a_driver_that_was_overtaken_is_told_so(target, query):
-    """F7: it sleeps in a commit, while another run on its checkpoint publishes that batch and the
-    next one.
-    """
+    """F7: it sleeps in a commit, while another run publishes that batch and the next one."""
     query.publish(0, rows(0, 300), run=(first := str(uuid.uuid4())))
     commit = query.stage(1, rows(300, 600), run=first)
     for number in (1, 2):

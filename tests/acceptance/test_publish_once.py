@@ -126,9 +126,7 @@ def batches_of_calls(inbox):
 
 
 def test_a_query_that_is_stopped_in_a_batch_continues(sink, inbox, spark):
-    """q.stop() in tasks and in a commit, for whose end Spark waits: the batch comes again, and late
-    requests change nothing.
-    """
+    """q.stop() in tasks and a commit: the batch comes again; late requests change nothing."""
     late = []
     for call in batches_of_calls(inbox):
         come, go = sink.target.gateway.hold(call)

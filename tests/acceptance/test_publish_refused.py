@@ -100,9 +100,7 @@ def test_a_continuous_trigger_acknowledges_nothing(sink, spark):
 
 
 def test_a_write_needs_a_name(target, spark, fail_write):
-    """Else the same rows, written again, would be there twice. The driver tells it: each task would
-    fail otherwise.
-    """
+    """Else rows written again would be there twice. The driver tells it, before any task fails."""
     rows = spark.range(10).selectExpr("IF(id >= 0, raise_error('computed'), '') AS data")
 
     said = fail_write(rows)
@@ -152,9 +150,7 @@ def test_a_server_that_takes_no_batches_is_named(answer, raw_server):
 def test_a_token_is_sent_and_never_shown(
     where, secrets, sent, sink, inbox, raw_server, spark, spark_log, capfd
 ):
-    """Neither plan nor error, log or checkpoint has it, though the publisher repeats it; nor that
-    of dead letters.
-    """
+    """In no plan, error, log or checkpoint, though publishers repeat it; nor that for letters."""
     inbox.add(range(10))
     raw_server.script(refused(401, f"what is {HUSH}?"))
     at = {where: f"{raw_server.url}?key={HUSH}" if where == "url" else raw_server.url}

@@ -143,9 +143,7 @@ def test_a_join_with_itself_meets_each_event_once(stream, collected, url):
 
 
 def test_a_union_gets_all_of_its_sources(spark, stream, collected, url):
-    """A frame may be used twice in one query, and a feed beside another source; each goes at its
-    own pace.
-    """
+    """A frame twice in one query, and a feed beside another source; each goes at its own pace."""
     feed = stream(url=url, maxEventsPerTrigger="150").load()
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
     others = rate.selectExpr("-1 AS partition", "map() AS headers", "'{\"i\":-1}' AS data")
@@ -216,9 +214,7 @@ def test_what_does_not_fit_is_named(spark, schema, data, said):
 
 
 def test_values_that_are_no_objects_are_parsed(spark):
-    """Arrays, and numbers alone. Without data they are NULL, as are the fields of tombstones, which
-    stop no query.
-    """
+    """Arrays and bare numbers; NULL without data, as fields of tombstones, which stop nothing."""
     frame = spark.createDataFrame([("[1,2]",), (None,), ("null",)], "data STRING")
     parsed = zeh_spark.parsed(frame, "ARRAY<INT>")
     fields = spark.createDataFrame([("null",), (None,), ('{"i":1}',)], "data STRING")

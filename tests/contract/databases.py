@@ -55,9 +55,7 @@ def in_threads(count: int, work: Callable[[int], object]) -> list[BaseException]
 
 @contextmanager
 def stopped_at(step: str, work: Callable[[], object]) -> Iterator[None]:
-    """Work in a thread that stands before a step of a commit or an upload; it goes on behind the
-    block.
-    """
+    """Work in a thread that stands before a step of a commit or an upload, until the block ends."""
     begun, free = threading.Event(), threading.Event()
     module = next(each for each in (sql_commits, sql_uploads) if hasattr(each, step))
     real = getattr(module, step)

@@ -1,6 +1,4 @@
-"""Commits that come at once are done in one transaction, in as many statements as one of them, as
-if each had come by itself.
-"""
+"""Commits that come at once are one transaction of as few statements, as if each came alone."""
 
 from __future__ import annotations
 

@@ -117,9 +117,7 @@ def test_acts_stay(site, store):
 
 
 def test_store_that_is_upgraded_meanwhile_takes_no_writes(site, store):
-    """A program that has the store open reads on until I replace it, and does not write what a
-    newer one would misunderstand.
-    """
+    """Who has it open reads on, and writes nothing that a newer one would misunderstand."""
     publish(store, chunk(0, b"1"))
     site.set_version(99)
     for write in (

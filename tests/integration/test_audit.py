@@ -1,6 +1,4 @@
-"""A feed that is as it was published passes its audit, whatever its history; and what could not be
-checked is counted.
-"""
+"""Whatever its history, a feed passes as it was published; what could not be checked is counted."""
 
 from __future__ import annotations
 
@@ -254,9 +252,7 @@ def test_more_producers_and_receipts_than_a_page_has(publisher: Publisher) -> No
     ],
 )
 def test_feed_of_another_publisher_is_refused(cursor: str, reason: str) -> None:
-    """I am told that this is no feed that can be audited. A table is refused as one: it has no
-    receipts, whatever its cursors look like.
-    """
+    """I am told that it cannot be audited; nor can a table, which has no receipts."""
     foreign = Plain()
     foreign.cursor = cursor
     with (

@@ -178,9 +178,7 @@ def test_an_ending_cursor_that_does_not_come_by_itself_is_asked_for(read, most):
 
 
 def test_a_target_beyond_the_partitions_last_event(read):
-    """Some publishers' `_last` is the last position of all partitions: an error that names the way
-    on, because answers that lag look the same.
-    """
+    """Where `_last` is of all partitions: the error names the way on, as lag looks the same."""
     feed = Feed(range(9))
 
     def respond(request):

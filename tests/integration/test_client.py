@@ -230,9 +230,7 @@ def test_events_without_a_checkpoint_are_asked_for_with_twice_the_hint(raw_serve
 
 @pytest.mark.parametrize("body", [event(1), event(1) + checkpoint("c0")], ids=["none", "the same"])
 def test_events_that_never_get_a_checkpoint_are_an_error(raw_server, body):
-    """A publisher without checkpoints, or with one that does not move, is named, and nothing of it
-    is delivered.
-    """
+    """A publisher without checkpoints, or whose stands still, is named; nothing is delivered."""
     raw_server.script(ok(body))
     got = []
 

@@ -17,9 +17,7 @@ from zeh_spark.wire.problems import URN as PROBLEM
 
 
 def test_the_partition_count_is_learned_from_the_problem_document(raw_server):
-    """A publisher that tells its partition count spares me the option (D10), also if it restarts
-    while my query begins.
-    """
+    """It spares me the option (D10), also if the publisher restarts while my query begins."""
     raw_server.script(
         refused(503), reset(), refused(400, '{"detail":"n is missing","partitionCount":7}')
     )
@@ -131,9 +129,7 @@ def test_a_publisher_that_is_down_for_a_moment_does_not_look_like_another_feed(r
     ids=["500", "404", "a web page", "cut, without a length"],
 )
 def test_a_web_servers_error_in_front_of_our_publisher_passes(raw_server, error):
-    """It means that no identity is told only if it repeats, and never for a feed that told one
-    before.
-    """
+    """Only if it repeats is no identity told, and never for a feed that told one before."""
     raw_server.script(error, error, TOLD)
     assert IDENTITY == discover(client(raw_server).transport, 7).identity
 

@@ -113,9 +113,7 @@ def test_health_and_administrator_are_answered_beside_busy_connections(store_url
 
 
 def test_one_address_leaves_connections_for_others(store_url: str) -> None:
-    """And none of its own requests is left without an answer that says why. It is counted, and
-    logged.
-    """
+    """And each of its own requests has an answer that says why, is counted, and logged."""
     log = "--access-log", "--log-format", "json"
     with serving(store_url, "-n 64", *log) as (publisher, open_sockets):
         said = [b""]

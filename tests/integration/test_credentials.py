@@ -40,9 +40,7 @@ HUSH = "hush-secret"
 
 
 def test_a_redirect_on_the_same_origin_keeps_the_credentials(raw_server):
-    """A feed that moved within its server is read as before: with my token (RFC 6750), and with
-    the headers that gateways want.
-    """
+    """A feed that moved within its server gets my token (RFC 6750), and headers for gateways."""
     raw_server.script(redirect("/elsewhere?x=1"), ok(BODY))
     options = {"token": HUSH, "http.header.X-Tenant": "a", "http.secret.header.X-Key": "k"}
 
@@ -139,9 +137,7 @@ def test_no_redirect_leaves_tls(start_raw_server, raw_server, authority):
     ],
 )
 def test_a_redirect_to_itself_or_to_nowhere_is_an_error(raw_server, location, said):
-    """Two servers that point at each other are no loop, and what is no address of the web is not
-    followed.
-    """
+    """Two servers that point at each other are no loop; what is no web address is not followed."""
     raw_server.script(redirect(location))
 
     with pytest.raises(PublisherError, match=said):
@@ -228,9 +224,7 @@ def test_a_rotated_token_is_found_by_all_threads(raw_server, tmp_path):
 
 @each_case("content", [None, b"", b" \n", b"\xff\xfe", f"{HUSH}\n{HUSH}".encode()])
 def test_a_token_file_without_a_token_is_an_option_error(raw_server, tmp_path, content):
-    """A wrong path shows before anything is asked. HTTP libraries print what they refuse; this one
-    is a secret.
-    """
+    """A wrong path shows before anything is asked, and no library prints what the file holds."""
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)
@@ -258,9 +252,7 @@ def test_a_netrc_never_decides(raw_server, tmp_path, monkeypatch):
 
 
 def test_a_certificate_of_strangers_is_refused_at_once(start_raw_server, authority):
-    """One that nobody vouches for is an error that names the option for it; and who answers has to
-    be who I asked.
-    """
+    """If nobody vouches for it, its option is named; who answers has to be who I asked."""
     unknown = start_raw_server(authority.server_context())
     other = start_raw_server(authority.server_context(host="other.example"))
 

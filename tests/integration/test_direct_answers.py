@@ -1,6 +1,4 @@
-"""A task takes what was planned, and nothing else, of every answer that it can get; and plans with
-gaps are not followed.
-"""
+"""A task takes of any answer what was planned, and no more; plans with gaps are not followed."""
 
 from __future__ import annotations
 
@@ -186,9 +184,7 @@ BODIES = {
 
 @each_case("kind", BODIES)
 def test_an_answer_that_was_not_planned_is_refused(fetched, kind):
-    """I do not guess what the bytes of a newer publisher mean, or take what I did not ask for, also
-    where the answer is consistent in itself.
-    """
+    """Nothing is guessed of newer publishers, or taken unasked, however consistent it is."""
     body, why = BODIES[kind]
     with pytest.raises(PublisherError, match=f"did not send the chunks that were planned.*{why}"):
         fetched(planned(*USUAL), ok(body, **TYPE))

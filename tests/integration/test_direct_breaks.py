@@ -81,9 +81,7 @@ def relayed(feed, relay) -> Relay:
 
 @pytest.fixture
 def task_of(feed) -> Callable[..., Callable[[], Iterator[int]]]:
-    """`task_of(url)`: the one task of a batch read. Each call runs it, from its pickle, and yields
-    the numbers of its events.
-    """
+    """`task_of(url)`: a batch read's one task. Each call unpickles and runs it, for its numbers."""
 
     def begin(url: str, timeout: str = "5s") -> Callable[[], Iterator[int]]:
         given = {"retryTimeout": timeout, "fetch": "executors", "minPartitions": "1"}
@@ -107,9 +105,7 @@ def task_of(feed) -> Callable[..., Callable[[], Iterator[int]]]:
 @pytest.mark.parametrize("way", [reset, within_chunk, ended_by_length], ids=NAME)
 @pytest.mark.parametrize("where", PLACES)
 def test_a_large_answer_that_ends_too_early_goes_on_exactly(relayed, task_of, where, way):
-    """Wherever the connection breaks, and also if HTTP says that this was all, I get each row
-    once, in its order.
-    """
+    """Wherever it breaks, also if HTTP says that this was all, I get each row once, in order."""
     came: list[int] = []
 
     def change(asked, body):

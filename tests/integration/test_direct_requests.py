@@ -123,9 +123,7 @@ def test_a_publisher_that_refuses_the_first_plan_is_read_page_by_page(
     [*((each, "auto") for each in (400, 403, 409)), *((each, "executors") for each in OLDER)],
 )
 def test_another_refusal_of_the_first_plan_is_an_error(direct_feed, start, status, fetch):
-    """What is wrong is not hidden by reading in another way, and executors that I asked for are not
-    replaced.
-    """
+    """No other way hides what is wrong, and executors that I asked for are not replaced."""
     direct_feed.plan = offered(status)
     with pytest.raises(ZeroEventHubError, match="no plans here"):
         next_batch(start(url=direct_feed.server.url, fetch=fetch))

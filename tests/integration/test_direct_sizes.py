@@ -1,6 +1,4 @@
-"""How much one request for chunks may ask for: what is beyond that is refused by name, and tasks
-never ask for as much.
-"""
+"""How much a request for chunks may ask for: more is refused by name, and tasks ask for less."""
 
 from __future__ import annotations
 

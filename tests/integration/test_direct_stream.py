@@ -58,9 +58,7 @@ def test_any_n_reads_every_event_once_in_its_order(publisher, query, n):
 
 
 def test_a_stream_follows_what_is_published(publisher, query):
-    """New events come while the query runs. Nothing new is the same offset: Spark makes no empty
-    batches.
-    """
+    """New events come while the query runs. Nothing new is the same offset: no empty batch."""
     run = query(wait="5s")
     assert run.next() is None
     for number in range(5):
@@ -74,9 +72,7 @@ def test_a_stream_follows_what_is_published(publisher, query):
     [("executors", "executors"), ("executors", "driver"), ("driver", "executors")],
 )
 def test_who_fetches_may_change_with_a_batch_pending(publisher, query, before, after):
-    """I change the option at a restart, or not: the batch that was under way is the same, whatever
-    was published since.
-    """
+    """With a restart or without: the batch under way stays the same, whatever came since."""
     publisher.publish(*range(10))
     run = query(fetch=before, finite=True)
     rows = run.next()

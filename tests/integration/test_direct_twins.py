@@ -42,9 +42,7 @@ def contents(tmp_path):
 
 
 def test_two_attempts_at_a_time_give_the_same_rows_and_leave_nothing(twins, tmp_path):
-    """Row by row in turns: both get all rows, in the same order. The publisher keeps nothing of
-    either.
-    """
+    """Row by row in turns: both get all, in one order, and the publisher keeps nothing of them."""
     attempt, _, relay = twins
     before = contents(tmp_path)
     pairs = list(zip_longest(attempt(), attempt()))

@@ -1,6 +1,4 @@
-"""A plan that waits wakes with the first event, whatever the moment in which it is committed; and
-copies of a feed that lag are waited for.
-"""
+"""A waiting plan wakes with the first event, whenever it comes; lagging copies are waited for."""
 
 from __future__ import annotations
 

@@ -85,9 +85,7 @@ TOLD = FeedIdentity("0" * 16, (Epoch("0" * 16),))
 
 @each_case(("feed", "told"), [(Plain(), None), (Named(None), None), (Named(TOLD), TOLD)])
 def test_services_own_feed_may_have_an_id(feed: Plain, told: FeedIdentity | None) -> None:
-    """A method of one line, and I have it. Without, the feed is served as before, and readers name
-    it by its URL.
-    """
+    """By a method of one line. Without, it is served as before, and readers name it by its URL."""
     with running_publisher({"orders": feed}) as base:
         document = requests.get(f"{base}/orders", timeout=30).json()
     found = feed_identity.parse(document["feed"]) if "feed" in document else None
@@ -98,9 +96,7 @@ def test_services_own_feed_may_have_an_id(feed: Plain, told: FeedIdentity | None
 def test_feed_that_cannot_tell_its_id_now_is_not_another_feed(
     error: StoreError, status: int
 ) -> None:
-    """While the database is away I am asked to try again; the feed does not look as if it had no
-    id.
-    """
+    """While the database is away I am asked to try again; the feed does not seem to have no id."""
     with running_publisher({"orders": Named(error)}) as base:
         answer = requests.get(f"{base}/orders", timeout=30)
     assert (status, False) == (answer.status_code, "partitionCount" in answer.json())

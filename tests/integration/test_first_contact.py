@@ -25,9 +25,7 @@ NOT_RUNNING = r"Is the publisher running\? .*check 'url', or set 'retryTimeout' 
 
 
 def soon(url: str, **given: str) -> ClientOptions:
-    """Options whose first contact takes at most half a second, instead of 10; any other one takes
-    longer than a test.
-    """
+    """Options whose first contact takes half a second, not 10; any other, longer than a test."""
     options = parse(ClientOptions, {"url": url, **given})
     if options.first_contact is None:
         return options

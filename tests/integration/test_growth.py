@@ -1,6 +1,4 @@
-"""What a publisher lets grow: what it still takes when its disk is nearly full, and how many names
-each client may begin.
-"""
+"""What a publisher lets grow: what a nearly full disk takes, how many names a client may begin."""
 
 from __future__ import annotations
 

@@ -75,9 +75,7 @@ def send_until_closed(connection: socket.socket, piece: bytes, most: int) -> int
          "a trailer", "requests whose answers are not read"],
 )  # fmt: skip
 def test_what_has_no_end_is_cut(connection, begin, piece):
-    """A head that grows for ever, or what follows a request, does not take the publisher's
-    memory.
-    """
+    """A head that grows for ever, or what follows a request, takes no memory of the publisher."""
     connection.sendall(begin)
     sent = send_until_closed(connection, piece, 64 << 20)
 

@@ -207,9 +207,7 @@ def test_a_client_is_the_subject_of_its_jwts(
 def test_tokens_of_the_store_count_beside_them(
     ask: Callable[..., requests.Response], store: ScratchStore
 ) -> None:
-    """Clocks may differ by half a minute. Nothing is open, also not on a loopback address whose
-    store never had a token.
-    """
+    """Clocks may differ by half a minute. Nothing is open, also where the store has no token."""
     assert [401, 200] == [ask(text).status_code for text in ("", signed())]
     assert 200 == ask(signed(exp=time.time() - 10)).status_code
     assert 200 == ask(signed(nbf=time.time() + 20)).status_code

@@ -82,9 +82,7 @@ def test_what_took_effect_is_told(store, failure, name):
 
 @pytest.mark.parametrize("failure", FAILURES, ids=["Ctrl-C", "COMMIT"])
 def test_what_took_no_effect_can_be_loaded_again(store, failure):
-    """Its uploads are gone, so that it takes no effect later either. The batch of another load of
-    the same events is not taken for this one.
-    """
+    """Its uploads are gone, for good. Another load of the same events is not taken for it."""
     load(store)
     store.failure, store.takes_effect = failure, False
 

@@ -42,9 +42,7 @@ def expressions():
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """What a publisher exports after it has taken and served events, and refused something; it also
-    serves a table.
-    """
+    """What a publisher exports that has served events, a table too, and refused something."""
     folder = tmp_path_factory.mktemp("monitoring")
     file, config = folder / "feeds.db", folder / "publisher.toml"
     with closing(SqliteDatabase(folder / "shop.db")) as shop:

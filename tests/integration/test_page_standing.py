@@ -38,9 +38,7 @@ def unread(found: Standing) -> dict[str, int]:
 
 
 def test_a_page_tells_where_the_feed_stands(publisher: Publisher) -> None:
-    """The epoch that discovery lists last, the newest cursor, and what follows the cursors that I
-    asked with, whatever of it the page has.
-    """
+    """Its newest epoch and cursor, and what follows mine, whatever of it the page has."""
     publisher.publish(1, 2, 3, partition=0)
     publisher.publish(4, partition=1)
     epochs = feed_identity.parse(publisher.get().problem["feed"]).epochs

@@ -1,6 +1,4 @@
-"""Publishing from a program of one's own, without Spark: each batch whole and once, and in each
-case a clear word about what was published.
-"""
+"""Publishing without Spark: each batch whole and once, and a clear word about each."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Publishing from a program whose commit is not answered: what was published is found out, and
-nothing is done twice.
-"""
+"""A program's commit is not answered: what was published is found out; nothing is done twice."""
 
 from __future__ import annotations
 

@@ -22,9 +22,7 @@ FIRST = "n=2&cursor0=_first"
 
 
 def test_wait_ends_with_the_first_event(publisher: Publisher) -> None:
-    """Long polling brings an event within about 20 ms, also of another process; what comes
-    meanwhile is not skipped.
-    """
+    """Within about 20 ms, also of another process; what comes meanwhile is not skipped."""
     assert POLL_SECONDS <= 0.02
     publisher.publish("old", partition=0)
     cursor = publisher.get("n=2&cursor1=_last").cursors[1]

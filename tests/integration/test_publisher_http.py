@@ -79,9 +79,7 @@ def test_checkpoint_is_where_the_next_page_begins(
 
 
 def test_reader_chooses_its_number_of_partitions(publisher: Publisher) -> None:
-    """I work with as many partitions as I like; each event is in one of them, under my number
-    (ZE-05).
-    """
+    """Each event is in one of as many partitions as I like, under my number (ZE-05)."""
     publisher.publish(0, 1, 2, 3)
     for expected in [[0, 1, 2, 3]], [[0, 2], [1, 3]], [[0, 2], [1, 3], [], []]:
         n = len(expected)

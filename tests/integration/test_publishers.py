@@ -202,9 +202,7 @@ def test_a_pooler_before_the_database_changes_nothing(
 
 
 def check_awakened(base: str, other: str) -> None:
-    """Check that a reader that waits at one publisher gets what the other commits before its
-    request has taken too long.
-    """
+    """Check that one publisher wakes a reader in time for what the other commits."""
     ends = {f"cursor{each}": "_last" for each in range(2)}
     url = f"{base}/orders?{urlencode({'n': 2, 'wait': 60, **ends})}"
     with ThreadPoolExecutor(1) as pool:

@@ -1,6 +1,4 @@
-"""A store that is served from a hot standby, which may lag: an answer is true, or is to be asked
-for again.
-"""
+"""A store served from a hot standby, which may lag: an answer is true, or to be asked for again."""
 
 from __future__ import annotations
 
@@ -147,9 +145,7 @@ def test_what_a_standby_cannot_know_is_not_of_another_history(pair: Pair) -> Non
 
 @pytest.mark.parametrize("query", ["cursor0=_first", "resume=0"])
 def test_a_standby_keeps_no_cursors(pair: Pair, query: str) -> None:
-    """It cannot write, and what the primary keeps may be further. I am told so, and do not ask
-    again for ever.
-    """
+    """It cannot write, and the primary's may be further: I am told so, and do not ask for ever."""
     assert page(pair.primary, "cursor0=_first&cursorset=mine&pagesizehint=0").ok
     pair.arrive()
     answer = page(pair.replica, f"{query}&cursorset=mine")
@@ -160,9 +156,7 @@ def test_a_standby_keeps_no_cursors(pair: Pair, query: str) -> None:
 
 
 def test_discovery_and_plans_claim_nothing_that_a_standby_does_not_have(pair: Pair) -> None:
-    """It says that it is a replica, not that an answer has all that was committed, nor that I have
-    read all that there is.
-    """
+    """It is a replica: I am not told that it has all, nor that I have read all there is."""
     told = []
     for base in (pair.primary, pair.replica):
         answer = requests.get(f"{base}/orders", timeout=30)
@@ -273,9 +267,7 @@ def test_a_standby_is_not_tidied(pair: Pair, caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_table_on_a_standby_does_not_refuse_what_it_cannot_know(pair: Pair) -> None:
-    """The same for rows of a table: after `new-history` the standby knows the old history for a
-    while.
-    """
+    """So it is with rows: after `new-history` the standby knows the old one for a while."""
     with opened_shop(pair.server) as shop, ExitStack() as stack:
         for statement in shop.feed().ddl(cursorsets=True):
             shop.execute(statement)

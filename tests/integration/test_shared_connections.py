@@ -60,9 +60,7 @@ def quiet(raw_server):
 
 
 def test_tasks_of_the_sink_share_a_connection(publisher, start_proxy):
-    """A worker that runs one small task after the other connects once, also for large tasks, which
-    send from a thread of their own.
-    """
+    """A worker connects once for many small tasks, and large ones, which send from a thread."""
     proxy = start_proxy(int(publisher.base.rpartition(":")[2]))
     to = {"url": f"{proxy.address}/orders", "uploadBytes": "64k"}
 

@@ -236,9 +236,7 @@ def test_plans_of_all_clients_leave_threads_for_pages(held: HeldStore) -> None:
 
 
 def test_large_reads_are_made_one_by_one(held: HeldStore) -> None:
-    """A client with many requests of thousands of cursors takes one thread, not one for each: the
-    others, and writes, get on between them.
-    """
+    """Thousands of cursors, many times, take one thread: others, and writes, get on between."""
     with running_publisher(held) as base, ExitStack() as stack:
         links = [stack.enter_context(connected(base, OURS)) for _ in range(WORKERS)]
         for number, link in enumerate(links):

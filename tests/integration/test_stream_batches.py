@@ -56,9 +56,7 @@ def test_batches_are_limited_by_bytes(feed, start):
 
 
 def test_no_more_is_held_than_a_batch(feed, start):
-    """Memory follows maxBytesPerTrigger: what is ready is never above it by more than one
-    interval.
-    """
+    """Memory follows maxBytesPerTrigger: what is ready is above it by one interval at most."""
     run = start(feed(*(Log(20_000, each=5) for _ in range(3))), maxBytesPerTrigger="4000")
     ready = []
 
@@ -220,9 +218,7 @@ def test_no_long_polls_with_more_partitions_than_requests(feed, start):
 
 
 def test_a_publisher_that_ignores_wait_is_not_hammered(feed, start):
-    """An idle feed's query starts at once; then it waits at the publisher. An empty answer that
-    comes at once is followed by a pause (D18).
-    """
+    """An idle query waits at the publisher; a pause follows an empty answer at once (D18)."""
     scripted = feed(Log(3))
     run = start(scripted, wait="2s", pollInterval="1h")
     run.until(3)

@@ -37,9 +37,7 @@ def test_a_an_answer_without_events_ends_it(feed, start, log, last):
 
 
 def test_a_cursors_that_move_for_ever_end_it(feed, start, caplog):
-    """(a) Many answers in a row without events; the next run continues there, and my alert finds
-    that this one may have left something.
-    """
+    """(a) Many answers without events; the next run continues, and my alert hears of it."""
     ticks = iter(range(10_000))
     scripted = feed(Log(0))
     scripted.before = lambda partition, cursor, query: ok(Log().checkpoint(next(ticks)))

@@ -1,6 +1,4 @@
-"""Which feed a stream's and a batch query's events come from: asked, kept in offsets, put among the
-headers.
-"""
+"""Which feed events come from: asked, kept in offsets, put among the headers."""
 
 from __future__ import annotations
 
@@ -194,9 +192,7 @@ def test_a_checkpoint_goes_on_with_its_feed(stamped, follow, before, after, runn
 )
 @pytest.mark.parametrize("when", ["running", "stopped", "pending"])
 def test_a_checkpoint_is_not_read_on_from_another_feed(stamped, follow, known, now, why, when):
-    """Whether the publisher changes while the query runs, is stopped, or has a batch pending:
-    nothing of it is taken.
-    """
+    """Whether it changes while the query runs, is stopped, or has a batch: nothing is taken."""
     feed = stamped(2, known)
     reader = follow(feed)
     start, end = first_batch(reader)

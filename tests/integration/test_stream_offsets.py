@@ -28,9 +28,7 @@ def test_a_feed_is_delivered_in_order(feed, start):
 
 
 def test_an_empty_feed_makes_no_batch(feed, start):
-    """Waiting for the first event costs nothing. Spark plans a batch between equal offsets when
-    another source of the query has news.
-    """
+    """Waiting costs nothing. Spark plans between equal offsets if another source has news."""
     run = start(feed(Log(0)))
 
     assert [None, None] == [run.next(), run.next()]
@@ -38,9 +36,7 @@ def test_an_empty_feed_makes_no_batch(feed, start):
 
 
 def test_the_offset_tells_what_lies_in_the_batch(feed, start):
-    """Count, bytes and digest, to know the batch again. A partition that did not move has no count,
-    whatever it had in the batch before.
-    """
+    """To know it again: count, bytes, digest. A partition that did not move has no count."""
     scripted = feed(Log(3), Log(0))
     run = start(scripted)
     run.until(3)

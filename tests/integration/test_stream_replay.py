@@ -159,9 +159,7 @@ class PageEnds:
     ids=["compacted", "the start is gone", "the same"],
 )
 def test_accept_ends_where_the_batch_ended(repeated, numbers, oldest, rows):
-    """Neither more nor less than what lies before the end cursor, also where that does not come
-    again: the next batch begins there.
-    """
+    """All before the end cursor, also where that does not come again: the next begins there."""
     case = repeated(changed(PageEnds(list(numbers), oldest)), replay="accept")
 
     assert list(rows) == case.rows().get(0, [])
@@ -211,9 +209,7 @@ def staged(offset):
 
 @pytest.mark.parametrize("lost", ["publisher", "segment"])
 def test_a_staged_batch_is_delivered_again_as_it_was(repeated, tmp_path, lost):
-    """It needs no publisher. If someone cleaned the directory, it is read again, with the same
-    checks as without staging.
-    """
+    """Without a publisher; if the directory was cleaned, it is read again, with all checks."""
 
     def lose(feed):
         if lost == "publisher":
@@ -226,9 +222,7 @@ def test_a_staged_batch_is_delivered_again_as_it_was(repeated, tmp_path, lost):
 
 
 def test_commit_deletes_what_is_done(feed, start, tmp_path):
-    """Tasks read a batch from the directory. Once Spark has it, nothing piles up, and committing
-    again does no harm.
-    """
+    """Tasks read from the directory. What Spark has is deleted; committing again does no harm."""
     scripted = feed(Log(5))
     run = start(scripted, stagingLocation=str(tmp_path))
     run.until(5)

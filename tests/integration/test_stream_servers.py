@@ -34,9 +34,7 @@ def ids(run, start, end):
     ids=["event", "page"],
 )
 def test_the_reference_server_is_read(start_reference_server, start, given, finite):
-    """The reference implementation, with a checkpoint for each event or each page. If it aborts
-    bodies, each event comes once all the same.
-    """
+    """A checkpoint for each event or page; each event comes once, also if bodies are aborted."""
     url = start_reference_server(events=300, **given)
     run = start(url=url, partitionCount="2", pageSizeHint="70", finite=finite)
     got = Counter()

@@ -171,9 +171,7 @@ def test_a_batch_waits_for_enough_events(timed, query):
 
 
 def test_a_batch_waits_no_longer_than_the_delay(timed, query):
-    """Few events come, too. With maxBytesPerTrigger a batch may never have as many events as it
-    should wait for.
-    """
+    """Few events come, too; maxBytesPerTrigger may never let in as many as it should wait for."""
     run = query(minEventsPerTrigger="3", maxTriggerDelay="200ms")
     run.until(3)
     timed.publish(40, 40)

@@ -139,9 +139,7 @@ def repaired_by_what_is_printed(database: Database, settings: dict[str, Any]) ->
 def test_table_that_misses_something_is_repaired_by_what_is_printed(
     database: Database, fault: str
 ) -> None:
-    """I read what is wrong, and the statements that repair it. I paste them, also twice: rows are
-    kept, and come before all others.
-    """
+    """I read what is wrong and paste the repair, also twice: rows are kept, before all others."""
     changes, settings, (reason, statement) = FAULTS[database.kind][fault]
     prepared(database, *changes)
     refused = refusal(database.feed(**settings))
@@ -165,9 +163,7 @@ def test_table_that_misses_something_is_repaired_by_what_is_printed(
 def test_table_that_is_missing_is_made_by_what_is_printed(
     database: Database, settings: dict[str, Any]
 ) -> None:
-    """I begin with an empty database: the table that is printed has all that it needs. Printed
-    again, it gets no other id.
-    """
+    """In an empty database, the printed table has all that it needs; again, it keeps its id."""
     name = settings.get("table", "outbox")
     assert f"there is no table {name}" in refusal(database.feed(**settings))
     statements = database.feed(**settings).ddl()

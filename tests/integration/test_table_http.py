@@ -120,9 +120,7 @@ def test_who_publishes_to_a_table_is_told(shop: Shop) -> None:
 
 
 def test_bad_row_stops_its_partition_by_name(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-    """What lies before it is delivered; then I am told which row it is, at once: it does not pass
-    while I try again, and fills no log.
-    """
+    """What lies before it comes; then I am told which it is, at once, and no log is filled."""
     shop.sell(1, 1)
     shop.execute("ALTER TABLE outbox ADD COLUMN body text DEFAULT '{}'")
     shop.execute("UPDATE outbox SET body = '{' WHERE id = 2")

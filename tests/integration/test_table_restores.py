@@ -1,6 +1,4 @@
-"""Tables that were restored from a copy, whose rows were deleted or changed, and the cursors that
-readers have of them.
-"""
+"""Tables restored from a copy, with rows deleted or changed, and the cursors of their readers."""
 
 from __future__ import annotations
 
@@ -102,9 +100,7 @@ def test_reader_of_what_a_restore_undid_is_told(own_server: postgresql.Server) -
 
 
 def test_reader_of_rows_that_a_dump_undid_is_told(shop: Shop) -> None:
-    """A table that was restored in its own cluster goes on; who had read what is gone hears of it,
-    who had not misses nothing.
-    """
+    """Restored in its own cluster, it goes on; who had read what is gone hears of it, no other."""
     shop.sell(1, 2)
     _, early = events(shop.feed())
     shop.execute("CREATE TABLE copy AS SELECT * FROM outbox")

@@ -170,9 +170,7 @@ def test_rows_are_noted_by_the_partitions_of_today(postgresql_database: Database
 
 
 def test_tables_are_noted_apart(database: Database) -> None:
-    """What is deleted from one does not concern readers of another. When what is printed is run
-    again, what was noted stays noted.
-    """
+    """One's deletions do not concern readers of another; run again, what was noted stays so."""
     names = [f"outbox_of_a_service_whose_name_is_long_enough_{each}" for each in "ab"]
     statements = []
     for name in names:

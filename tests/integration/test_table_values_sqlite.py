@@ -40,9 +40,7 @@ def test_bytes_that_are_not_json_are_a_bad_row_at_most(
 
 
 def test_member_that_is_not_json_makes_a_bad_row(sqlite_database: SqliteDatabase) -> None:
-    """SQLite does not look at what is in a column declared JSON: it cannot bring members that
-    there are no columns for.
-    """
+    """SQLite looks at no JSON: a column cannot bring members that there are no columns for."""
     feed = sqlite_database.served("body JSON, k TEXT", data=["body", "k"], on_bad_row="skip")
     bad = ("hello", "", '1,"extra":2', "{", 'null}\n{"a":1')
     values = ", ".join(f"({quoted(each)}, 'b'), ('2', 'c')" for each in bad)

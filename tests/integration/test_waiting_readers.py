@@ -107,9 +107,7 @@ def is_quiet(store: CountingStore) -> bool:
 
 
 def test_readers_that_wait_ask_the_store_for_nothing(store: CountingStore) -> None:
-    """Other feeds of the store may be as busy as they like. My driver, too, gets a plan when there
-    is something to read, and not before.
-    """
+    """However busy other feeds are. My driver gets its plan when there is something, not before."""
     with running_publisher(store) as base, ThreadPoolExecutor(READERS + 1) as pool:
         waiting = readers_of(pool, store, base)
         asked = plan_from(last_cursor(base, "orders"), wait=HOURS)

@@ -108,9 +108,7 @@ def test_new_history_and_new_token_leave_their_acts(store):
 
 
 def test_what_changes_nothing_leaves_no_act(store):
-    """The log has what was done, not what was tried; and what the publisher does by itself all day
-    does not hide what people did.
-    """
+    """The log has what people did, not what was tried, nor what the publisher does by itself."""
     prepare(store)
     store.delete_producer(FEED, "till")
     store.revoke_token("warehouse")

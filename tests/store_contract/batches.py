@@ -55,9 +55,7 @@ def test_uploads_are_invisible_before_their_commit(store):
 
 
 def test_committed_batch_survives_a_crash_of_the_publisher(site, store):
-    """What is acknowledged is there, with its receipt; what was not is run again, and is there
-    once (F3, F14, PU-01).
-    """
+    """What is acknowledged stays, with its receipt; what was not is there once (F3, F14, PU-01)."""
     store.stage(FEED, call(run="r1"), upload(chunk(0, b"1")))
     site.crash()
     receipt, _ = commit(site.open(), call(run="r2"), upload(chunk(0, b"1")))
@@ -147,9 +145,7 @@ def test_content_that_is_not_the_drivers_is_refused_whole(store):
 
 
 def test_order_is_partition_task_upload_and_row(store):
-    """Rows of a task stay in their order in a partition, tasks in theirs, however they arrive
-    (EH-07, EH-08, PU-06).
-    """
+    """A task's rows keep their order, tasks theirs, however they arrive (EH-07, EH-08, PU-06)."""
     uploads = [
         upload(large(0, b"5"), task=1, number=1),
         upload(large(1, b"7"), large(0, b"4"), task=1),
@@ -171,9 +167,7 @@ def test_only_the_attempts_that_are_named_are_published(store):
 
 
 def test_upload_may_be_sent_again(store):
-    """A lost answer to an upload does no harm (F5); two attempts of a task that have the same name
-    do not mix.
-    """
+    """A lost answer does no harm (F5); two attempts of a task that have one name do not mix."""
     answers = [store.stage(FEED, call(), upload(chunk(0, b"1"))) for _ in range(2)]
     other = refused(store.stage, FEED, call(), upload(chunk(0, b"2")))
     commit(store, call(), upload(chunk(0, b"1")))
@@ -208,9 +202,7 @@ def test_empty_batches_count(store):
 
 
 def test_batch_made_for_another_number_of_partitions_is_refused(store):
-    """Keys never change their partition, and events cannot get lost in one that nobody reads (F11,
-    ZE-05).
-    """
+    """Keys keep their partition, and no event goes into one that nobody reads (F11, ZE-05)."""
     for problem in (
         refused(store.stage, FEED, call(partitions=3), upload(chunk(0, b"1"))),
         refused(store.commit, FEED, call(partitions=3), declared()),
@@ -350,9 +342,7 @@ def test_same_batch_committed_by_many_threads_is_there_once(opened):
 
 
 def test_processes_that_commit_at_once_lose_and_double_nothing(site):
-    """Two publishers over one database keep each other's promises (F7), for batches that both send
-    and for loads of their own.
-    """
+    """Two publishers over one database (F7), for batches that both send and loads of their own."""
     store = site.open()
     store.create(FEED, 2)
     for each in [in_a_process(_commit_batches, site.opener(), f"r{n}") for n in range(2)]:
@@ -365,9 +355,7 @@ def test_processes_that_commit_at_once_lose_and_double_nothing(site):
 
 
 def _commit_batches(opened: Opened, run: str) -> None:
-    """Commit 20 batches, each with a load; continue as another run when overtaken, as a restarted
-    driver does.
-    """
+    """Commit 20 batches, each with a load; continue as another run when overtaken."""
     store, starts, batch = opened(), 0, 0
     while batch < 20:
         by: Call = call(batch, run=f"{run}.{starts}")

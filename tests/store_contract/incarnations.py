@@ -179,9 +179,7 @@ def test_what_is_committed_is_told_after_commits_under_way(store, clock, ask):
 
 
 def test_receipts_are_chained(store):
-    """A change of the record of what was published is detected; a page of it is as long as I ask
-    for, the newest first.
-    """
+    """A change of what was published is detected; a page is as long as I ask for, newest first."""
     for batch in range(4):
         put(store, call(batch), b"%d" % batch)
     found = store.receipts(FEED, "p", 99, 99)
@@ -230,9 +228,7 @@ def test_named_batch_can_be_deleted_by_itself(store):
 
 
 def test_kept_first_answers_with_the_first(store):
-    """If a query is not repeatable, I can keep what is published, once (F9); its rows may be others
-    at each try.
-    """
+    """If a query is not repeatable, I keep what is published, once (F9), whatever comes later."""
     receipt, _ = put(store, call(0), b"1")
     option = refused(put, store, call(0), b"2").members["option"]["keepFirst"]
     for rows in ([b"2"], [b"2", b"5"]):

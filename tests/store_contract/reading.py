@@ -154,9 +154,7 @@ def test_time_of_a_feed_never_decreases(store, clock):
     ],
 )
 def test_feed_that_cannot_be_created_is_named(store, name, partitions, said):
-    """A feed's name is part of its address, its partitions have limits, and a second create does
-    not empty it.
-    """
+    """Its name is part of its address, partitions have limits; a second create empties nothing."""
     with pytest.raises(StoreError, match=said):
         store.create(name, partitions)
     with pytest.raises(UnknownFeedError, match="no feed 'order'"):
@@ -164,9 +162,7 @@ def test_feed_that_cannot_be_created_is_named(store, name, partitions, said):
 
 
 def test_version_changes_with_commits_only(opened, store):
-    """A waiting reader notices what another connection commits. It is not woken by reads, by
-    uploads, or by cursors that others save.
-    """
+    """Another connection's commits wake readers; reads, uploads and saved cursors do not."""
     for _ in range(3):
         before = store.version()
         publish(opened(), chunk(0, b"1"))

@@ -182,9 +182,7 @@ def test_a_publisher_lets_producers_and_names_expire(store, clock):
 
 
 def test_many_chunks_go_in_small_steps(store, monkeypatch):
-    """Writers are not held up while a year of events is removed. The frames go with their chunks:
-    their space is free for new events.
-    """
+    """Writers are not held up by a year of removals. Frames go too: their space is free."""
     monkeypatch.setattr(retention, "STEP_CHUNKS", 4)
     publish(store, *[large(each % 2, b"%d" % each) for each in range(11)])
     found = everything(store)

@@ -125,9 +125,7 @@ def test_release_drops_only_what_the_run_itself_sent(store):
 
 
 def test_release_of_many_uploads_drops_all_of_them(store):
-    """Giving up a large batch leaves nothing, also under another incarnation: a run is known by its
-    name alone.
-    """
+    """Giving up a large batch leaves nothing, of any incarnation: a run is known by its name."""
     for task in range(150):
         store.stage(FEED, call(), upload(chunk(0, b"1"), task=task))
     store.stage(FEED, call(incarnation="b"), ONE)

@@ -43,9 +43,7 @@ def test_permissive_adds_the_corrupt_record_column():
 
 
 def test_a_schema_of_mine_chooses_columns():
-    """In any order, fewer than there are, and in any case as everywhere in Spark. The frame has the
-    names as I write them.
-    """
+    """In any order and case, fewer than there are. The frame has the names as I write them."""
     few = Decoder(("data", "partition"), "_corrupt_record", False)
     assert few == decoded(COLUMNS[2], COLUMNS[0])
     columns = [("DATA", TEXT), ("Partition", IntegerType()), ("_CORRUPT_record", TEXT)]

@@ -183,9 +183,7 @@ def test_an_audit_knows_of_the_publisher_what_its_receipts_say():
 
 @each_case(("side", "unwanted"), [(PUBLISHER_SIDE, ["pyspark"]), (SPARK_SIDE, SERVER)])
 def test_a_side_never_imports_the_libraries_of_the_other(side, unwanted):
-    """A publisher runs where there is no Spark, and a cluster needs neither a web framework nor a
-    database driver.
-    """
+    """A publisher runs without Spark, a cluster without web framework or database driver."""
     guilty = [
         (module, name)
         for module in modules_of(side)

@@ -44,9 +44,7 @@ def test_outputs_are_from_a_run_of_these_cells(name):
 
 @pytest.mark.parametrize("part", ["text", "source", "output", "digest"])
 def test_a_change_without_a_run_is_noticed(part, tmp_path):
-    """Of a cell, of an output, and of a notebook that never ran. I can mend a sentence without
-    Spark.
-    """
+    """Of a cell, an output, a notebook that never ran. I can mend a sentence without Spark."""
     notebook = kept(NAMES[0])
     cell = next(cell for cell in code(notebook) if "text" in cell.outputs[0])
     if part == "text":
@@ -86,9 +84,7 @@ def test_a_notebook_is_small_whole_and_of_no_machine(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_begins_with_a_picture_of_what_runs_where(name):
-    """The picture is a file beside the notebook, so GitHub, Jupyter and Databricks find it. Who
-    cannot see it reads what it shows.
-    """
+    """A file beside it, which GitHub, Jupyter and Databricks find; who cannot see it reads it."""
     (shown,) = re.findall(r"!\[(.+)\]\((.+)\)", kept(name).cells[0].source)
     about, path = shown
 

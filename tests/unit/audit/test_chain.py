@@ -119,9 +119,7 @@ def test_missing_receipts_are_named():
 @each_case("read", range(1, 6))
 @each_case("kept", range(1, 6))
 def test_commits_between_the_questions_are_no_difference(read, kept):
-    """State, next numbers and receipts may each be newer than the one before, and old receipts go
-    meanwhile.
-    """
+    """State, next numbers and receipts may each be newer than the one before, or old ones go."""
     made = receipts(1, 2, None, 1, 3)
     told = state(made[:read])
     for newer in range(read, 6):

@@ -76,9 +76,7 @@ def test_there_is_a_bounded_number_of_sessions() -> None:
 
 
 def test_a_subject_ends_its_own_sessions_alone() -> None:
-    """Whoever signs in again and again signs nobody else out, also if each of his JWTs is another
-    text. His oldest ones end.
-    """
+    """Who signs in again and again ends his own oldest ones, also if each JWT is another text."""
     sessions = Sessions()
     admin = begun(sessions, "admin", "token 1")
     mine = [begun(sessions, f"jwt {each}", "token of jwt:bot") for each in range(SESSIONS + 10)]

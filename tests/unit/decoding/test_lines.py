@@ -131,9 +131,7 @@ def feeds(lines, feed, decoder=ALL):
 )
 @each_case("feed", [ONE, untold("https://orders.example/feed")])
 def test_each_event_says_which_feed_it_comes_from(headers, expected, feed):
-    """Once, behind its own headers in their order; what a publisher sends under that name is
-    replaced.
-    """
+    """Once, behind its own headers in their order; a publisher's own of that name is replaced."""
     got = rows(event(b"1", headers) + event(b"2", b'{"c":"d"}'), feed=feed)
 
     added = [("zeh-feed", feed.id)]
@@ -166,9 +164,7 @@ def test_an_event_without_a_time_belongs_to_no_one_of_several_epochs(time, alone
 
 
 def test_permissive_keeps_an_event_without_a_time_in_the_column_of_bad_lines():
-    """The others get their ids; what is no event gets none. A query for data alone has nowhere to
-    put an id, so it needs no times.
-    """
+    """Others get ids; what is no event gets none. A query for data alone needs no times."""
     lines = at(150) + at(None, data=b"2") + event(b"NaN") + at(250)
 
     assert [f"{FEED}~1", None, None, f"{FEED}~2"] == feeds(lines, THREE, PERMISSIVE)
@@ -319,9 +315,7 @@ def test_blocks_are_whole_lines(lines):
 
 @given(strategies.almost_lines)
 def test_whatever_the_bytes_there_is_one_kind_of_error(garbage):
-    """Law: bytes that no feed sends give rows or a PublisherError, and PERMISSIVE a row or nothing
-    for each line that is of this partition.
-    """
+    """Law: rows or a PublisherError; PERMISSIVE: a row or nothing per line of this partition."""
     lines = garbage.replace(b"\r", b"") + b"\n"
     for decoder in (ALL, PERMISSIVE):
         try:

@@ -116,9 +116,7 @@ places = st.lists(st.lists(st.integers(0, 6), max_size=20), max_size=6)
 
 @given(places)
 def test_rows_come_in_the_order_of_their_places(runs):
-    """However they arrive; none is lost, those of one place keep their order, and no place is
-    published.
-    """
+    """However they arrive; none is lost, one place's keep their order, no place is published."""
     batches = [batch(each, begin=100 * number) for number, each in enumerate(runs)]
 
     came = [row for each in in_order(iter(batches)) for row in each.to_pylist()]

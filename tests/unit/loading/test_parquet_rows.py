@@ -25,9 +25,7 @@ EXACT = {
 
 
 def test_parquet_values_stay_exact(file: Files) -> None:
-    """No digit and no byte is lost on the way into JSON: the same table is the same events, whether
-    Spark or `zeh-spark load` publishes it.
-    """
+    """No digit or byte is lost: Spark and `zeh-spark load` make the same events of a table."""
     table = pa.table({name: values for name, (values, _) in EXACT.items()})
     members = ",".join(f'"{name}":{text}' for name, (_, text) in EXACT.items())
     line = wire.event_line(0, {}, b"{%b}" % members.encode())

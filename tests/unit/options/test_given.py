@@ -71,9 +71,7 @@ def test_a_variable_without_a_value_is_not_the_word_none(option, text):
     ],
 )
 def test_an_option_is_understood(option, text, field, value):
-    """I write an option the way I would write it down for a colleague; names are understood in any
-    case, as everywhere in Spark.
-    """
+    """As I would write it down for a colleague; names in any case, as everywhere in Spark."""
     assert value == getattr(read(**{option: text}), field)
 
 
@@ -87,9 +85,7 @@ def test_an_option_is_understood(option, text, field, value):
     ],
 )
 def test_what_is_written_in_two_ways_means_the_same(given, same):
-    """I come from Kafka, or from another language; `.load(url)` and `.option("url", url)` are the
-    same.
-    """
+    """I come from Kafka, or another language; `.load(url)` and `.option("url", url)` are alike."""
     assert read(**given) == read(**same)
     assert read() == parse(SourceOptions, {"path": URL}) == parse(SourceOptions, {"URL": URL})
 
@@ -273,9 +269,7 @@ def test_an_error_never_shows_a_secret(options):
 
 
 def test_options_never_show_a_secret():
-    """Nor does a log that prints them. They travel to executors, because batch reads send them to
-    their tasks.
-    """
+    """Nor does a log that prints them. Batch reads send them to their tasks on executors."""
     secrets = {"token": "s3cret", "http.secret.header.X-Key": "s3cret", "url": f"{URL}?k=s3cret"}
     options = read(**secrets, startingCursors='{"0":"a"}')
 

@@ -52,9 +52,7 @@ def test_a_answers_without_events(pages, expected):
 
 
 def test_b_the_target_comes():
-    """(b) The checkpoint that was last when the read began; if that is its start, there is nothing
-    between them.
-    """
+    """(b) The checkpoint that was last when the read began; nothing, if the read begins there."""
     assert not read("t", interval(b"1", cursor="c2")).ended
     assert read("t", interval(b"1", cursor="t")).ended
     assert read("c1", start="c1").ended

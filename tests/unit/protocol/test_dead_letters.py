@@ -65,9 +65,7 @@ def test_a_dead_letter_that_fits_is_one_event():
 
 @each_case("filler", ["x", '"', "\\", "é", "\u2028", "😀", "\n"])
 def test_each_part_of_a_long_dead_letter_fits_into_a_line(filler):
-    """Whatever JSON makes of its characters. Parts are named by the content alone: a batch that is
-    repeated gives the same ones.
-    """
+    """Whatever JSON makes of it. The content alone names parts: a repeated batch gives the same."""
     whole = long_letter(filler=filler)
 
     parts = cut(whole)

@@ -1,6 +1,4 @@
-"""Laws of chunks and uploads: however events are cut, their content is the same, and nothing of a
-body that was cut or extended passes.
-"""
+"""Laws of chunks and uploads: cuts change no content, and no cut or extended body passes."""
 
 from __future__ import annotations
 
@@ -89,9 +87,7 @@ def test_content_is_what_the_document_says(rests: list[bytes]) -> None:
 
 
 def test_equal_events_count_each() -> None:
-    """Two equal events are not none (a sum, not XOR). Sums of sums are those of the whole, whoever
-    adds them up, and stay within 128 bits.
-    """
+    """Two are not none (a sum, not XOR). Sums add up whoever adds, and stay within 128 bits."""
     rest = rest_of({}, b"1")
     assert content_of([rest]) + content_of([rest]) == content_of([rest, rest]) != Content()
     assert content_of([rest, rest]).sum != content_of([]).sum
@@ -199,9 +195,7 @@ def test_counting_continues_where_packing_ended(packed: list[Event], counted: li
 
 
 def test_what_no_chunk_takes() -> None:
-    """An event that fits is served to every client; a longer one is refused with its size. Some
-    clients take null for no event at all.
-    """
+    """What fits reaches every client; a longer one is refused by size, null is no event."""
     room = LINE_BYTES - len(wire.event_line(0, {}, b'""'))
     Chunker().add(0, {}, b'"%s"' % (b"x" * room))
     with pytest.raises(ValueError, match=f"{LINE_BYTES + 1:,} bytes"):

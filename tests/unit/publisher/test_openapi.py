@@ -42,9 +42,7 @@ EXAMPLES = {name: each["value"] for name, each in DOCUMENT["components"]["exampl
 
 
 def test_it_is_valid_openapi():
-    """Any tool can read it, and it can be served as it is. I see limits, schemas and answers, not
-    how the document is written.
-    """
+    """Any tool can read it as it is served: limits, schemas, answers, not how it is written."""
     from openapi_spec_validator import OpenAPIV31SpecValidator  # slow to import
 
     text = json.dumps(DOCUMENT)

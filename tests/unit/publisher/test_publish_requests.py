@@ -87,9 +87,7 @@ def test_batch_numbers_are_read_as_they_are_written(batch: int) -> None:
 
 @each_case("name", ["", " ", "a b", "a/b", "#", "p#", "#k", "p#k#l", "ä", "x" * 101, "a\n"])
 def test_bad_producers_name_is_refused(name: str) -> None:
-    """A name that would be trouble in a URL or a log is none. Spark's names, addresses, and named
-    batches are all possible.
-    """
+    """What is trouble in a URL or a log. Spark's names, addresses and named batches are fine."""
     good = ["p", "a.b_c:d@e=f-g", "x" * 100, "p#k", f"{'x' * 100}#{'y' * 100}"]
     assert good == [publish_requests.producer_name(each) for each in good]
     problem = refused(publish_requests.producer_name, name)

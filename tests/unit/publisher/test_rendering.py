@@ -72,9 +72,7 @@ texts = st.lists(st.binary() | st.builds(bytes.__mul__, st.binary(), st.integers
 
 @given(texts)
 def test_compressed_pieces_are_one_gzip_stream(given_texts: list[bytes]) -> None:
-    """My client unpacks the answer, also if it knows of one gzip member only, as httpx does. Plain
-    ones are what they are made of.
-    """
+    """Also for clients that know one gzip member only, as httpx; plain ones are what they hold."""
     sent = chain.from_iterable(plain_stream(map(plain_piece, given_texts)))
     assert b"".join(given_texts) == b"".join(sent)
     packed = b"".join(chain.from_iterable(gzip_stream(map(gzip_piece, given_texts))))

@@ -100,9 +100,7 @@ def test_a_write_that_takes_the_streams_name_needs_a_stream(number, query):
 
 @each_case("kind", [StreamWriter, BatchWriter])
 def test_writers_travel_with_their_run(kind):
-    """Spark pickles them for each task, and for the commit; and messages from task to driver, where
-    they are kept, so without a secret.
-    """
+    """Spark pickles them for tasks and the commit; messages to the driver have no secret."""
     writer = kind(stream_options(token="hush-1"), NUMBERS)
     batch = writer._batch("3", QUERY, RUN)
     message = StagedTask(batch, 2, TaskDone(1, 7, 2, Content(5, 6)))
@@ -216,9 +214,7 @@ def test_an_abort_lets_go_of_what_was_staged(publisher):
 
 
 def test_uploads_that_were_lost_stop_the_query_and_a_restart_repeats_them(publisher):
-    """As after a crash of the database. The rows are with tasks that have ended, so Spark has to
-    run them again, and the error says how.
-    """
+    """As a database's crash does. Their tasks have ended: Spark runs them again, as told."""
     messages = written(publisher, 0, (0, 1, range(5)), (1, 2, range(5, 10)))
     publisher.store.release("orders", "p", 0, messages[0].batch.run)
 

@@ -7,9 +7,7 @@ from zeh_spark.spark.source.offsets import query_id, source_offsets
 
 
 def test_the_querys_id_is_found():
-    """As Spark writes it; what is no checkpoint is refused, and a format of the future not guessed
-    at.
-    """
+    """As Spark writes it; what is no checkpoint, or of a future format, is refused."""
     assert query_id('{"id":"10a441ee"}') == "10a441ee"
     for read, texts in (
         (query_id, ["", "{}", "[]", "10a441ee"]),

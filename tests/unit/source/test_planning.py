@@ -61,9 +61,7 @@ def test_each_interval_goes_into_one_batch(ready, events, size):
 
 @given(feeds)
 def test_what_fits_is_taken_whole(ready):
-    """Law: below the limits nothing is left, cursors that moved without events included; without
-    any events they wait.
-    """
+    """Law: below the limits nothing is left, moved cursors included; without events they wait."""
     whole = {partition: len(each) for partition, each in ready.items() if each}
     events = any(each.events for intervals in ready.values() for each in intervals)
 

@@ -1,6 +1,4 @@
-"""The thread that writes to SQLite: whose turn it is, what becomes of errors, how it ends, and how
-it keeps its log short.
-"""
+"""The thread that writes to SQLite: turns, errors, its end, and how it keeps its log short."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The commit decision, whole: every combination of a few values of all that it goes by, against a
-table in plain words.
-"""
+"""The commit decision, whole: all combinations of a few values of its facts, against a table."""
 
 from __future__ import annotations
 

@@ -6,9 +6,7 @@ from zeh_spark.wire.direct_reads import HEADERS, name_hash
 
 
 def test_a_header_record_has_what_the_chunk_has():
-    """Digests in checkpoints stay valid: each field is where it was. A plan without events has a
-    digest, too.
-    """
+    """Each field is where it was, so digests in checkpoints stay valid, also of no events."""
     records = {
         Chunk(7, 3, 2, 90, 1_764_000_000_000, "0a1b2cff", 5, "till-7", 4, 12):
             (7, 1_764_000_000_000, name_hash("till-7"), 4, 12, 0x0A1B2CFF, 3, 2, 90),

@@ -1,6 +1,4 @@
-"""The options that a refused commit prints: each lets what it was printed for pass, and is inert
-in all other cases.
-"""
+"""Options that a refused commit prints: each lets that pass, and is inert in all other cases."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ def test_option_is_printed_ready_to_paste() -> None:
 
 
 def test_printed_option_lets_this_refusal_pass() -> None:
-    """What the error tells me to set helps; what else is wrong is then told. With a typing error
-    it is inert.
-    """
+    """What I am told to set helps, and what else is wrong is told. With a typing error: inert."""
     for case, problem in refusals():
         if "option" in problem.members:
             ((name, value),) = problem.members["option"].items()
