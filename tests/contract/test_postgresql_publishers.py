@@ -14,7 +14,6 @@ from tests.store_contract.writers import (
     FEED,
     call,
     chunk,
-    commit,
     data,
     declared,
     everything,
@@ -27,22 +26,6 @@ from zeh_spark.service.sql import uploads as sql_uploads
 from zeh_spark.service.sql.store import SqlStore
 
 __all__ = ["site", "store"]
-
-
-def test_two_publishers_commit_in_one_order(site, store):
-    """Whoever I ask, batches are whole, and positions have no gaps (A7)."""
-    stores = [store, site.open()]
-
-    def write(number: int) -> None:
-        for batch in range(10):
-            by = call(batch, producer=f"p{number}")
-            commit(stores[number % 2], by, upload(chunk(0, b"%d" % number), chunk(1, b"0")))
-
-    assert [] == in_threads(8, write)
-    found = everything(stores[1])
-    assert list(range(1, 161)) == [each.g for each in found]
-    pairs = zip(found[::2], found[1::2], strict=True)
-    assert all((a.producer, a.batch) == (b.producer, b.batch) for a, b in pairs)
 
 
 def test_commits_of_two_feeds_do_not_wait_for_each_other(store):

@@ -26,26 +26,6 @@ def test_the_partition_count_is_learned_from_the_problem_document(raw_server):
     assert {"/feed/v1"} == {each.target for each in raw_server.requests}
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        refused(400, "handshake error: partition count missing\n"),
-        refused(400, '{"detail":"Parameter n not found"}'),
-        refused(422, '{"detail":[{"loc":["query","n"],"msg":"field required"}]}'),
-        refused(400, '{"partitionCount":"7"}'),
-        refused(400, '{"partitionCount":true}'),
-        refused(400, '{"partitionCount":0}'),
-    ],
-    ids=["Go", "Python", "FastAPI", "text", "bool", "zero"],
-)
-def test_a_publisher_that_does_not_tell_leaves_it_to_the_option(raw_server, answer):
-    """The error names the option that is needed then."""
-    raw_server.script(answer)
-
-    with pytest.raises(OptionError, match="'partitionCount'"):
-        discover(client(raw_server).transport)
-
-
 # Which feed it is
 
 IDENTITY = FeedIdentity(
@@ -150,6 +130,15 @@ def test_an_answer_without_a_length_tells_the_identity(raw_server):
     [
         (None, refused(401, "no"), AccessError, "401: no"),
         (None, refused(404, "no"), PublisherError, "404: no"),
+        *(  # the error names the option that is needed then
+            (None, refused(status, said), OptionError, "'partitionCount'")
+            for status, said in [
+                (400, "handshake error: partition count missing\n"),
+                (400, '{"detail":"Parameter n not found"}'),
+                (422, '{"detail":[{"loc":["query","n"],"msg":"field required"}]}'),
+                *((400, f'{{"partitionCount":{count}}}') for count in ('"7"', "true", "0")),
+            ]
+        ),
         (7, refused(401, "no"), AccessError, "401: no"),
         (7, refused(403, "no"), AccessError, "403: no"),
         (7, problem(404, "unknown-feed"), PublisherError, "404 unknown-feed"),

@@ -9,10 +9,9 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from tests.fix_batch import batch_reader
-from tests.fix_direct import PrunedStore
 from tests.fix_stream import wait_for
 from tests.scratch_store import ScratchStore
-from zeh_spark.errors import CursorGoneError, OptionError
+from zeh_spark.errors import OptionError
 from zeh_spark.publisher import create_app
 from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.testing import publish, running_publisher
@@ -51,45 +50,6 @@ def test_the_largest_limits_are_no_limits(publisher, start):
     run = start(url=publisher.url, fetch="executors", **limits)
 
     assert {0: [0, 1]} == run.next()
-
-
-@pytest.fixture
-def pruned():
-    """A feed of two stored partitions, each with old events and a new one."""
-    with closing(PrunedStore()) as store:
-        store.create("orders", 2)
-        for partition in range(2):
-            publish(store, "orders", list(range(500)), partition=partition)
-        for partition in range(2):
-            publish(store, "orders", [1000 + partition], partition=partition)
-        with running_publisher(store) as base:
-            yield store, f"{base}/orders"
-
-
-@pytest.mark.parametrize("n", ["1", "2"])
-def test_events_removed_during_a_plan_are_told_by_my_partitions(start, pruned, n):
-    """With fewer partitions than the feed has, an error names those that I read."""
-    store, url = pruned
-    run = start(url=url, fetch="executors", partitionCount=n, finite=True, maxEventsPerTrigger="1")
-    run.next()
-    store.due = [100]
-    with pytest.raises(
-        CursorGoneError, match=r"partition [01], cursor '\d+\.[0-9a-f]{8}'"
-    ) as caught:
-        run.to_the_end()
-    assert caught.value.partition < int(n)
-
-
-@pytest.mark.parametrize("n", ["1", "2"])
-def test_without_fail_on_data_loss_a_plan_goes_on_with_what_is_left(start, pruned, n):
-    """Retention that runs while I plan is like retention before it."""
-    store, url = pruned
-    options = {"partitionCount": n, "maxEventsPerTrigger": "1", "failOnDataLoss": "false"}
-    run = start(url=url, fetch="executors", finite=True, **options)
-    first = [row for rows in run.next().values() for row in rows]
-    store.due = [100]
-
-    assert [1000, 1001] == sorted(set(run.to_the_end()) - set(first))
 
 
 def test_a_column_that_only_executors_fill_is_refused_for_a_batch_of_the_driver(publisher, start):

@@ -241,6 +241,18 @@ def test_list_of_producers_that_never_ends_is_an_error(raw_server):
         list(client_of(raw_server).producers())
 
 
+def test_a_name_that_has_expired_is_refused_by_name(publisher, till):
+    """A batch of last year is not published twice; I hear that it is there. [PU-08]"""
+    published(till, b"7", name="invoice-7")
+    publisher.store.expire_names("orders", publisher.store.now() + 1, 9)
+    with pytest.raises(PublishError) as refused:
+        published(till, b"7", name="invoice-7")
+    said = str(refused.value)
+    assert "batch-expired" == refused.value.problem
+    assert "a batch 'invoice-7' of producer" in said and "do not publish it again" in said
+    assert [b"7"] == events_of(publisher.store)
+
+
 # Starting numbers
 
 

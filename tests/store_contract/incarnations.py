@@ -112,7 +112,7 @@ def test_second_driver_is_named_and_the_first_one_ends(store):
 
 
 def test_run_gets_its_level_with_its_first_commit_only(store):
-    """Uploads and repetitions of a zombie do not lock me out (A3, EX-08)."""
+    """Uploads and repetitions of a zombie do not lock me out (A3, EX-08, F17)."""
     put(store, call(0, run="r1"), b"1")
     store.stage(FEED, call(1, run="r2"), upload(chunk(0, b"2")))
     assert not put(store, call(0, run="r2"), b"1")[1]
@@ -266,15 +266,6 @@ def test_other_history_after_a_restore_has_other_tags(site, store):
     put(store, call(0), b"1")
     (found,) = everything(store)
     assert (undone.g, True) == (found.g, undone.tag != found.tag)
-
-
-def test_late_commit_of_an_older_run_changes_nothing(store):
-    """A late request names its run and batch, and gets the receipt or is refused (F17)."""
-    store.stage(FEED, call(0, run="r1"), upload(chunk(0, b"1")))
-    put(store, call(0, run="r2"), b"1")
-    put(store, call(1, run="r2"), b"2")
-    late = store.commit(FEED, call(0, run="r1"), declared(upload(chunk(0, b"1"))))
-    assert (False, [b"1", b"2"]) == (late[1], data(store))
 
 
 # Starting numbers

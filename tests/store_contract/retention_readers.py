@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import pytest
 
@@ -21,10 +20,10 @@ from tests.store_contract.writers import (
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.service.retention import rules as retention
 from zeh_spark.service.retention.rules import Removal, plan, prune
-from zeh_spark.service.store import pages, reading
+from zeh_spark.service.store import pages
 from zeh_spark.service.store.acts import Actor
 from zeh_spark.service.store.feed import ChunkFeed
-from zeh_spark.service.store.interface import Log, Retention
+from zeh_spark.service.store.interface import Retention
 
 
 def cursor(store: Store, g: int) -> str:
@@ -195,23 +194,3 @@ def test_page_under_way_does_not_skip_what_goes_meanwhile(store, monkeypatch, n,
         seen.extend(page)
     found = [int(each.cursor.partition(".")[0]) for each in seen]
     assert list(range(1, len(seen) + 1)) == found
-
-
-def test_without_anchors_readers_would_skip_in_silence(store, monkeypatch):
-    """This shows what the anchors are for."""
-    three(store)
-    first = cursor(store, 1)
-    prune(store, FEED, NOTHING)
-    publish(store, chunk(0, b"4"))
-    monkeypatch.setattr(reading, "check_history", lambda *_, **__: None)
-    g, _, known = first.partition(".")
-    snapshot = store.snapshot
-
-    @contextmanager
-    def without_anchors(feed: str, positions: Iterable[int] = ()) -> Iterator[Log]:
-        with snapshot(feed, positions) as log:
-            log.anchors, log.tags = {}, {0: log.tags[0], int(g): known}
-            yield log
-
-    monkeypatch.setattr(store, "snapshot", without_anchors)
-    assert [b"4"] == read(store, {0: first})
