@@ -1,6 +1,4 @@
-"""A table of cases as one test: for pure functions, where a test for each case costs more than it
-tells.
-"""
+"""A table of cases as one test: for pure functions, where a test for each costs too much."""
 
 from __future__ import annotations
 

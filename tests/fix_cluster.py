@@ -96,9 +96,7 @@ class Publishing:
 
 @pytest.fixture
 def program(tmp_path: Path, inbox: Inbox) -> Iterator[Callable[..., Publishing]]:
-    """`program(url, …)`: a driver that publishes the inbox, with what is given for the job;
-    `checkpoints` are those of its queries by their producers.
-    """
+    """`program(url, …)`: a driver that publishes the inbox; `checkpoints` by their producers."""
     made: list[Publishing] = []
 
     def make(url: str, **job: Any) -> Publishing:
@@ -118,9 +116,7 @@ def program(tmp_path: Path, inbox: Inbox) -> Iterator[Callable[..., Publishing]]
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A standalone cluster of a master and two workers; gives the master's URL. Where this machine
-    has the addresses for it (Linux), there is speculation on it.
-    """
+    """A standalone cluster of a master and two workers, with speculation where that can be."""
     work, apart = tmp_path_factory.mktemp("cluster"), standalone.has_addresses()
     java_options = class_archive.SHARED
     with standalone.cluster(work, 2, apart=apart, java_options=java_options) as (master, _):

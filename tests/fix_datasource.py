@@ -27,9 +27,7 @@ T = TypeVar("T")
 
 
 def read_plainly(url: str, columns: str = "", **options: str) -> list[dict[str, Any]]:
-    """The rows of `spark.read`, sorted by their data; `columns` are those of a schema, without
-    types: "key, data".
-    """
+    """The rows of `spark.read`, sorted by data; `columns` are names of a schema: "key, data"."""
     source = ZeroEventHubDataSource({"path": url, **options})
     chosen = [StructField(name, _TYPES[name]) for name in columns.split(", ") if name]
     reader = source.reader(StructType(chosen) if chosen else source.schema())

@@ -30,9 +30,7 @@ def reached(folder: Path, number: int) -> Path:
 
 
 def run_until_killed(folder: Path, jobs: Iterable[Job]) -> None:
-    """Start each query when the one before is at its `place`, and then kill their driver. What it
-    says is added to `driver.log`.
-    """
+    """Start each query when the one before is at its `place`, and then kill their driver."""
     given = [{**job, "reached": str(reached(folder, number))} for number, job in enumerate(jobs)]
     for job in given:
         Path(job["reached"]).unlink(missing_ok=True)

@@ -81,9 +81,7 @@ class Lake:
         change: Callable[[DataFrame], DataFrame] = lambda df: df,
         **options: Any,
     ) -> StreamingQuery:
-        """A query as the README has it: from where the table is, to the feed's end. `source` holds
-        options of the source in the place of that.
-        """
+        """A query as in the README, to the feed's end; `source` are other options of the source."""
         from zeh_spark import lakehouse
 
         where = self.at(table)
@@ -200,9 +198,7 @@ class Lake:
         vacuum(self.spark, self.at("orders"))
 
     def clean_log(self, table: str = "orders") -> None:
-        """As Delta does when commits are older than `delta.logRetentionDuration`: all but those
-        after the newest checkpoint of the log go.
-        """
+        """As Delta does with old commits: all but those after the log's newest checkpoint go."""
         from zeh_spark.spark.delta.delta_table import LakeTable
 
         self.sql("INSERT INTO {} (i) VALUES (-1)", table)

@@ -310,8 +310,6 @@ def raw_server() -> Iterator[RawServer]:
 
 @pytest.fixture
 def start_raw_server() -> Iterator[Callable[..., RawServer]]:
-    """Start as many as a test needs, with TLS or without:
-    `start_raw_server(authority.server_context())`.
-    """
+    """Start as many as a test needs; with TLS: `start_raw_server(authority.server_context())`."""
     with contextlib.ExitStack() as stack:
         yield lambda tls=None: stack.enter_context(contextlib.closing(RawServer(tls)))

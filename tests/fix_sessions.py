@@ -30,9 +30,7 @@ AT = "timestamp_seconds(cast(headers['at'] AS BIGINT))"
 
 @dataclass
 class Orders:
-    """`add` publishes steps of orders, `run` reads what is there to its end. What comes out is in
-    `ordered`, as (order, step), and in `dead`, as rows.
-    """
+    """`add` publishes steps, `run` reads to the end: `ordered` as (order, step), `dead` as rows."""
 
     spark: SparkSession
     url: str

@@ -37,9 +37,7 @@ class TlsFolder:
         self._ca.cert_pem.write_to_path(self.ca)
 
     def issue(self, name: str, *hosts: str) -> Pair:
-        """Write a certificate, in the place of an older one of this name; as tools do, the files
-        are replaced, not written over.
-        """
+        """Write a certificate; as tools do, the files of an older one are replaced, not changed."""
         made = self._ca.issue_cert(*(hosts or ("127.0.0.1", "localhost")))
         pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         chain = b"".join(each.bytes() for each in made.cert_chain_pems)

@@ -18,9 +18,7 @@ app = FastAPI()
 
 
 class Reader:
-    """Events {"id": 0}, {"id": 1}, … in each partition; a cursor is the id of the last event before
-    it.
-    """
+    """Events {"id": 0}, {"id": 1}, … in each partition; a cursor is the last event's id."""
 
     failures_left = settings["failures"]
 

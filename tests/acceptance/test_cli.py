@@ -52,9 +52,7 @@ def test_standard_input_is_published_whole_and_by_name(run: Run, store_url: str)
 
 
 def test_events_that_keep_first_drops_are_told(run: Run, store_url: str) -> None:
-    """The command says what was given now and not published, and how much of it there is. The
-    refusal before it names the option of the command, ready to paste.
-    """
+    """How many were given and not published; the refusal before names the option to paste."""
     run("create", "orders", "--partitions", "1")
     load = ["load", "orders", "-", "--producer", "till-7", "--batch", "night"]
     run(*load, stdin="1\n")

@@ -101,9 +101,7 @@ def test_quiet_prints_what_was_asked_for_alone(run: Run) -> None:
 
 
 def test_exit_codes_are_those_of_the_reference(raw_server: RawServer) -> None:
-    """Each code that the code has is described. By that of a refusal my script knows whether to
-    wait, to get another token, or to call somebody.
-    """
+    """Each is described: my script knows whether to wait, get a token, or call somebody."""
     table = re.findall(r"^\| ([0-9]) \|", PAGE, re.MULTILINE)
     codes = [output.FAILED, output.USAGE, output.DIFFERENT, output.DOWN, output.REFUSED]
 

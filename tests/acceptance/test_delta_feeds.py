@@ -23,9 +23,7 @@ from zeh_spark.testing import publish
 
 @pytest.mark.slow
 def test_two_feeds_are_merged_by_one_query(lake):
-    """One job publishes to both: key a gets number 10 of `orders`, then 0 of `returns`. The union
-    of the two keeps the events that came last.
-    """
+    """One job publishes to both; the union of the two keeps the events that came last."""
     for number in range(10):
         lake.publish({"key": "other", "value": str(number)})
     lake.publish({"key": "a", "value": "older"}, {"key": "gone", "value": "older"})

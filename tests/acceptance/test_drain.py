@@ -43,9 +43,7 @@ def run_with(stream, tmp_path):
 
 
 def test_draining_reads_everything_in_single_runs(run_with, url):
-    """drain() is AvailableNow for Spark 4.0 and 4.1. A sink that has a repeated batch reads no row
-    of it: that is not the feed's end.
-    """
+    """drain() is AvailableNow for Spark 4.0 and 4.1, also where the sink has the batch already."""
     rows, crashes = {}, [True]
 
     def write(frame, number):

@@ -39,9 +39,7 @@ def test_a_named_table_is_a_feed(spark, sink):
 
 @pytest.mark.slow
 def test_each_row_of_a_table_is_published_once(source, sink):
-    """What it has, then what is appended, though OPTIMIZE and VACUUM come between: they change
-    nothing, also while the table's first rows are published.
-    """
+    """What it has, then what is appended; OPTIMIZE and VACUUM between change nothing."""
     source.add(*(range(i, i + 10) for i in range(0, 30, 10)))
     sink.target.gateway.once(CALLS["commit"], before=source.compact)
     sink.run(source.feed_by_file())

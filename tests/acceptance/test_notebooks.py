@@ -25,9 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
     [pytest.param(name, marks=MARKS.get(name, ())) for name in NAMES],
 )
 def test_notebook_runs_and_proves_what_is_kept_in_it(name, warm, tmp_path, monkeypatch):
-    """What I read in a notebook is what I get. If this fails for a change that was meant, renew
-    the outputs: `python notebooks/run.py`.
-    """
+    """What I read in it is what I get. `python notebooks/run.py` renews the outputs."""
     before = kept(name)
     sources = [cell.source for cell in code(before)]
     if any("lakehouse" in source for source in sources) and (absent := why_absent()):

@@ -20,9 +20,7 @@ def numbers(spark, count):
 
 
 def test_a_task_that_meets_a_bad_row_takes_back_what_it_sent(target, spark, fail_write):
-    """F23: row and reason are named; nothing of the batch is published, other rows neither.
-    However often such a write is tried, it fills no disk.
-    """
+    """F23: row and reason are named, nothing is published, and trying again fills no disk."""
     text = "CASE WHEN id = 49999 THEN 'x{' ELSE concat('\"', uuid(), repeat('x', 100), '\"') END"
     frame = spark.sql(f"SELECT {text} AS data FROM range(0, 50000, 1, 1)")
 

@@ -174,9 +174,7 @@ def test_events_are_typed_by_spark(spark, url):
 
 
 def test_an_event_that_does_not_fit_its_type_stops_the_query(spark, url):
-    """A mistyped field is an error, not a NULL. The error names it, the event, and corrupt=.
-    Spark's own advice, mode=PERMISSIVE, is for something else here.
-    """
+    """An error, not a NULL: it names the event and corrupt=; mode=PERMISSIVE is something else."""
     frame = zeh_spark.parsed(spark.read.format("zeroeventhub").load(url), "i DATE, j INT")
 
     with pytest.raises(Exception) as raised:

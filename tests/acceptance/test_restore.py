@@ -1,6 +1,4 @@
-"""What readers and writers of a feed see when its publisher is restored from an older copy, and
-that what they are advised works: once.
-"""
+"""A publisher is restored from an older copy: what readers and writers see, and what helps them."""
 
 import json
 from collections import Counter

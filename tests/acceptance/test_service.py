@@ -88,9 +88,7 @@ def listens_at(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.slow
 def test_the_table_in_spark_equals_the_services_own(service, spark, stream, collected):
-    """However many change orders at a time, who reads the feed gets each change once, an order's
-    changes as they came, and in the end the service's table.
-    """
+    """However many change orders: each change once and in order, and in the end one table."""
     shared = [service.post("/orders", customer="all", amount=500).json() for _ in range(SHARED)]
     query = collected(stream(url=f"{service.url}/feeds/orders").load())
     query.processAllAvailable()

@@ -68,9 +68,7 @@ def test_nothing_is_lost_or_doubled_when_the_driver_is_killed(orders, spark, tmp
 
 
 def add_shuffled(line):
-    """Steps to a feed of one partition, of which two are missing; returns the others. With two
-    partitions, the end could be read before what is missing elsewhere.
-    """
+    """Steps to a feed of one partition, of which two are missing; returns the others."""
     chance = random.Random(3)
     steps = [(f"s{session}", step) for session in range(6) for step in range(10)]
     chance.shuffle(steps)

@@ -61,9 +61,7 @@ HOUR, DAY = 3_600, 86_400
 @pytest.mark.slow
 @needs_batches
 def test_the_clock_is_what_was_read(line):
-    """Batch by batch, and over a stop: the history is a month old, by the events' own time, and
-    each batch is judged by what was read before it.
-    """
+    """Over batches and a stop: each batch is judged by what was read before it."""
     month_ago = int(time.time()) - 30 * DAY
 
     def add(*steps, at):

@@ -20,9 +20,7 @@ NAMES = {"session": "headers['order']", "sequence": "headers['step']", "time": A
 
 
 class Regions:
-    """A feed of one partition for each region. `run` reads what is there of all, the next chunk of
-    each in a batch, and puts it in order.
-    """
+    """A feed of one partition for each region. `run` reads a chunk of each in a batch."""
 
     def __init__(self, orders, *regions):
         self.orders = orders

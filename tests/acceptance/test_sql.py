@@ -107,9 +107,7 @@ def test_a_table_is_selected_from(sql, table, base):
 
 
 def test_a_table_is_read_as_a_stream(sql, table, tmp_path):
-    """Cursors are in the checkpoint, as with `load`. Each query passes over the table's options for
-    the other kind, but not over its own.
-    """
+    """Cursors are in the checkpoint. A query passes over options for the other kind alone."""
     name = table(maxEventsPerTrigger="2", endingCursors="quiet")
     found = []
 

@@ -1,6 +1,4 @@
-"""What stores do around the decision is needed too; and the faults of these tests are strong
-enough: plain append doubles under the same ones.
-"""
+"""What stores do around the decision is needed too, and plain append doubles under these faults."""
 
 from __future__ import annotations
 

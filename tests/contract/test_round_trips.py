@@ -1,6 +1,4 @@
-"""What a batch costs its database: messages to PostgreSQL and statements of SQLite, as the drivers
-send them, with those that begin and end transactions.
-"""
+"""What a batch costs: messages to PostgreSQL and statements of SQLite, of transactions, too."""
 
 from __future__ import annotations
 

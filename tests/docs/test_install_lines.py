@@ -35,9 +35,7 @@ def found(pattern: str) -> list[tuple[str, str]]:
 
 
 def requirements(package: str) -> list[tuple[str, Requirement]]:
-    """The requirements of a package that are to be installed, each with its file. "no extra `…`"
-    is none.
-    """
+    """The requirements of a package to install, each with its file, but "no extra `…`"."""
     form = rf"""(?<!extra )["'`]({package}(?:\[[\w,-]+\])?(?:[=<>~]=[\d.*]+)?)\\?["'`]"""
     return [(file, Requirement(each)) for file, each in found(form)]
 

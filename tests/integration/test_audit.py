@@ -79,9 +79,7 @@ def test_good_feed_passes(publisher: Publisher) -> None:
 
 
 def test_empty_feed_passes(publisher: Publisher) -> None:
-    """Nothing is wrong with nothing, nor with empty batches alone. What a deleted producer has
-    published stays.
-    """
+    """Nothing is wrong with nothing, nor with empty batches. A deleted producer's events stay."""
     nothing = str(whole(publisher.url))
     commit(publisher.store, call(0))
     assert "Nothing to check: nobody has published here." == nothing

@@ -73,9 +73,7 @@ def test_a_target_that_was_not_passed_yet_ends_no_read(read):
 
 @pytest.mark.parametrize("quiet_every", [1, 2, 5])
 def test_a_feed_without_a_target_ends_at_a_quiet_moment(read, quiet_every):
-    """A publisher that answers `_last` with nothing is read until it has no more; also one that
-    never sends a checkpoint without an event, under a writer.
-    """
+    """If `_last` tells nothing, it is read until it has no more, also under a writer."""
     feed = Feed(range(20))
     (events,) = feed.partitions
     asked = iter(range(1000))
@@ -108,9 +106,7 @@ def test_a_feed_without_a_target_ends_at_a_quiet_moment(read, quiet_every):
 def test_a_batch_read_holds_all_that_was_there(
     read, there, growth, equal, every, most, surplus, open
 ):
-    """Whatever a publisher's pages and checkpoints, how fast it grows and how much alike its events
-    are: a beginning of the feed, and no less than it held.
-    """
+    """However fast it grows and much alike events are: a beginning, no less than it held."""
     pages = {"every": every, "most": max(every, most), "surplus": surplus, "open": open}
     feed = Feed([7] * there if equal else range(there), **pages)
     (events,) = feed.partitions

@@ -1,6 +1,4 @@
-"""The client against a server that sends exactly what a test scripts: what is asked, what the end
-of a body proves, what no checkpoint closes.
-"""
+"""The client against a scripted server: what it asks, where a body ends, what nothing closes."""
 
 from __future__ import annotations
 
@@ -195,9 +193,7 @@ FRAMINGS = {
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.sampled_from(sorted(FRAMINGS)), st.integers(1, 12), st.integers(1, 5))
 def test_every_event_comes_once_wherever_the_answer_is_cut(raw_server, data, framing, count, each):
-    """Law: cut the first body at any byte, in any framing, and serve the rest from the cursor that
-    is asked for: every event comes once, in order (ZE-01).
-    """
+    """Law: after any cut in any framing, the rest from its cursor is each event once (ZE-01)."""
     body, rest = _numbered(count, each)
     cut = data.draw(st.integers(0, len(body)))
     answers = [FRAMINGS[framing](body, cut)]

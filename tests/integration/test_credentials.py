@@ -304,9 +304,7 @@ def test_http_to_a_tls_port_ends(start_raw_server, authority):
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(raw_server, authority, tmp_path, given, said):
-    """It is my mistake, also if two files do not belong together, and not a publisher that does
-    not answer: it shows before anything is asked.
-    """
+    """It is my mistake, also if two do not belong together: it shows before anything is asked."""
     files = {name: str(tmp_path / name) for name in ("empty", "text")}
     (tmp_path / "empty").write_text("")
     (tmp_path / "text").write_text("no PEM")

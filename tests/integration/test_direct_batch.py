@@ -32,9 +32,7 @@ def test_all_that_the_feed_holds_is_read_once(publisher, way):
 
 
 def test_a_read_ends_where_another_one_begins(publisher):
-    """`last_cursors` divides the feed for a read and a stream, or two reads; also a partition
-    without events may be named as the end.
-    """
+    """`last_cursors` divides the feed for two readers; the end may name an empty partition."""
     assert [] == read(publisher)
     publisher.publish(1, partition=0)
     first = last_cursors(publisher.url)

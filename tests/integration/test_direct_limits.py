@@ -1,6 +1,4 @@
-"""Plans and answers with chunks have limits of their own: what is beyond them is refused at once,
-and each gives its place back, however it ends.
-"""
+"""Limits of plans and chunks: more is refused at once, and each gives its place back."""
 
 from __future__ import annotations
 

@@ -154,9 +154,7 @@ def test_a_stream_goes_on_page_by_page_and_directly_again(publisher, relay, star
 
 @BOTH
 def test_the_progress_tells_the_head_and_the_lag(publisher, query, way):
-    """I see how many events are not read, in which partition, and how old they are; with executors
-    also plans, and chunks that are not read yet.
-    """
+    """How many events of which partition are not read, and how old they are; plans and chunks."""
     publisher.publish(*range(6), partition=0)
     publisher.publish(*range(3), partition=1)
     run = query(fetch=way, maxEventsPerTrigger="1", finite=True)

@@ -22,9 +22,7 @@ ROWS = [(partition, number) for partition in range(4) for number in range(100)]
 
 @pytest.fixture
 def twins(relay, tmp_path):
-    """`twins()`: begins another attempt at one and the same task, each time it is called; the
-    store; and the relay through which they read.
-    """
+    """`twins()` begins another attempt at one task; the store; the relay that they read through."""
     with closing(open_store(f"sqlite:///{tmp_path}/feed.db")) as store:
         store.create("orders", 4)
         for partition in range(4):

@@ -1,6 +1,4 @@
-"""A client that was written from the description of the API alone: it imports nothing of ours, and
-takes each answer that is not described for an error.
-"""
+"""A client of the API's description alone: each answer that is not described is an error."""
 
 from __future__ import annotations
 

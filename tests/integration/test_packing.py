@@ -91,9 +91,7 @@ def kept(frame: DataFrame) -> DataFrame:
 
 
 def shown(frame: DataFrame) -> list[str]:
-    """Its columns as Arrow writes them: Python has neither all of Spark's years nor a NaN that
-    equals another.
-    """
+    """Its columns as Arrow writes them: Python lacks some of Spark's years, and NaN is not NaN."""
     table = frame.toDF(*(f"x{n}" for n in range(len(frame.columns)))).toArrow()
     texts = (each.combine_chunks().to_string(window=1000) for each in table.columns)
     return [text.replace(" not null>", ">") for text in texts]

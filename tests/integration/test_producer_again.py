@@ -1,6 +1,4 @@
-"""Where a program's events are once they are published, batches that wait in line, and batches that
-are published again after an error.
-"""
+"""Where a program's events are, batches that wait in line, and batches that are published again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Our client behind a network that loses, repeats, delays, reorders and cuts: each batch is there
-once, or its error has a name; and what comes late changes nothing.
-"""
+"""Our client behind a network that loses, repeats, delays, reorders and cuts: each batch once."""
 
 from __future__ import annotations
 

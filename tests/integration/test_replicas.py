@@ -132,9 +132,7 @@ def test_a_cursor_that_the_standby_has_not_come_to_is_asked_for_again(
 
 
 def test_what_a_standby_cannot_know_is_not_of_another_history(pair: Pair) -> None:
-    """The primary may have begun a history that the standby does not follow yet. Only the primary
-    says for certain that my checkpoint is of another one.
-    """
+    """Only the primary says for certain that my checkpoint is of another history."""
     other = {"0": "1.00000000", "1": "_first"}
     query = f"cursor0={other['0']}&cursor1=_first"
     assert is_again(page(pair.replica, query))

@@ -68,9 +68,7 @@ def test_calls_of_writers_have_ids_too(raw_server, caplog):
     ],
 )
 def test_the_error_names_the_request(raw_server, answer, error, options, named):
-    """Of any publisher, or proxy before it: by the id of the answer, which is in the log of whoever
-    answered, or by the one that was sent, which I may give.
-    """
+    """Of any publisher or proxy: by the id of the answer, or else by the one that was sent."""
     raw_server.script(answer)
 
     with pytest.raises(error) as raised:

@@ -127,9 +127,7 @@ def test_a_429_does_not_pause_other_tokens_and_servers(raw_server, start_raw_ser
 
 
 def test_a_pause_without_time_for_it_names_the_429(raw_server):
-    """Retry-After of a minute, with 20 seconds of patience, is an error at once; and the query that
-    did not see the 429 itself says why it ends.
-    """
+    """An error at once; and the query that did not see the 429 itself says why it ends."""
     raw_server.script(refused(429, "quota", retry_after=60))
     for match in ("answered 429: quota", "answered 429 to another request.*ends in (60|59)"):
         with pytest.raises(UnavailableError, match=match):

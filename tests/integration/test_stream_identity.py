@@ -121,9 +121,7 @@ def test_epochs_need_the_time_among_the_headers(stamped, follow):
 
 @pytest.mark.parametrize("staged", [False, True])
 def test_a_repeated_batch_has_the_same_ids(stamped, follow, tmp_path, staged):
-    """A stream's events have the id of the epoch of their time; the offset has the feed's id. So it
-    is after a restart, staged or read again, and with an epoch more.
-    """
+    """The id of the epoch of their time; so it is after a restart, and with an epoch more."""
     given = {"stagingLocation": str(tmp_path)} if staged else {}
     feed = stamped(4, tells((A, 0), (f"{A}~1", 2)))
     first = follow(feed, **given)

@@ -47,9 +47,7 @@ def test_statement_that_waits_and_writes_has_the_later_place(shop: Shop) -> None
 def test_page_ends_where_the_server_was_started_anew(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be another one, which undid what I have read: the next page looks first. While it is
-    down, readers are told to come back, and when.
-    """
+    """It may have undone what I have read: the next page looks first. While down, it says when."""
     monkeypatch.setattr(outbox_feed, "READ_ROWS", 2)
     shop.sell(1, 2, 3, 4)
     feed = shop.feed()

@@ -73,9 +73,7 @@ def test_table_of_another_cluster_is_refused(own_server: postgresql.Server) -> N
 
 
 def test_reader_of_what_a_restore_undid_is_told(own_server: postgresql.Server) -> None:
-    """The database went back in time, wrote other rows with the same numbers in transactions of the
-    same numbers, and I am not sent on over them.
-    """
+    """Other rows got the same numbers, of other transactions: I am not sent on over them."""
     with opened_shop(own_server) as shop:
         shop.sell(1, 2)
         _, early = events(shop.feed())

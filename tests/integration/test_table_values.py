@@ -151,9 +151,7 @@ def _number(written: str) -> str:
 
 
 def test_values_of_columns_are_members_of_the_data_and_headers(database: Database) -> None:
-    """Whatever my columns are, I find their values in the event, exactly; in headers the same as
-    text, and what is NULL is no header.
-    """
+    """Whatever my columns are, their values are exact; in headers as text, where NULL is none."""
     cases = of(database)
     if isinstance(database, PostgresqlDatabase):
         for each in TYPES:

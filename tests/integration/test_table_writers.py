@@ -69,9 +69,7 @@ class Follower:
 
 
 def write(shop: Shop, number: int) -> None:
-    """Transactions of random lengths over random orders, with savepoints and rollbacks; between
-    changes the service computes something.
-    """
+    """Transactions of random lengths over random orders, with savepoints, rollbacks and pauses."""
     choice = random.Random(number)
     with shop.connect() as connection:
         for _ in range(TRANSACTIONS):

@@ -104,9 +104,7 @@ def imports(module: str) -> set[str]:
 
 @functools.cache
 def ours() -> dict[str, set[str]]:
-    """The modules of ours that each imports, except the package itself, which only tells its
-    version and hands out names on first use: all may import that.
-    """
+    """The modules of ours that each imports, but for the package itself, which all may import."""
     return {
         module: {name for name in imports(module) if name in MODULES and name != "zeh_spark"}
         for module in MODULES

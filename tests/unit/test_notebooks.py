@@ -36,9 +36,7 @@ def texts(cell):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_outputs_are_from_a_run_of_these_cells(name):
-    """What I read beside a cell is what that cell gave. If a cell was changed, run the notebook
-    again: `make notebooks ARGS=notebooks/…`.
-    """
+    """After a change of a cell run it again: `make notebooks ARGS=notebooks/…`."""
     run.main(["--check", str(run.HERE / f"{name}.ipynb")])
 
 

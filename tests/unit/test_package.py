@@ -85,9 +85,7 @@ def test_extras_are_those_of_the_documentation(about):
 
 
 def test_spark_finds_the_format_by_itself():
-    """`format("zeroeventhub")` works without a registration call. Also in an editable install,
-    because Spark lists folders and knows no import hooks.
-    """
+    """Without a registration call, also in an editable install: Spark knows no import hooks."""
     from pyspark_zeroeventhub import DefaultSource
 
     assert "zeroeventhub" == DefaultSource.name()

@@ -54,9 +54,7 @@ def test_an_event_is_a_row():
     ['{"a": 1.50}', "[1, 2]", '"x"', "1e400", "true", '"\\u00e9é"', '"\\u2028\\ud83d\\ude00"'],
 )
 def test_data_is_kept_byte_for_byte(data):
-    """What was published is what I get: no number is rounded, no space is lost. So it is in a block
-    that has to be read line by line, here because an event has no data.
-    """
+    """No number is rounded, no space is lost, also in a block that is read line by line."""
     assert [row(data)] == rows(event(data.encode()))
     assert [row(data), row(None)] == rows(event(data.encode()) + b'{"partition":0}\n')
 
@@ -194,9 +192,7 @@ BAD = {
 
 @each_case(("lines", "why"), BAD.values())
 def test_a_bad_line_stops_the_query_by_name(lines, why):
-    """The error shows partition, line and reason. PERMISSIVE keeps the bad line in its column, to
-    look at, and the good ones around it arrive.
-    """
+    """With partition, line and reason. PERMISSIVE keeps it in its column, between good ones."""
     with pytest.raises(MalformedLineError, match=rf"partition 0: .*({why})") as error:
         rows(event(b"1") + lines)
     first = lines.partition(b"\n")[0]
@@ -234,9 +230,7 @@ def test_collecting_garbage_goes_on_afterwards():
 
 @given(st.lists(strategies.events), st.integers(1, 200))
 def test_any_events_in_any_blocks_are_the_same_rows(events, size):
-    """Law: whatever is published and however it is cut into blocks, the rows say what json.loads of
-    each line says, and data is there byte for byte.
-    """
+    """Law: however events are cut, rows say what json.loads of each line says, byte for byte."""
     lines = [wire.event_line(0, *each) for each in events]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode, "_BLOCK", size)

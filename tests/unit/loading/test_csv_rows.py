@@ -15,9 +15,7 @@ from zeh_spark.wire import wire
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
 def test_csv_rows_become_objects(file: Files, name: str) -> None:
-    """Numbers are numbers, an empty field is null, the rest is text; quotes and newlines as in RFC
-    4180; a BOM, CRLF and blank lines do no harm.
-    """
+    """Numbers, null for empty, else text; quotes as in RFC 4180; a BOM and blank lines are fine."""
     content = b'\xef\xbb\xbfid,name\r\n1,"x ""y"",\nz"\r\n\r\n,"\xc3\xbc"\r\n'
     path = file(name, gzip.compress(content) if name.endswith("gz") else content)
     assert [{"id": 1, "name": 'x "y",\nz'}, {"id": None, "name": "ü"}] == data(path)

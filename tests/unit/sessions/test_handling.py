@@ -177,9 +177,7 @@ class Connected:
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
 def test_a_handler_is_opened_used_and_closed_in_one_thread(tmp_path, timeout):
-    """Once in a task: connections of many libraries belong to the thread that opened them. Also one
-    of several kinds, and after a failure of its task.
-    """
+    """Once in a task, as many libraries need it; of several kinds too, and after a failure."""
     log = tmp_path / "life"
     one = Connected(log)
     for handlers in (one, {"pay": one, "ship": one}):

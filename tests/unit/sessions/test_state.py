@@ -170,9 +170,7 @@ def test_kinds_may_come_and_go():
 
 
 def test_another_timeout_is_for_those_who_wait_already():
-    """Without one a gap waits for ever; with one from now on it is judged, also untouched. What a
-    checkpoint holds depends on no other option.
-    """
+    """With one from now on, gaps are judged, also untouched; no other option changes the state."""
     it = told(gap_timeout=None)
     it.take(*rows("a", 0, 2))
     settings = Settings(Policy(gap_timeout=60, max_events=1), 4, 2 * DAY)

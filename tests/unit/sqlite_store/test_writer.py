@@ -88,9 +88,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def test_works_are_done_in_the_order_in_which_they_came(desk: Desk) -> None:
-    """First come, first served, within what has to be durable and within uploads. I get what I
-    asked for, and it is there.
-    """
+    """First come, first served, among commits and among uploads; and I get what I asked for."""
     assert 7 == desk.writer.write(lambda connection: desk.insert("a")(connection) and 7)
     assert ["a"] == desk.names()
     with desk.held():
@@ -224,9 +222,7 @@ def test_gate_keeps_new_readers_out_and_waits_for_the_others() -> None:
 
 
 def test_gate_gives_up_on_readers_that_stay() -> None:
-    """A reader that hangs does not stop all writing; readers get in again behind it. Whatever goes
-    wrong inside, nobody is locked out for ever.
-    """
+    """A reader that hangs stops no writing; whatever goes wrong, nobody is locked out for ever."""
     gate = ReaderBarrier()
     with gate.reader():
         with gate.closed(0.01) as alone:

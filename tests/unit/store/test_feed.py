@@ -77,9 +77,7 @@ def feeds(draw: st.DrawFn) -> tuple[ChunkFeed, Log]:
 
 @given(feeds(), st.integers(1, 10), st.lists(st.integers(1, 9), min_size=1), st.data())
 def test_any_way_of_reading_gives_every_event_once_in_order(given_feed, n, hints, data):
-    """I read with as many workers, in pages as large, one partition or several in a request, and on
-    from whatever checkpoint I kept, as I like.
-    """
+    """With as many workers, in pages as large, and on from whatever checkpoint, as I like."""
     feed, log = given_feed
     whole = ids(read(feed, {0: wire.FIRST}, 1, itertools.repeat(1000)))
     parts = [read(feed, {v: wire.FIRST}, n, itertools.cycle(hints)) for v in range(n)]
@@ -158,9 +156,7 @@ def test_groups_are_bounded_and_keep_the_order(sizes: list[int]) -> None:
 
 @each_case(("partitions", "look_ups"), [(1000, 4 * 1000), (1, 17)])
 def test_a_feed_takes_few_look_ups(partitions: int, look_ups: int) -> None:
-    """A feed of 1,000 partitions, read as one, is not a look-up of all of them for each chunk. More
-    and more chunks are looked up of one partition, and few at first.
-    """
+    """Of 1,000 partitions, not all for each chunk; of one, more and more, and few at first."""
     log = [chunk(g, g % partitions) for g in range(1, 10_001)]
     looked_up, wanted = [], []
 
