@@ -57,9 +57,7 @@ class Workspace:
         return notebooks.executed(notebooks.HERE / f"{name}.ipynb", work)
 
     def job(self, **variables: object) -> subprocess.CompletedProcess[str]:
-        """Run the bundle's job with these variables, as `databricks bundle run` would: what it says
-        on both channels is in `stdout`.
-        """
+        """Run the bundle's job with these variables: all that it says is in `stdout`."""
         bundle = yaml.safe_load((ROOT / "conf" / "databricks.yml").read_text(encoding="utf-8"))
         values = {name: each.get("default") for name, each in bundle["variables"].items()}
         values |= {"publisher": self.publisher, "volume": str(self.volume), **variables}

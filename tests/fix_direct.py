@@ -13,9 +13,6 @@ import pytest
 import xxhash
 
 from tests.fix_raw_server import Answer, ok, refused
-from tests.scratch_store import ScratchStore
-from zeh_spark.service.retention.rules import prune
-from zeh_spark.service.store.interface import Retention
 from zeh_spark.wire import direct_reads as wire
 from zeh_spark.wire import problems
 from zeh_spark.wire.direct_reads import PlannedRange
@@ -25,20 +22,6 @@ TYPE = {"content_type": wire.CONTENT_TYPE}
 LINE = b'{"partition":0,"headers":{},"data":1}\n'
 BEGIN, END = "3.0a1b2c3d", "9.0a1b2c3d"
 FEED_ID = "9f86d081884c7d65"
-
-
-class PrunedStore(ScratchStore):
-    """A store whose retention keeps so many bytes, just before it is looked at: once for each of
-    `due`, but None.
-    """
-
-    due: Sequence[int | None] = ()
-
-    def before_read(self, what, feed):
-        if what == "snapshot" and self.due:
-            most, *self.due = self.due
-            if most is not None:
-                prune(self, "orders", Retention(bytes=most))
 
 
 @dataclass(frozen=True)

@@ -135,9 +135,7 @@ class Lake:
         writer: Any = None,
         **options: Any,
     ) -> None:
-        """What Spark gives as a batch of a query: the events from one place of the feed to another.
-        `state`: the query is one with state.
-        """
+        """What Spark gives as a batch between two places of the feed; `state`: if it has state."""
         from zeh_spark.spark.delta.following import QueryBatch
 
         stamps = "'zeh-producer', 'p', 'zeh-partition', '0', 'zeh-sequence', string(id)"

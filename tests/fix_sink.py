@@ -250,9 +250,7 @@ class Inbox:
     files: int = 0
 
     def add(self, *batches: Iterable[int], pad: int = 0, broken: Iterable[int] = ()) -> None:
-        """A file of {"i": number} for each, longer by about `pad` bytes that hardly compress;
-        `broken` ones are no JSON, for they lack the last brace.
-        """
+        """A file of {"i": number} for each, longer by `pad` bytes; `broken` ones are no JSON."""
         odd = set(broken)
         self.folder.mkdir(exist_ok=True)
         for numbers in batches:

@@ -55,9 +55,7 @@ class Database(ABC):
         return self._engines[-1]
 
     def feed(self, *, writes: bool = False, role: str | None = None, **table: Any) -> SqlTableFeed:
-        """With an engine of its own, by default on the column `data` of `outbox`; ended with the
-        test.
-        """
+        """With its own engine, by default on column `data` of `outbox`; ended with the test."""
         given = {"table": "outbox", "data": "data", **table}
         engine = self.engine(writes=writes, role=role)
         self._feeds.append(table_feed(FeedConfig(url=self.url, **given), engine, "outbox"))

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,6 +53,7 @@ class ScratchStore(SqlStore):
         opened = open_sqlite(str(file), clock=clock, receipts=receipts)
         super().__init__(opened._database, clock=clock, receipts=receipts)
         self._folder = folder
+        self.reads: Counter[tuple[str, str]] = Counter()  # by what, and of which feed
         _open.append(self)
 
     def append(
@@ -83,9 +85,13 @@ class ScratchStore(SqlStore):
     def before_read(self, what: str, feed: str) -> None:
         """Called before a snapshot is opened, and before each read in it, which `what` names."""
 
+    def _note(self, what: str, feed: str) -> None:
+        self.reads[what, feed] += 1
+        self.before_read(what, feed)
+
     @contextmanager
     def snapshot(self, feed: str, positions: Iterable[int] = ()) -> Iterator[Any]:
-        self.before_read("snapshot", feed)
+        self._note("snapshot", feed)
         with super().snapshot(feed, positions) as log:
             yield _WatchedLog(log, self)
 
@@ -106,7 +112,7 @@ class _WatchedLog:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._log, name)
         if callable(found):
-            self._store.before_read(name, self._log.state.name)
+            self._store._note(name, self._log.state.name)
         return found
 
 

@@ -81,9 +81,7 @@ def make_anew(lake):
 
 @pytest.mark.slow
 def test_a_table_that_is_made_anew_under_a_running_query_is_refused(lake):
-    """Its version may be the same number again; what it held is gone. A batch that is made
-    meanwhile would land in the new table, which lacks those before.
-    """
+    """A batch made meanwhile would land in the new table, which lacks those before."""
     writer = lake.writer()
     lake.batch(0, range(50), writer=writer)
     make_anew(lake)

@@ -86,9 +86,7 @@ def test_a_feed_that_is_read_at_two_addresses_is_refused(lake):
 
 @pytest.mark.slow
 def test_a_merged_table_continues_after_the_publisher_was_restored(spark, tmp_path):
-    """The table was not restored, and has an event that the restore undid: the error says what to
-    run at the publisher, and the merge then continues, though it begins again.
-    """
+    """It has an event that the restore undid: the error says what to run, and it continues."""
     place, table = SqliteFile(tmp_path), str(tmp_path / "merged")
     with closing(open_store(place.url)) as store:
         store.create("orders", 1)

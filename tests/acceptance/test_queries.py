@@ -106,9 +106,7 @@ def test_a_second_run_brings_only_what_is_new(spark, stream, collected, store, u
 
 
 def test_an_idle_query_gets_new_events_by_itself(stream, collected, store, url):
-    """After processAllAvailable, what was on the feed before it is there. A query that has caught
-    up waits, and new events reach it. stop() ends it long before an answer comes.
-    """
+    """processAllAvailable ends with what was there; new events come; stop() ends a long wait."""
     query = collected(stream(url=url, wait="45s").load())
     query.processAllAvailable()
     assert collected.numbers() == Counter(range(400))

@@ -52,9 +52,7 @@ def test_receipts_of_a_producer_are_rows(spark, url):
 
 
 def test_listener_shows_what_queries_have_published(spark, sink, inbox, target, capsys):
-    """I see each batch of my job at the publisher: events, sequence numbers, time, and how many
-    rows were not published, 0 if all were; no other's.
-    """
+    """Each batch of my job: events, numbers, time, and rows not published; no other's."""
     seen, letters = [], {"deadLetterUrl": target.feed("dead")}
     sinks = [(target.url, "spark", {"token": None, **letters}), (target.url, "other")]
     listener = zeh_spark.ProgressListener(sinks=sinks, report_commit=seen.append, live=True)

@@ -231,9 +231,7 @@ def test_commits_without_the_feeds_lock_would_be_forgotten(monkeypatch, tmp_path
 
 
 def _commit_at_once(site: PostgresqlSite, monkeypatch: pytest.MonkeyPatch, lock: Any) -> int:
-    """The head behind a batch of one chunk and an empty one, each of its own producer, where the
-    second commit begins while the first one is about to end.
-    """
+    """The head behind a batch of one chunk and an empty one that begins as the first one ends."""
     one, other = site.open(), site.open()
     one.stage(FEED, call(0), sent := upload(chunk(0, b"1")))
     find = sql_commits.find_feed

@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from tests.fix_direct import PrunedStore
 from tests.fix_log_texts import check_documented
 from tests.fix_stream import Log, position, wait_for
+from tests.scratch_store import ScratchStore
 from zeh_spark.errors import CursorGoneError, ReplayError
 from zeh_spark.service.retention.rules import prune
 from zeh_spark.service.store import direct_plans
@@ -174,14 +174,20 @@ def test_retention_between_two_plans_of_a_batch_joins_nothing_across_the_hole(st
     """A batch of many small chunks is planned in parts; it has what is left, and nothing else."""
     monkeypatch.setattr(planned_batch, "PLAN_CHUNKS", 2)
     monkeypatch.setattr(direct_plans, "PLAN_CHUNKS", 2)
-    with closing(PrunedStore()) as store:
+    with closing(ScratchStore()) as store:
         store.create("orders", 1)
         for number in range(8):
             publish(store, "orders", [number])
         size = store.feed("orders").size // 8
         with running_publisher(store) as base:
             options = {"url": f"{base}/orders", "fetch": "executors", "finite": True}
-            store.due = [None, 4 * size]
+            looks = iter([None, Retention(bytes=4 * size)])  # the second one is after retention
+
+            def before_read(what, feed):
+                if what == "snapshot" and (kept := next(looks, None)):
+                    prune(store, feed, kept)
+
+            monkeypatch.setattr(store, "before_read", before_read)
             run = start(**options, **ON)
             begin = run.offset
             rows = run.next()

@@ -231,9 +231,7 @@ def test_dead_letters_wait_until_the_feed_has_admitted_their_batch(two):
 
 
 def test_other_rows_in_a_batch_that_comes_again_are_refused(two, caplog):
-    """With the same dead letters: it is the rows' feed that says so. Those that are dropped in the
-    end are told, too.
-    """
+    """With the same dead letters, the rows' feed says so; dropped ones are told in the end."""
     two.publish(0, [GOOD, BAD])
 
     said = two.refused(0, ["2", BAD])

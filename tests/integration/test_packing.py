@@ -132,9 +132,7 @@ def test_columns_and_fields_with_any_name_survive(spark):
 
 
 def test_types_that_few_columns_have_survive(spark):
-    """Fields whose names differ in case, as JSON's may; and arrays, maps and structs that have no
-    place for NULL, as most functions give them.
-    """
+    """Fields that differ in case, as JSON's may, and nested types without room for NULL."""
     both = "named_struct('a', nullif(1, 2), 'A', nullif('2', ''))"
     values = [
         f"array({both}, NULL)", both, "split('a b', ' ')", "array(1, 2)",

@@ -1,6 +1,4 @@
-"""Two publishers over one PostgreSQL, as processes: many writers, a reader, and both the publishers
-and the database killed under them.
-"""
+"""Two publishers over one PostgreSQL, and both of them and the database killed under load."""
 
 from __future__ import annotations
 

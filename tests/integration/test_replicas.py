@@ -88,14 +88,6 @@ def pair(server: Pair) -> Pair:
     return server
 
 
-@pytest.fixture
-def ahead(pair: Pair) -> dict[str, str]:
-    """The primary's cursors, to which the standby has not come."""
-    pair.lag()
-    publish(pair.store, "orders", [0, 1])
-    return pair.cursors()
-
-
 def is_again(answer: requests.Response, path: str = "", method: str = "GET") -> bool:
     """Whether a client asks again, by the name, and is not told to begin again."""
     check(f"/{{feed}}{path}", method, answer)
@@ -104,12 +96,13 @@ def is_again(answer: requests.Response, path: str = "", method: str = "GET") -> 
     return (503, "replica-behind") == (answer.status_code, told["type"].rpartition(":")[2])
 
 
-def test_a_cursor_that_the_standby_has_not_come_to_is_asked_for_again(
-    pair: Pair, ahead: dict[str, str]
-) -> None:
+def test_a_cursor_that_the_standby_has_not_come_to_is_asked_for_again(pair: Pair) -> None:
     """A reader that comes from the primary is asked to retry until the standby has caught up. It
     has no commit of a later time yet either, so it cannot tell what comes after it.
     """
+    pair.lag()
+    publish(pair.store, "orders", [0, 1])
+    ahead = pair.cursors()
     query = f"cursor0={ahead['0']}&cursor1={ahead['1']}"
     before = plan(pair.replica, FIRST).json()
     ranges = [{"partition": 0, "from": before["ends"]["0"], "to": ahead["0"]}]
@@ -225,9 +218,7 @@ def impatient(pair: Pair) -> Iterator[Pair]:
 
 
 def test_a_read_in_the_way_of_the_replay_is_asked_for_again(impatient: Pair) -> None:
-    """The standby ends it, for instance because the primary changes a table. A client hears 503,
-    and gets the page when it asks again; a reader of ours does so by itself.
-    """
+    """The standby ends it: a client hears 503 and asks again; a reader of ours does by itself."""
     refused: list[object] = []
 
     def hold(connection: Connection, *_: object) -> None:

@@ -42,9 +42,7 @@ PASSING = {
 
 @pytest.mark.parametrize("answer", PASSING.values(), ids=PASSING)
 def test_what_may_pass_is_tried_again(raw_server, answer):
-    """A publisher that restarts, or is busy, stops no query, nor do odd headers of a proxy. An
-    error in a page's clothes is neither the end of the feed nor news.
-    """
+    """A restart stops no query, nor do odd headers of a proxy; an error is not the feed's end."""
     raw_server.script(answer, answer, ok(BODY))
     statistics = Statistics()
 

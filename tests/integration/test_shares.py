@@ -179,11 +179,9 @@ class HeldStore(ScratchStore):
     def __init__(self) -> None:
         super().__init__()
         self.let_go = threading.Event()
-        self.asked_for_slow = 0
 
     def before_read(self, what: str, feed: str) -> None:
         if (what, feed) == ("snapshot", "slow"):
-            self.asked_for_slow += 1
             assert self.let_go.wait(60)
 
 
@@ -241,9 +239,9 @@ def test_large_reads_are_made_one_by_one(held: HeldStore) -> None:
         links = [stack.enter_context(connected(base, OURS)) for _ in range(WORKERS)]
         for number, link in enumerate(links):
             link.sendall(asking("large page", number))
-        until(lambda: held.asked_for_slow > 0)
+        until(lambda: held.reads["snapshot", "slow"] > 0)
         assert b"HTTP/1.1 200" == told(base, OURS, PAGE)  # a small one of the same client
-        assert 1 == held.asked_for_slow
+        assert 1 == held.reads["snapshot", "slow"]
         held.let_go.set()
         assert {b"HTTP/1.1 200"} == {link.recv(12) for link in links}
 
@@ -274,17 +272,6 @@ def test_a_client_that_goes_away_gives_back_its_turn() -> None:
     assert ["b1", "b2", "b3", "a2", "a3"] == told
 
 
-class CountedStore(ScratchStore):
-    """A store that counts how often it is asked."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = 0
-
-    def before_read(self, what: str, feed: str) -> None:
-        self.asked += 1
-
-
 @each_case("what", ["cursors", "_first", "_last", "_last page", "chunks"])
 def test_work_is_that_of_the_stored_partitions(what: str) -> None:
     """A reader with 65,536 partitions asks a store of 2 no more than a reader with 3."""
@@ -303,14 +290,14 @@ def test_work_is_that_of_the_stored_partitions(what: str) -> None:
         body = {"n": n, "cursors": {str(each): what for each in range(n)}}
         return requests.post(f"{base}/orders/plan", json=body, timeout=60)
 
-    with closing(CountedStore()) as store:
+    with closing(ScratchStore()) as store:
         store.create("orders", 2)
         publish(store, "orders", range(4))
         with running_publisher(store) as base:
             counts = []
             for n in (3, 3, 65_536):  # at first the lag is counted
-                before = store.asked
+                before = store.reads.total()
                 answer = asked(base, n)
                 assert 200 == answer.status_code, answer.text
-                counts.append(store.asked - before)
+                counts.append(store.reads.total() - before)
     assert counts[1] == counts[2]

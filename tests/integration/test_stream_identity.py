@@ -244,17 +244,6 @@ def test_an_epoch_that_begins_under_a_batch_query_stops_it(stamped):
         list(reader.read(task))
 
 
-def test_our_publisher_and_its_readers_agree_on_the_feed(publisher, start):
-    """What it tells is what events have; a stream and a batch query have the same."""
-    publisher.publish(1, 2, 3)
-    reader = start(url=publisher.url, decoder=HEADERS).reader
-    begin, end = first_batch(reader)
-
-    streamed, read = feeds(reader, begin, end), feeds(batch_reader(publisher.url, HEADERS))
-
-    assert [end["id"]] * 3 == streamed == read
-
-
 def test_a_reader_takes_no_address_and_no_secret_to_its_tasks(stamped, follow):
     """Executors decode. Where the feed has an id, nothing of the URL reaches them."""
     feed = stamped(2, tells((A, 0)))

@@ -128,9 +128,7 @@ def test_row_that_is_gone_before_older_ones_is_asked_about(shop: Shop) -> None:
 
 
 def test_row_that_is_another_one_by_now_is_noticed(shop: Shop) -> None:
-    """Rows are events, and do not change. Where one did, a restore may be behind it, and I am told;
-    not where my feed got one more column, which changes every line.
-    """
+    """A restore may be behind it, and I am told; not where my feed got one more column."""
     shop.sell(1)
     _, cursor = events(shop.feed(data=["id", "key"]))
     assert [] == events(shop.feed(data=["id", "key", "version"]), cursor)[0]

@@ -192,9 +192,7 @@ def test_tables_are_noted_apart(database: Database) -> None:
 
 
 def test_who_may_write_still_may(postgresql_database: PostgresqlDatabase, clerk: str) -> None:
-    """My service's role owns nothing, and looks for other tables elsewhere: neither --retention nor
-    --updates breaks it, and what it deletes is noted.
-    """
+    """My service's role owns nothing: neither option breaks it, and what it deletes is noted."""
     feed = kept(postgresql_database)
     postgresql_database.run(feed.ddl(updates=True))
     rights = "SELECT, INSERT, UPDATE, DELETE, TRUNCATE"

@@ -184,9 +184,7 @@ def test_the_pieces_that_a_refused_client_sends_do_not_matter(tls: TlsFolder, pi
 def test_certificates_are_renewed_without_closing_connections(
     tmp_path: Path, tls: TlsFolder
 ) -> None:
-    """A renewal is two files and a SIGHUP, and nobody notices; one that goes wrong is told in the
-    log, and my publisher is served as before.
-    """
+    """Two files and a SIGHUP: nobody notices. One that goes wrong is logged and changes nothing."""
     pair = tls.issue("server")
     old, key = pair.serial, pair.key.read_bytes()
     with serving(tmp_path, *words_of(pair)) as (base, process, log):

@@ -48,9 +48,7 @@ def test_texts_stay_within_the_chart_and_apart(axes):
 
 
 def test_a_line_has_its_name_at_its_end(axes):
-    """I need not look for it in a legend. The end is the last point that is there; lines without a
-    name are passed over.
-    """
+    """I need no legend. A line's end is its last point; one without a name is passed over."""
     axes.plot([1, 2, 3], [10, 20, float("nan")], label="EWR")
     charts.mark(axes, 1, "")
 

@@ -222,9 +222,7 @@ def test_a_dead_letter_that_still_cannot_be_published_is_named(sequence, row, wh
 
 
 def test_places_have_names_that_batches_may_have():
-    """As long as they can be. A name stays: the publisher knows the dead letter by that, and would
-    publish it a second time under another one.
-    """
+    """As long as can be. A name stays, or the publisher would take the dead letter twice."""
     most = 2**63 - 1
     place = DeadLetterId("p" * 100 + "#" + "k" * 100, most, 99_999, most, most, f"{FEED}~999999999")
 
