@@ -27,7 +27,7 @@ from zeh_spark.service.app import (
     upload_validation,
 )
 from zeh_spark.service.network import bodies
-from zeh_spark.service.store import batches, feed, interface
+from zeh_spark.service.store import batches, feed, interface, pages
 from zeh_spark.wire import (
     direct_reads,
     event_key,
@@ -50,7 +50,7 @@ _MODULES = {"limits": DEFAULTS} | {
     each.__name__.rpartition(".")[2]: each
     for each in (
         batches, bodies, direct_api, direct_reads, event_key, event_origin, feed, interface,
-        page_headers, problems, publish_api, publish_requests, read_requests, upload_format,
+        page_headers, pages, problems, publish_api, publish_requests, read_requests, upload_format,
         upload_validation, wire, zeh_spark,
     )
 }  # fmt: skip
