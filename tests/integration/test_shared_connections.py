@@ -11,7 +11,7 @@ import pytest
 
 from tests.fix_middlemen import lost
 from tests.fix_publisher import HERE
-from tests.fix_raw_server import RawServer, ok
+from tests.fix_raw_server import Answer, RawServer, ok
 from zeh_spark.client.http import connections
 from zeh_spark.client.http.publish_client import BatchCall, TaskDone
 from zeh_spark.client.http.transport import Transport
@@ -97,6 +97,14 @@ def test_queries_send_their_own_credentials(quiet):
         {"authorization": "Bearer token-of-theirs", "x-key": "of-theirs"},
         {},
     ] == [{k: v for k, v in each.headers.items() if k in kept} for each in quiet.requests]
+
+
+def test_what_follows_an_answer_is_no_answer_to_the_next_request(tls):
+    """Not even if TLS has it already, where nobody sees it, or a batch would be another's."""
+    first, forged = ok(b"{}").pieces[0], ok(b"[]").pieces[0]
+    with closing(RawServer(tls.server_context())) as server:
+        server.script(Answer((first.ljust(8192, b"x") + forged,)), ok(b"{}"))
+        assert [0, 1] == [ask(server, caFile=tls.ca_file) for _ in range(2)]
 
 
 def test_a_certificate_is_shown_by_the_queries_that_have_it(tls):

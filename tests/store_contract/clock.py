@@ -16,6 +16,7 @@ from tests.store_contract.writers import (
     publish,
     publish_as,
     until,
+    upload,
 )
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store
@@ -48,6 +49,7 @@ def test_a_pruner_a_month_ahead_empties_no_feed(store, clock, caplog):
         publish(store, large(0, each))
     of_two = sum(each.size for each in everything(store)[1:])
     store.set_retention(FEED, _A_MONTH)
+    store.stage(FEED, call(), upload(large(0, b"under way")))
     clock.pass_hours(24 * 31)
     with Pruner(store, every_seconds=0.01):
         until(lambda: "nothing is removed by age for 24 hours" in caplog.text)
@@ -55,7 +57,7 @@ def test_a_pruner_a_month_ahead_empties_no_feed(store, clock, caplog):
         until(lambda: store.feed(FEED).size == of_two)
     assert "31.0 days after the last time that the store knows" in caplog.text
     assert "zeh-spark clock --accept" in caplog.text
-    assert 2 == len(everything(store))
+    assert (2, [FEED]) == (len(everything(store)), list(store.staged()))
 
 
 def test_a_clock_that_was_accepted_goes_on(store, clock):

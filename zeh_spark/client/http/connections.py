@@ -86,9 +86,19 @@ class _AgingPool:
 
     def _get_conn(self, timeout: float | None = None) -> Any:
         conn = super()._get_conn(timeout)  # type: ignore[misc]  # as above
-        if time.monotonic() - getattr(conn, "idle_since", time.monotonic()) > IDLE_SECONDS:
+        idle = time.monotonic() - getattr(conn, "idle_since", time.monotonic())
+        if idle > IDLE_SECONDS or _has_rest(conn):
             conn.close()  # it connects again
         return conn
+
+
+def _has_rest(conn: Any) -> bool:
+    """Return whether bytes that came after the last answer are decrypted, but not read.
+
+    The socket does not tell of them. They would be read as the answer to the next request.
+    """
+    pending = getattr(conn.sock, "pending", None)
+    return pending is not None and pending() > 0
 
 
 class _HttpPool(_AgingPool, HTTPConnectionPool):
@@ -114,10 +124,13 @@ class PoolingAdapter(HTTPAdapter):
             self.init_poolmanager(_POOLS, _MOST_IDLE)
         return super().send(*arguments, **options)
 
-    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        super().init_poolmanager(*arguments, **options)
+    def init_poolmanager(
+        self, connections: int, maxsize: int, block: bool = False, **pool: Any
+    ) -> None:
+        manager = PoolManager(connections, maxsize=maxsize, block=block, **pool)
+        _use_own_pools(manager)
+        self.poolmanager = manager  # last, because threads of a forked process may all do this
         self._process = os.getpid()
-        _use_own_pools(self.poolmanager)
 
     def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
         manager = super().proxy_manager_for(*arguments, **options)

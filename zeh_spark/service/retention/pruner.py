@@ -1,8 +1,8 @@
 """The publisher's thread that removes old events from time to time (`rules` says which).
 
 It also has uploads deleted that nobody needs any more, as nobody may come to upload again. It
-writes the clock's sign, and removes nothing by age while the clock is not believed (see `clock`),
-also if the clock jumps while events are removed. Runs in the publisher.
+writes the clock's sign, and removes nothing by age, and no uploads, while the clock is not believed
+(see `clock`), also if the clock jumps meanwhile. Runs in the publisher.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Pruner:
         self._held_seconds = held_seconds
         self._held_since: float | None = None
         self._held_at = 0
-        self._believed = 0  # the time when the clock was last read
+        self._believed = 0  # the time when the clock was last believed
+        self._believes = False
         self._is_behind = False
         self._names_at = 0.0
         self._ended = threading.Event()
@@ -73,18 +74,19 @@ class Pruner:
                 return
 
     def _tidy(self) -> None:
-        if not self._is_replica():
-            while not self._ended.is_set() and self._store.tidy():
-                pass
+        """Delete uploads that are old or needed no more, while the clock is believed."""
+        while self._believes and not self._is_over() and self._store.tidy():
+            pass
 
     def _is_replica(self) -> bool:
         """Return whether the store is a replica: the primary's publisher keeps it tidy."""
         return self._store.replica_lag() is not None
 
     def _prune_all(self) -> None:
+        self._believes = False
         if self._is_replica():
             return
-        believed = self._look_at_clock()
+        self._believes = believed = self._look_at_clock()
         names = believed and time.monotonic() >= self._names_at
         if names:
             self._names_at = time.monotonic() + NAMES_EVERY_SECONDS
