@@ -42,8 +42,27 @@ class SqlCursorSets(Transactions):
         consumer: str = NOBODY,
         maker: Maker | None = None,
     ) -> None:
+        freed = freed_by(feed, name)
+
         def work(connection: Connection, feed_id: int) -> None:
-            _save(connection, (feed_id, feed), name, n, cursors, consumer, maker)
+            bound = _bound(connection, feed_id, name, lock=True)
+            check_consumer(name, bound, consumer, freed)
+            mine = cursor_sets.c.feed == feed_id, cursor_sets.c.name == name
+            kept = connection.scalars(select(cursor_sets.c.n).where(*mine).distinct()).all()
+            check_n(name, n, kept, consumer, freed)
+            if set(kept) - {n}:
+                connection.execute(delete(cursor_sets).where(*mine, cursor_sets.c.n != n))
+            if bound is None:
+                if maker:
+                    made = makers.count(connection, maker, makers.CURSOR_SET, feed_id, name)
+                    check_made(name, made, maker.most)
+                makers.add(connection, maker, makers.CURSOR_SET, feed_id, name)
+                row = {"feed": feed_id, "name": name, "consumer": consumer}
+                connection.execute(insert(names), row)
+            elif bound != consumer:
+                here = names.c.feed == feed_id, names.c.name == name
+                connection.execute(update(names).where(*here).values(consumer=consumer))
+            _write(connection, {"feed": feed_id, "name": name, "n": n}, cursors)
 
         try:
             self._write_to(feed, work)
@@ -52,7 +71,16 @@ class SqlCursorSets(Transactions):
 
     def load_cursors(self, feed: str, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
         with self._reading_of(feed) as (connection, feed_id):
-            return _load(connection, (feed_id, feed), name, n, consumer)
+            # The binding is read before and after the cursors. So they are no other consumer's,
+            # also if the name is freed or taken between the statements.
+            freed = freed_by(feed, name)
+            check_consumer(name, _bound(connection, feed_id, name), consumer, freed)
+            query = select(cursor_sets.c.partition, cursor_sets.c.cursor).where(
+                cursor_sets.c.feed == feed_id, cursor_sets.c.name == name, cursor_sets.c.n == n
+            )
+            found = {row.partition: row.cursor for row in connection.execute(query)}
+            check_consumer(name, _bound(connection, feed_id, name), consumer, freed)
+            return found
 
     def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
         with self._reading_of(feed) as (connection, feed_id):
@@ -65,40 +93,16 @@ class SqlCursorSets(Transactions):
 
     def delete_cursor_set(self, feed: str, name: str, *, by: Actor | None = None) -> bool:
         def work(connection: Connection) -> tuple[bool, dict[str, Any] | None]:
-            found = _forget(connection, find_feed(connection, feed)[0], name)
+            feed_id, _ = find_feed(connection, feed)
+            _bound(connection, feed_id, name, lock=True)
+            makers.forget(connection, makers.CURSOR_SET, feed_id, [name])
+            mine = cursor_sets.c.feed == feed_id, cursor_sets.c.name == name
+            found = bool(connection.execute(delete(cursor_sets).where(*mine)).rowcount)
+            here = names.c.feed == feed_id, names.c.name == name
+            connection.execute(delete(names).where(*here))
             return found, {} if found else None
 
         return self._administer(by, Action.DELETE_CURSOR_SET, work, feed=feed, subject=name)
-
-
-def _save(
-    connection: Connection, feed: tuple[int, str], name: str, n: int, cursors: Mapping[int, str],
-    consumer: str, maker: Maker | None = None,
-) -> None:  # fmt: skip
-    """Keep cursors under a name, and bind it to the consumer if it is bound to nobody.
-
-    `feed` is the id of the feed's row, and its name. `n` is how many partitions the reader works
-    with. `maker` is the reader's client, if it may have only so many names. Raises Problem if the
-    name is bound to another consumer, keeps positions for another n, or is one too many;
-    IntegrityError if another transaction was faster: repeat the whole transaction.
-    """
-    bound, freed = _bound(connection, feed[0], name, lock=True), freed_by(feed[1], name)
-    check_consumer(name, bound, consumer, freed)
-    mine = cursor_sets.c.feed == feed[0], cursor_sets.c.name == name
-    kept = connection.scalars(select(cursor_sets.c.n).where(*mine).distinct()).all()
-    check_n(name, n, kept, consumer, freed)
-    if set(kept) - {n}:
-        connection.execute(delete(cursor_sets).where(*mine, cursor_sets.c.n != n))
-    if bound is None:
-        if maker:
-            made = makers.count(connection, maker, makers.CURSOR_SET, feed[0], name)
-            check_made(name, made, maker.most)
-        makers.add(connection, maker, makers.CURSOR_SET, feed[0], name)
-        connection.execute(insert(names), {"feed": feed[0], "name": name, "consumer": consumer})
-    elif bound != consumer:
-        here = names.c.feed == feed[0], names.c.name == name
-        connection.execute(update(names).where(*here).values(consumer=consumer))
-    _write(connection, {"feed": feed[0], "name": name, "n": n}, cursors)
 
 
 def _write(
@@ -127,24 +131,6 @@ def _write(
         connection.execute(insert(cursor_sets), new)
 
 
-def _load(
-    connection: Connection, feed: tuple[int, str], name: str, n: int, consumer: str
-) -> dict[int, str]:
-    """Return the cursors under a name and n. Raises Problem if it is bound to another consumer.
-
-    The binding is read before and after the cursors. So they are no other consumer's, also if the
-    name is freed or taken between the statements.
-    """
-    freed = freed_by(feed[1], name)
-    check_consumer(name, _bound(connection, feed[0], name), consumer, freed)
-    query = select(cursor_sets.c.partition, cursor_sets.c.cursor).where(
-        cursor_sets.c.feed == feed[0], cursor_sets.c.name == name, cursor_sets.c.n == n
-    )
-    found = {row.partition: row.cursor for row in connection.execute(query)}
-    check_consumer(name, _bound(connection, feed[0], name), consumer, freed)
-    return found
-
-
 def _every(connection: Connection, feed: int, name: str | None = None) -> list[CursorSet]:
     """Return what is kept, by name; or what is kept under one name."""
     query = (
@@ -163,17 +149,6 @@ def _every(connection: Connection, feed: int, name: str | None = None) -> list[C
         _, by_n = found.setdefault(row.name, (row.consumer or NOBODY, {}))
         by_n.setdefault(row.n, {})[row.partition] = row.cursor
     return [CursorSet(each, *found[each]) for each in sorted(found)]
-
-
-def _forget(connection: Connection, feed: int, name: str) -> bool:
-    """Delete what is kept under a name. Return whether there was anything."""
-    _bound(connection, feed, name, lock=True)
-    makers.forget(connection, makers.CURSOR_SET, feed, [name])
-    found = connection.execute(
-        delete(cursor_sets).where(cursor_sets.c.feed == feed, cursor_sets.c.name == name)
-    )
-    connection.execute(delete(names).where(names.c.feed == feed, names.c.name == name))
-    return bool(found.rowcount)
 
 
 def _bound(connection: Connection, feed: int, name: str, *, lock: bool = False) -> str | None:

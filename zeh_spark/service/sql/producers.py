@@ -154,7 +154,6 @@ def find_producers(
 def some_producers(
     connection: Connection, feed: int, after: str, limit: int
 ) -> list[ProducerState]:
-    """Return at most `limit` producers by name, with a name after `after`."""
     query = select(*_PRODUCER).where(producers.c.feed == feed, producers.c.name > after)
     rows = connection.execute(query.order_by(producers.c.name).limit(limit))
     return [ProducerState(*row) for row in rows]
@@ -212,28 +211,17 @@ def _known(
     run_known = call.run == producer.run or _run_known(connection, key, call)
     receipt = None
     if call.batch is not None and call.batch <= last:
-        receipt = find_receipt(connection, key, call.incarnation, call.batch)
+        its = receipts.c.incarnation == call.incarnation, receipts.c.batch == call.batch
+        query = select(receipts.c.document).where(receipts.c.producer == key, *its)
+        document = connection.scalar(query)  # none, if the receipt is not kept
+        receipt = None if document is None else _decode_receipt(document)
     numbers = all_sequences(connection, [key])[key] if call.starting else {}
     return CommitFacts(producer, partitions, last, run_known, receipt, numbers)
-
-
-def find_receipt(
-    connection: Connection, producer: int, incarnation: str, batch: int
-) -> StoredReceipt | None:
-    """Return the receipt of a batch, or None if it is not kept."""
-    query = select(receipts.c.document).where(
-        receipts.c.producer == producer,
-        receipts.c.incarnation == incarnation,
-        receipts.c.batch == batch,
-    )
-    document = connection.scalar(query)
-    return None if document is None else _decode_receipt(document)
 
 
 def newest_receipts(
     connection: Connection, producer: int, below: int, limit: int
 ) -> list[StoredReceipt]:
-    """Return at most `limit` receipts with a number less than `below`, newest first."""
     query = (
         select(receipts.c.document)
         .where(receipts.c.producer == producer, receipts.c.number < below)
@@ -350,10 +338,6 @@ def delete_producer(connection: Connection, feed: int, name: str) -> bool:
 
 
 def expire_names(connection: Connection, feed: int, before: int, limit: int) -> int:
-    """Delete the receipts of batches with names that are older than a time.
-
-    It returns the number of batches, at most `limit`.
-    """
     old = (
         select(receipts.c.producer)
         .join(producers, producers.c.id == receipts.c.producer)
@@ -368,11 +352,7 @@ def expire_names(connection: Connection, feed: int, before: int, limit: int) -> 
 
 
 def expire_producers(connection: Connection, feed: int, before: int, limit: int) -> int:
-    """Delete producers that have published nothing since a time; their names stay.
-
-    The feed's row has to be locked, so that no commit of them is under way. It returns the number
-    of producers, at most `limit`.
-    """
+    """Expire producers. The feed's row has to be locked, so that no commit is under way."""
     named = producers.alias()
     below = named.c.name > producers.c.name + "#", named.c.name < producers.c.name + "$"
     in_use = exists().where(named.c.feed == feed, *below, named.c.time >= before)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
@@ -53,18 +54,12 @@ class SqlRetentions(Transactions):
         self._administer(by, Action.SET_RETENTION, work, feed=feed)
 
     def expire_names(self, feed: str, before: int, limit: int) -> int:
-        def work(connection: Connection) -> int:
-            feed_id, _ = find_feed(connection, feed)
-            return producers.expire_names(connection, feed_id, before, limit)
-
-        return self._write(work, durable=False)
+        expire = partial(producers.expire_names, before=before, limit=limit)
+        return self._write_to(feed, expire, durable=False)
 
     def expire_producers(self, feed: str, before: int, limit: int) -> int:
-        def work(connection: Connection) -> int:
-            feed_id, _ = find_feed(connection, feed, Lock.CHANGE)
-            return producers.expire_producers(connection, feed_id, before, limit)
-
-        return self._write(work, durable=False)
+        expire = partial(producers.expire_producers, before=before, limit=limit)
+        return self._write_to(feed, expire, lock=Lock.CHANGE, durable=False)
 
 
 def _find(connection: Connection, feed: str) -> Retention:

@@ -62,8 +62,18 @@ class Transactions:
         with self._errors():
             return self._database.writes.write(work, durable=durable)
 
-    def _write_to(self, feed: str, work: Callable[[Connection, int], T]) -> T:
-        return self._write(lambda connection: work(connection, find_feed(connection, feed)[0]))
+    def _write_to(
+        self,
+        feed: str,
+        work: Callable[[Connection, int], T],
+        *,
+        lock: Lock | None = None,
+        durable: bool = True,
+    ) -> T:
+        def in_feed(connection: Connection) -> T:
+            return work(connection, find_feed(connection, feed, lock)[0])
+
+        return self._write(in_feed, durable=durable)
 
     def _administer(
         self,
