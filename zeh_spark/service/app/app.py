@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import anyio.to_thread
@@ -50,9 +49,6 @@ from zeh_spark.service.telemetry.rare_log import RareLog
 from zeh_spark.service.telemetry.recent_refusals import RecentRefusals
 from zeh_spark.service.telemetry.store_gauges import StoreGauges
 from zeh_spark.wire import problems
-
-if TYPE_CHECKING:
-    from zeh_spark.service.console.pages import Console
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -109,13 +105,15 @@ def create_app(publisher: Publisher) -> Starlette:
     disks = {name: _disk_of(each, telemetry.least_free) for name, each in named.items()}
     pages_of_feeds = PageApi(calls, lambda name: disks.get(name, disk), limits.most_cursor_sets)
     telling = TelemetryApi(gate, readiness, metrics, gauges, store, named)
-    refusals, pages = RecentRefusals(), None
+    refusals, pages, console = RecentRefusals(), None, []
     if publisher.console:
-        from zeh_spark.service.console.pages import Console  # slow to import, not always wanted
+        from zeh_spark.service.console.acts import ConsoleActs  # slow to import, not always wanted
+        from zeh_spark.service.console.pages import Console
 
         pages = Console(
             gate, store, named, metrics.rates, refusals, readiness, telling.look, gauges.lags
         )
+        console = [*pages.routes(), *(ConsoleActs(pages, store).routes() if store else ())]
     describe = partial(
         _describe,
         publishing=store is not None,
@@ -125,7 +123,7 @@ def create_app(publisher: Publisher) -> Starlette:
         routes=[
             gate.route("/openapi.json", describe, access.nothing, methods=["GET"]),
             *telling.routes(),
-            *_console_routes(pages, store),
+            *console,
             *_publish_routes(publisher, disk),
             *DirectApi(calls).routes(publisher.path, gate),
             gate.route(publisher.path, pages_of_feeds.read, access.reads, methods=["GET"]),
@@ -142,14 +140,6 @@ def create_app(publisher: Publisher) -> Starlette:
         partial(_end_polls, draining, each) for each in (calls.drain, calls.stop)
     )
     return app
-
-
-def _console_routes(pages: Console | None, store: Store | None) -> list[Route]:
-    if pages is None:
-        return []
-    from zeh_spark.service.console.acts import ConsoleActs  # as above
-
-    return [*pages.routes(), *(ConsoleActs(pages, store).routes() if store else ())]
 
 
 def _publish_routes(publisher: Publisher, disk: Disk) -> list[Route]:
@@ -188,14 +178,13 @@ def _end_polls(draining: Draining, end: Callable[[], object]) -> None:
 
 
 async def _describe(request: Request, **offers: bool) -> Response:
-    render = partial(_render_document, request.scope.get("root_path", ""), **offers)
+    def render() -> bytes:
+        from zeh_spark.service.app import openapi  # slow to import, and rarely needed
+
+        mounted = request.scope.get("root_path", "")
+        return msgspec.json.encode(openapi.document(mounted, **offers))
+
     return Response(await anyio.to_thread.run_sync(render), media_type="application/json")
-
-
-def _render_document(mounted: str, **offers: bool) -> bytes:
-    from zeh_spark.service.app import openapi  # slow to import, and rarely needed
-
-    return msgspec.json.encode(openapi.document(mounted, **offers))
 
 
 async def _refuse_batch(request: Request) -> Response:

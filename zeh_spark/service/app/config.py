@@ -109,7 +109,13 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         elif self.allow_anyone:
             raise ValueError("allow_anyone and jwt_issuer contradict each other. Set one of them")
         for each in self.forwarded_allow_ips:
-            _check_network(each)
+            try:
+                ipaddress.ip_network(each)
+            except ValueError as exc:
+                raise ValueError(
+                    f"forwarded_allow_ips = {each!r}: {exc}. Give addresses like 10.0.0.7, or "
+                    f"networks like 10.0.0.0/24"
+                ) from None
 
     @property
     def tls_files(self) -> TlsFiles | None:
@@ -144,17 +150,6 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                 anchor=_ANCHOR,
             )
         return self.feeds[name]
-
-
-def _check_network(text: str) -> None:
-    """Raise ValueError unless a text is an IP address or a network."""
-    try:
-        ipaddress.ip_network(text)
-    except ValueError as exc:
-        raise ValueError(
-            f"forwarded_allow_ips = {text!r}: {exc}. Give addresses like 10.0.0.7, or networks "
-            f"like 10.0.0.0/24"
-        ) from None
 
 
 def load_config(file: Path) -> Config:
@@ -221,13 +216,18 @@ def _converted(given: dict[str, Any], kind: type[Section]) -> Section:
 def opened_tables(config: Config) -> Iterator[Mapping[str, SqlTableFeed]]:
     """Yield the tables of `config` as feeds by name; close them, and connections, at the end."""
     for name in config.feeds:
-        _check_name(name)
+        try:
+            check_feed_name(name)
+        except StoreError as exc:
+            raise OptionError(f"[feeds.{name}] {exc}. Rename the section") from exc
     feeds: dict[str, SqlTableFeed] = {}
     engines = []
     try:
         for name, each in config.feeds.items():
-            with _in_section(name):
+            try:
                 engines.append(engine_of(each))
+            except (OptionError, StoreError) as exc:
+                raise StoreError(f"[feeds.{name}] {exc}", anchor=_ANCHOR) from exc
             feeds[name] = table_feed(each, engines[-1], name)
         yield feeds
     finally:
@@ -235,22 +235,6 @@ def opened_tables(config: Config) -> Iterator[Mapping[str, SqlTableFeed]]:
             feed.close()
         for engine in engines:
             engine.dispose()
-
-
-@contextmanager
-def _in_section(name: str) -> Iterator[None]:
-    try:
-        yield
-    except (OptionError, StoreError) as exc:
-        raise StoreError(f"[feeds.{name}] {exc}", anchor=_ANCHOR) from exc
-
-
-def _check_name(name: str) -> None:
-    """Raise OptionError for the name of a section that cannot be a feed's."""
-    try:
-        check_feed_name(name)
-    except StoreError as exc:
-        raise OptionError(f"[feeds.{name}] {exc}. Rename the section") from exc
 
 
 def table_feed(config: FeedConfig, engine: Engine, name: str) -> SqlTableFeed:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.exchange import Tally, exchange_of
 from zeh_spark.wire import direct_reads, problems
 from zeh_spark.wire.direct_reads import ChunksRequest, CursorsAtTime, Plan, PlanRequest
+from zeh_spark.wire.problems import ProblemType
 
 PLANS, ANSWERS = 64, 256
 """Requests for plans under way at a time, and answers with chunks that are sent at a time."""
@@ -49,26 +51,6 @@ async def body_of(request: Request) -> bytes:
     length = check_length(request.headers.get("content-length"), MAX_BODY)
     async with received(request, length) as whole:
         return whole.read()
-
-
-def plan_request(body: bytes) -> PlanRequest:
-    """Return what a body asks a plan for. Raises Problem."""
-    try:
-        found = direct_reads.decode_plan_request(body)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
-        raise Problem(problems.BAD_PLAN, f"the body is no request for a plan: {exc}") from None
-    check_plan(found, MAX_N)
-    return found
-
-
-def chunks_request(body: bytes) -> ChunksRequest:
-    """Return which chunks a body asks for. Raises Problem."""
-    try:
-        found = direct_reads.decode_chunks_request(body)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
-        raise Problem(problems.BAD_RANGES, f"the body is no request for chunks: {exc}") from None
-    check_ranges(found, MAX_N)
-    return found
 
 
 class DirectApi:
@@ -101,7 +83,7 @@ class DirectApi:
             feed = self._direct(name)
             body = await body_of(request)
             asker = Asker(client, len(body))
-            ask = await self._in_turn(name, asker, partial(_parsed, feed, plan_request, body))
+            ask = await self._in_turn(name, asker, partial(_plan_request, feed, body))
             endless = not isinstance(ask.ends, dict) and not isinstance(ask.upto, str)
             begin, wait = time.monotonic(), min(ask.wait, MAX_WAIT) if endless else 0
             seen, plan = await self._in_turn(name, asker, partial(self._planned, feed, ask))
@@ -169,7 +151,7 @@ class DirectApi:
 
     def _begun(self, name: str, body: bytes, tally: Tally) -> Taken:
         feed = self._direct(name)
-        sends = feed.chunks(_parsed(feed, chunks_request, body), tally.add)
+        sends = feed.chunks(_chunks_request(feed, body), tally.add)
         return self._calls.taken(with_heads(sends))
 
     def _direct(self, name: str) -> ChunkFeed:
@@ -187,10 +169,27 @@ class DirectApi:
         return state_of(state), plan
 
 
-def _parsed(feed: ChunkFeed, parse: Callable[[bytes], T], body: bytes) -> T:
-    """Return the request that a body is. Raises Problem."""
+def _plan_request(feed: ChunkFeed, body: bytes) -> PlanRequest:
+    with _refused(feed, problems.BAD_PLAN, "a plan"):
+        found = direct_reads.decode_plan_request(body)
+        check_plan(found, MAX_N)
+        return found
+
+
+def _chunks_request(feed: ChunkFeed, body: bytes) -> ChunksRequest:
+    with _refused(feed, problems.BAD_RANGES, "chunks"):
+        found = direct_reads.decode_chunks_request(body)
+        check_ranges(found, MAX_N)
+        return found
+
+
+@contextmanager
+def _refused(feed: ChunkFeed, type: ProblemType, what: str) -> Iterator[None]:
+    """Raise a Problem for a body that is no request; UnknownFeedError if there is no such feed."""
     try:
-        return parse(body)
-    except Problem:
+        yield
+    except (Problem, msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
         _ = feed.partitions  # an unknown feed is refused as such
-        raise
+        if isinstance(exc, Problem):
+            raise
+        raise Problem(type, f"the body is no request for {what}: {exc}") from None

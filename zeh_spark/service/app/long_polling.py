@@ -101,7 +101,11 @@ class FeedWatch:
 
     def wake(self) -> None:
         """Wake all readers, so that each decides again how long it waits."""
-        self._wake_all()
+        for feed in self._feeds.values():
+            feed.is_known = False
+            for news in feed.readers:
+                if not news.done():
+                    news.set_result(None)
 
     def waiting(self) -> dict[str, int]:
         """Return how many readers wait, by feed, for feeds that some wait for."""
@@ -110,7 +114,7 @@ class FeedWatch:
     def stop(self) -> None:
         """Wake all readers, and let none wait from now on, because the server stops."""
         self._stopped = True
-        self._wake_all()
+        self.wake()
         self._look_now.set()
 
     def _add(self, name: str, state: State, news: asyncio.Future[None], seen: object) -> None:
@@ -140,14 +144,14 @@ class FeedWatch:
                 states = {name: feed.state for name, feed in self._feeds.items()}
                 unknown = {name for name, feed in self._feeds.items() if not feed.is_known}
                 version, found = await self._run(partial(self._look, version, states, unknown))
-                self._wake(found)
+                self._tell(found)
         except Exception as exc:  # noqa: BLE001  # it is logged, and readers meet it
             # A reader that meets no error waits again. Without a pause it would do so at once.
             await asyncio.sleep(FAILED_SECONDS)
             bug = None if isinstance(exc, StoreError) else exc
             self._rare.warning("woken", "waiting readers are woken: %s", exc, exc_info=bug)
         finally:
-            self._wake_all()
+            self.wake()
 
     def _look(self, before: object, states: dict[str, State], unknown: set[str]) -> News:
         """Wait for another version than `before`; return it, and the states of feeds at it.
@@ -162,17 +166,10 @@ class FeedWatch:
         wanted = states if now != before else unknown
         return now, {name: states[name]() for name in wanted}
 
-    def _wake(self, found: dict[str, object]) -> None:
+    def _tell(self, found: dict[str, object]) -> None:
         for name, state in found.items():
             if feed := self._feeds.get(name):
                 feed.known, feed.is_known = state, True
                 for news, seen in feed.readers.items():
                     if seen != state and not news.done():
                         news.set_result(None)
-
-    def _wake_all(self) -> None:
-        for feed in self._feeds.values():
-            feed.is_known = False
-            for news in feed.readers:
-                if not news.done():
-                    news.set_result(None)

@@ -182,8 +182,19 @@ class PageApi:
         return await self._calls.in_thread(name, call, asker)
 
     def _asked(self, name: str, query: bytes, consumer: str | None) -> tuple[Feed, Ask]:
+        """Return a feed, and what a request asks of it, by its query and its consumer's header.
+
+        Raises Problem; one for `n` tells the feed's identity.
+        """
         feed = self._calls.find(name)
-        return feed, asked(feed, query, consumer)
+        try:
+            return feed, parse_query(query.decode("latin-1"), lambda: feed.partitions, consumer)
+        except Problem as problem:
+            _ = feed.partitions  # an unknown feed is refused as such
+            if "feed" not in problem.type.members or (identity := feed.identity()) is None:
+                raise
+            described = {**identity.document(), **feed.description()}
+            raise problem.with_members(feed=described) from None
 
     def _begin(
         self, name: str, query: bytes, consumer: str | None, is_get: bool, how: How
@@ -229,21 +240,6 @@ class PageApi:
         is_short = len(starts) <= page_headers.MOST_LAGS
         lags = self._calls.lag_after(page.state, n, starts) if is_short else None
         return Standing(page.identity.epochs[-1], head_of(page.state), lags)
-
-
-def asked(feed: Feed, query: bytes, consumer: str | None) -> Ask:
-    """Return what a request asks for, given its query and the header that names its consumer.
-
-    Raises Problem; one for `n` tells the feed's identity.
-    """
-    try:
-        return parse_query(query.decode("latin-1"), lambda: feed.partitions, consumer)
-    except Problem as problem:
-        _ = feed.partitions  # an unknown feed is refused as such
-        if "feed" not in problem.type.members or (identity := feed.identity()) is None:
-            raise
-        described = {**identity.document(), **feed.description()}
-        raise problem.with_members(feed=described) from None
 
 
 def starting_cursors(

@@ -84,32 +84,22 @@ async def _answer_unknown_feed(request: Request, exc: Exception) -> Response:
     return _answer(request, Problem(problems.UNKNOWN_FEED, _text_of(exc)))
 
 
-async def _answer_busy(request: Request, exc: Exception) -> Response:
-    _note_failure(request, exc)
-    said = _text_of(exc)
-    if isinstance(exc, StoreSilentError):
-        said = (
-            "the publisher's database does not answer; the publisher's log says why. Try again "
-            "when it answers"
-        )
-    return _answer(request, Problem(problems.STORE_BUSY, said))
-
-
-async def _answer_outcome_unknown(request: Request, exc: Exception) -> Response:
-    _note_failure(request, exc)
-    return _answer(request, Problem(problems.NOT_KNOWN_YET, _text_of(exc)))
-
-
-async def _answer_store_failed(request: Request, exc: Exception) -> Response:
-    _note_failure(request, exc)
-    said = "the publisher's store failed; its log says why"
-    return _answer(request, Problem(problems.STORE_FAILED, said))
-
-
-def _note_failure(request: Request, exc: Exception) -> None:
+async def _answer_store_error(request: Request, exc: Exception) -> Response:
     feed = request.path_params.get("feed", "")
     why = exc.__cause__ if isinstance(exc.__cause__, StoreError) else exc  # see `access.gate`
     _outages_of(request).request_failed(exchange_of(request), request.method, feed, _text_of(why))
+    if isinstance(exc, StoreOutcomeUnknownError):
+        return _answer(request, Problem(problems.NOT_KNOWN_YET, _text_of(exc)))
+    if isinstance(exc, StoreBusyError):
+        said = _text_of(exc)
+        if isinstance(exc, StoreSilentError):
+            said = (
+                "the publisher's database does not answer; the publisher's log says why. Try again "
+                "when it answers"
+            )
+        return _answer(request, Problem(problems.STORE_BUSY, said))
+    said = "the publisher's store failed; its log says why"
+    return _answer(request, Problem(problems.STORE_FAILED, said))
 
 
 def _outages_of(request: Request) -> Outages:
@@ -128,9 +118,7 @@ async def _answer_http_error(request: Request, exc: Exception) -> Response:
 ANSWERS = {
     Problem: _answer_problem,
     UnknownFeedError: _answer_unknown_feed,
-    StoreBusyError: _answer_busy,
-    StoreOutcomeUnknownError: _answer_outcome_unknown,
-    StoreError: _answer_store_failed,
+    StoreError: _answer_store_error,
     HTTPException: _answer_http_error,
 }
 """What answers each error, as Starlette takes it."""

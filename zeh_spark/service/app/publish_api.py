@@ -120,11 +120,8 @@ class PublishApi:
 
     async def upload(self, request: Request) -> Response:
         """Answer PUT …/batches/{batch}/uploads/{upload}: stage an upload."""
-        feed, producer, batch = _names(request)
         run, task, attempt, number = publish_requests.upload_name(request.path_params["upload"])
-        call = self._of(
-            request, publish_requests.parse_call(_query(request), producer, batch, run=run)
-        )
+        feed, call = self._call_of(request, run)
         length = check_length(request.headers.get("content-length"), MAX_BODY)
         receipt = await self._called(partial(self._admitted, feed, call))
         if receipt:
@@ -145,8 +142,7 @@ class PublishApi:
 
     async def commit(self, request: Request) -> Response:
         """Answer POST …/batches/{batch}/commit: publish the staged uploads as one batch."""
-        feed, producer, batch = _names(request)
-        call = self._of(request, publish_requests.parse_call(_query(request), producer, batch))
+        feed, call = self._call_of(request)
         length = check_length(
             request.headers.get("content-length"), publish_requests.MAX_COMMIT_BODY
         )
@@ -238,9 +234,11 @@ class PublishApi:
             )
         return json_answer(found)
 
-    def _of(self, request: Request, call: Call) -> Call:
+    def _call_of(self, request: Request, run: str | None = None) -> tuple[str, Call]:
+        feed, producer, batch = _names(request)
+        call = publish_requests.parse_call(_query(request), producer, batch, run=run)
         maker = Maker(client_of(request), self._limits.most_producers)
-        return replace(call, by=actor_of(request), maker=maker)
+        return feed, replace(call, by=actor_of(request), maker=maker)
 
     def _admitted(self, feed: str, call: Call) -> StoredReceipt | None:
         """Return the receipt if the batch is committed. Raises Problem if no upload is taken."""

@@ -185,8 +185,7 @@ def parse_commit(body: bytes) -> Declared:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
         raise Problem(problems.BAD_COMMIT, f"the body is no commit: {exc}") from None
     attempts = tuple(TaskAttempt(e.task, e.attempt, e.uploads, e.events) for e in given.attempts)
-    tasks = {each.task for each in attempts}
-    if len(tasks) != len(attempts):
+    if len({each.task for each in attempts}) != len(attempts):
         raise Problem(problems.BAD_COMMIT, "a task is named twice; one attempt of each counts")
     if len(attempts) > MAX_ATTEMPTS:
         raise Problem(

@@ -252,8 +252,8 @@ def _resume(text: str | None, n: int) -> tuple[int, ...]:
     if text is None:
         return ()
     numbers = text.removesuffix(",").split(",")
-    wrong = next((each for each in numbers if not _is_partition(each, n)), None)
-    if wrong is not None or len(set(map(int, numbers))) != len(numbers):
+    are_right = all(re.fullmatch(r"[0-9]{1,9}", each) and int(each) < n for each in numbers)
+    if not are_right or len(set(map(int, numbers))) != len(numbers):
         raise Problem(
             problems.BAD_RESUME,
             f"resume is {text!r}; allowed are different partitions of 0 to {n - 1} with commas "
@@ -261,10 +261,6 @@ def _resume(text: str | None, n: int) -> tuple[int, ...]:
             n=n,
         )
     return tuple(sorted(map(int, numbers)))
-
-
-def _is_partition(text: str, n: int) -> bool:
-    return bool(re.fullmatch(r"[0-9]{1,9}", text)) and int(text) < n
 
 
 def resumed(ask: Ask, kept: Mapping[int, str]) -> dict[int, str]:
