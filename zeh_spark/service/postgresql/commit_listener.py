@@ -64,33 +64,28 @@ class Watch(Generic[V]):
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            failure = attempted(self._connect).exception()
+            failure = attempted(self._listen).exception()
             if isinstance(failure, DBAPIError):
                 self._failure = failure
             elif failure:
                 self._failure = OperationalError("LISTEN", None, failure)
             self._ended.wait(POLL_SECONDS)
 
-    def _connect(self) -> None:
+    def _listen(self) -> None:
         with self._engine.connect() as connection:
             connection.detach()
-            self._listen(connection)
-
-    def _listen(self, connection: Connection) -> None:
-        driver: Any = connection.connection.dbapi_connection
-        listens = False
-        while not self._ended.is_set():
-            if not listens and not self._is_standby(connection):
-                driver.execute(f"LISTEN {self._channel}")
-                listens = True
-            self._version, patience = self._look(connection)
-            self._failure = None
-            if listens:
-                for _ in driver.notifies(timeout=patience, stop_after=1):
-                    pass
-            else:
-                self._ended.wait(min(patience, STANDBY_SECONDS))
-
-    def _is_standby(self, connection: Connection) -> bool:
-        """Return whether the database is a standby: it notifies of nothing until it is promoted."""
-        return bool(connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar())
+            driver: Any = connection.connection.dbapi_connection
+            listens = False
+            while not self._ended.is_set():
+                if not listens:  # a standby notifies of nothing until it is promoted
+                    standby = connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar()
+                    listens = not standby
+                    if listens:
+                        driver.execute(f"LISTEN {self._channel}")
+                self._version, patience = self._look(connection)
+                self._failure = None
+                if listens:
+                    for _ in driver.notifies(timeout=patience, stop_after=1):
+                        pass
+                else:
+                    self._ended.wait(min(patience, STANDBY_SECONDS))

@@ -3,16 +3,15 @@
 `writer` holds how it is written to. Several publishers may work on one database.
 Transactions that write are READ COMMITTED, whatever the database's default is: rows are locked in
 one order, and what was moved is compared, so nothing depends on a snapshot. Reads see one moment
-(`reads`). The tables are in a schema of
-their own. Frames are zstd, so they are stored as they are (EXTERNAL). Rejected: PostgreSQL's
-default, which compresses them once more; it writes 77 MB/s, against 90.
+(`transactions`). The tables are in a schema of their own. Frames are zstd, so they are stored as
+they are (EXTERNAL). Rejected: PostgreSQL's default, which compresses them once more; it writes 77
+MB/s, against 90.
 
 A trigger on the feeds' heads notifies in the transaction that commits, so every writer notifies.
-One connection of a process listens. It also looks once a second, because a pooler that hands out
-connections by transaction loses notifications.
+One connection of a process listens (`commit_listener`).
 
-Rule for editors: such a pooler must keep working. So no statement is prepared, and settings hold
-for one transaction. Runs in the publisher and in commands that write.
+Rule for editors: poolers that hand out connections by transaction must keep working. So no
+statement is prepared. Runs in the publisher and in commands that write.
 """
 
 from __future__ import annotations
@@ -102,8 +101,7 @@ _CHECK = {
 }
 """What refuses writes of programs that work with another version (see `upgrades`).
 
-It holds the table `store` until the
-transaction ends, so that an upgrade waits for it.
+It holds the table `store` until the transaction ends, so that an upgrade waits for it.
 """
 
 _ACTS_STAY = (
@@ -321,9 +319,7 @@ def _make_tables(connection: Connection) -> None:
 
 
 def _upgrade(connection: Connection, found: Migration, by: Actor | None) -> Act:
-    """Upgrade the tables, in the transaction of the caller, while nobody uses them.
-
-    Returns the act of the upgrade, which is kept in the same transaction.
+    """Upgrade the tables while nobody uses them, and keep the act of it, in one transaction.
 
     Whoever writes locks the feed first, and the version last. So does this, or both might wait for
     each other.

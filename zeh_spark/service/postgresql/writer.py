@@ -3,9 +3,8 @@
 Transactions are repeated if others were in the way. Commits of a feed that wait are done together
 (`group_commit`).
 
-Rule for editors: rows are locked in one order (`producers`). Settings hold for one transaction,
-because there may be a pooler between the process and the database. Runs in the publisher and in
-commands that write.
+Rule for editors: rows are locked in one order (`producers`). Settings hold for one transaction (see
+`transactions`). Runs in the publisher and in commands that write.
 """
 
 from __future__ import annotations
@@ -64,12 +63,6 @@ _DURABLE = {
 
 class Writer:
     """A process's transactions that write to a store in PostgreSQL (see `Writes`).
-
-    Work is done again if another transaction was in the way.
-
-    Guarantee: if a method returns, its work is committed, and durable if that was asked for. If it
-    raises, nothing was done, except after a StoreOutcomeUnknownError: COMMIT itself failed, and
-    whether it took effect is not known.
 
     Args:
         engine: its connections begin no transaction by themselves (AUTOCOMMIT).

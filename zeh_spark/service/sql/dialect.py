@@ -35,6 +35,10 @@ class Writes(Protocol):
     Each call has a transaction of its own, or a part of one. No call may be made from inside
     another one. If other transactions are in the way, the work is done again: it must change
     nothing but the database.
+
+    Guarantee: if a call returns, its work is committed, and durable if that was asked for. If it
+    raises, nothing was done, except after a StoreOutcomeUnknownError: COMMIT itself failed, and
+    whether it took effect is not known.
     """
 
     def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:

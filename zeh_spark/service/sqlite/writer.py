@@ -92,10 +92,6 @@ class ReaderBarrier:
 class Writer:
     """The thread that writes, from the first work until `close` (see `Writes`).
 
-    Guarantee: if `write` returns, its work is committed, and durable if that was asked for. If it
-    raises, nothing was done, except after a StoreOutcomeUnknownError: COMMIT itself failed, and
-    whether it took effect is not known.
-
     Args:
         engine: connections whose transactions begin with BEGIN IMMEDIATE.
     """
@@ -223,8 +219,13 @@ def _transaction(connection: Connection, works: Sequence[Work], durable: bool) -
         if version != VERSION:
             raise upgraded_meanwhile()
         outcomes = [_under_savepoint(connection, work) for work in works]
-        with _outcome_unknown():
+        try:
             transaction.commit()
+        except DBAPIError as exc:
+            raise StoreOutcomeUnknownError(
+                f"the store failed while it committed ({exc.orig}), and whether the commit took "
+                f"effect is not known yet. Ask again: the next answer says whether it did"
+            ) from exc
     return outcomes
 
 
@@ -242,15 +243,3 @@ def _under_savepoint(connection: Connection, work: Work) -> Future[Any]:
     if outcome.exception() and not _sqlite(connection).in_transaction:
         outcome.result()  # raises the error
     return outcome
-
-
-@contextmanager
-def _outcome_unknown() -> Iterator[None]:
-    """Raise an error of COMMIT as a StoreOutcomeUnknownError."""
-    try:
-        yield
-    except DBAPIError as exc:
-        raise StoreOutcomeUnknownError(
-            f"the store failed while it committed ({exc.orig}), and whether the commit took effect "
-            f"is not known yet. Ask again: the next answer says whether it did"
-        ) from exc
