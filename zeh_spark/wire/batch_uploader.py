@@ -214,7 +214,6 @@ class Group:
         return not self.chunks or (fits and len(self.chunks) < UPLOAD_CHUNKS)
 
     def add(self, chunk: StagedChunk) -> None:
-        """Add a chunk."""
         self.chunks.append(chunk)
         self._packed -= len(chunk.frame)
         self._unpacked -= chunk.size

@@ -398,8 +398,10 @@ class _Reader:
         while (end := self._held.find(b"\n")) < 0:
             if len(self._held) > _LINE_BYTES:
                 raise FormatError(f"a line is longer than {_LINE_BYTES} bytes")
-            if not self._more():
+            piece = next(self._pieces, None)
+            if piece is None:
                 return None
+            self._held += piece
         line, self._held = self._held[:end], self._held[end + 1 :]
         return line
 
@@ -417,11 +419,6 @@ class _Reader:
                 return None
         found, self._held = self._held[:size], self._held[size:]
         return found
-
-    def _more(self) -> bool:
-        piece = next(self._pieces, None)
-        self._held += piece or b""
-        return piece is not None
 
 
 def checked_ranges(plan: Plan, request: PlanRequest) -> dict[int, list[PlannedRange]]:
