@@ -243,17 +243,8 @@ def _append(connection: Connection, feed: int, publications: Sequence[Publicatio
     while some := list(islice(new, _ROWS)):
         execute_all(connection, insert(chunks), [{"feed": feed, **each._asdict()} for each in some])
     state = publications[-1].feed
-    connection.execute(
-        _FEED_MOVED_ON,
-        {
-            "of": feed,
-            "head": state.head,
-            "history": state.history,
-            "time": state.time,
-            "events": state.events,
-            "size": state.size,
-        },
-    )
+    moved = {name: getattr(state, name) for name in ("head", "history", "time", "events", "size")}
+    connection.execute(_FEED_MOVED_ON, {"of": feed, **moved})
 
 
 def remove(connection: Connection, feed: int, upto: int) -> dict[str, Any] | None:

@@ -32,6 +32,7 @@ from sqlalchemy import (
     values,
 )
 
+from zeh_spark.errors import StoreError
 from zeh_spark.service.sql.schema import blobs, chunks
 from zeh_spark.service.store.commit_plan import tag
 from zeh_spark.service.store.epochs import identity_of
@@ -40,7 +41,6 @@ from zeh_spark.service.store.interface import (
     Chunk,
     FeedState,
     StoreBusyError,
-    frame_missing,
     unknown_feed,
 )
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
@@ -112,9 +112,12 @@ class SqlLog:
         self.state = FeedState(
             name, partitions, origin, head, history, moment, events, size, bool(replica)
         )
-        self.anchors = {partition: Anchor(g, tag) for partition, tag, g, *_ in found[_ANCHOR]}
-        self.tags = {0: tag(origin), **{g: tag for g, tag, *_ in found[_TAG]}}
-        self.tags |= {anchor.g: anchor.tag for anchor in self.anchors.values()}
+        self.anchors: Mapping[int, Anchor] = {
+            partition: Anchor(g, tag) for partition, tag, g, *_ in found[_ANCHOR]
+        }
+        removed = {anchor.g: anchor.tag for anchor in self.anchors.values()}
+        given = {g: tag for g, tag, *_ in found[_TAG]}
+        self.tags: Mapping[int, str] = {0: tag(origin), **given, **removed}
         self._epochs = found[_EPOCH]
 
     @property
@@ -149,7 +152,10 @@ class SqlLog:
     def frames(self, blobs: Sequence[int]) -> list[bytes]:
         found: dict[int, bytes] = dict(self._rows(_FRAMES, {"some": list(blobs)}))
         if missing := set(blobs) - found.keys():
-            raise frame_missing(min(missing))
+            raise StoreError(
+                f"the store is damaged: it has no frame {min(missing)}. Restore it from a backup",
+                anchor="the-store-is-damaged",
+            )
         return [found[blob] for blob in blobs]
 
     def _of_each(self, partitions: Sequence[int], upto: int, **more: int) -> list[Chunk]:

@@ -42,12 +42,7 @@ from zeh_spark.service.store.batches import (
 )
 from zeh_spark.service.store.commit_decision import unwrapped
 from zeh_spark.service.store.commit_plan import Moved
-from zeh_spark.service.store.interface import (
-    IDLE,
-    STAGED_FOR,
-    Clock,
-    check_partitions,
-)
+from zeh_spark.service.store.interface import IDLE, STAGED_FOR, Clock
 
 NEXT = -1
 """The number that is stored for a staging whose batch gets its number at its commit."""
@@ -92,10 +87,7 @@ _TOUCHED = (
 
 
 def admit(connection: Connection, feed: str, call: Call) -> StoredReceipt | None:
-    """Return the receipt of a batch that is committed, or None if its uploads are wanted.
-
-    Raises Problem if the call is refused.
-    """
+    """Decide about an upload before it is read (see `Batches.admit`)."""
     _, known = what_is_known(connection, feed, call)
     decision = unwrapped(commit_decision.decide(known, call))
     return decision if isinstance(decision, StoredReceipt) else None
@@ -109,21 +101,18 @@ def stage(
     quota: int | None,
     clock: Clock,
 ) -> StagingResult | StoredReceipt:
-    """Keep an upload, invisible, until its batch is committed (see `Batches.stage`).
-
-    `quota` is how many bytes the producer may have staged, None for any number. `clock` returns the
-    time in milliseconds since 1970.
-    """
+    """Keep an upload, invisible, until its batch is committed (see `Batches.stage`)."""
     feed_id, known = what_is_known(connection, feed, call)
     decision = unwrapped(commit_decision.decide(known, call))
     if isinstance(decision, StoredReceipt):
         return decision
-    check_partitions(call, upload, known.partition_count)
+    for each in upload.chunks:
+        if not 0 <= each.partition < known.partition_count:
+            raise refusals.partition_lacking(call, each.partition, known.partition_count)
     place = {"feed": feed_id, **_place(call)}
     here = {"task": upload.task, "attempt": upload.attempt, "number": upload.number}
     of = {"base": base(call.producer)}
-    found = connection.execute(_PLACE, {**place, **here, **of}).one()
-    staging, digest, staged = found
+    staging, digest, staged = connection.execute(_PLACE, {**place, **here, **of}).one()
     more = 0
     if digest is None:
         if quota is not None:
@@ -145,10 +134,7 @@ def stage(
 def staged_chunks(
     connection: Connection, feed: int, call: Call, attempts: Sequence[TaskAttempt]
 ) -> int:
-    """Return how many chunks these attempts have staged for the call's batch.
-
-    `feed` is the id of the feed's row. Of each upload's list of chunks only the length is read.
-    """
+    """Count chunks (see `Batches.staged_chunks`). Of each upload's list only the length is read."""
     staging = connection.scalar(_STAGING, {"feed": feed, **_place(call)})
     if staging is None:
         return 0
@@ -168,7 +154,6 @@ def _array_length(head: bytes) -> int:
 
 
 def staged_bytes(connection: Connection) -> dict[str, int]:
-    """Return the bytes that are staged, by feed, for feeds that have any."""
     query = (
         select(feeds.c.name, func.sum(stagings.c.bytes))
         .join_from(feeds, stagings)
@@ -186,10 +171,9 @@ def release(
     run: str,
     attempt: tuple[int, int] | None = None,
 ) -> int | None:
-    """Drop some uploads of a batch's run, or of one attempt (task, attempt) of it.
+    """Drop some uploads of a batch's run, or of one attempt of it (see `Batches.release`).
 
-    `feed` is the id of the feed's row. `batch` is None for a batch that gets its number at its
-    commit. It returns how many were dropped; None if nothing is left. Callers repeat it until then.
+    It returns how many were dropped; None if nothing is left. Callers repeat it until then.
     """
     wanted = select(stagings.c.id).where(
         stagings.c.feed == feed,
@@ -206,12 +190,7 @@ def release(
 
 
 def tidy(connection: Connection, now: int) -> bool:
-    """Drop some uploads that nobody needs any more; return False if there were none.
-
-    `now` is the time in milliseconds since 1970. Callers repeat it until it returns False.
-    """
-    wanted = _superfluous(now - int(STAGED_FOR * 1000))
-    return _drop_some(connection, wanted) is not None
+    return _drop_some(connection, _superfluous(now - int(STAGED_FOR * 1000))) is not None
 
 
 def _drop_some(connection: Connection, wanted: Select[Any]) -> int | None:

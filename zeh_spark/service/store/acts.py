@@ -20,7 +20,7 @@ import os
 import pwd
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -112,16 +112,7 @@ class Act:
     id: int = 0
 
     def document(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "time": self.time,
-            "actor": self.actor,
-            "via": self.via,
-            "action": self.action,
-            "feed": self.feed,
-            "subject": self.subject,
-            "details": dict(self.details),
-        }
+        return {"id": self.id} | asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

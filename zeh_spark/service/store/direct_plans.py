@@ -79,7 +79,13 @@ class Planner:
         self._upto = self._feed.head
         if isinstance(request.ends, dict):
             self._ends = self._checked(_numbered(request.ends))
-            self._check_ends()
+            for partition, (end, cursor) in self._ends.items():
+                start, begin = self._starts[partition]
+                if end < start:
+                    raise Problem(
+                        problems.BAD_PLAN,
+                        f"partition {partition} ends at {cursor!r}, before it begins, at {begin!r}",
+                    )
             self._upto = max((g for g, _ in self._ends.values()), default=0)
         if isinstance(request.upto, str):
             self._upto = min(self._upto, self._position(request.upto))
@@ -89,14 +95,20 @@ class Planner:
         cursors = {each: cursor for each, (_, cursor) in self._starts.items()}
         open_ranges: dict[int, _Range] = {}
         ranges: dict[int, list[PlannedRange]] = {}
-        limit, goal = self._limit(), _given(self._request.range_bytes, RANGE_BYTES)
+        request = self._request
+        limit = _Limit(
+            _given(request.max_events, _ENDLESS),
+            _given(request.max_bytes, _ENDLESS),
+            min(_given(request.max_chunks, PLAN_CHUNKS), PLAN_CHUNKS),
+        )
+        goal = _given(request.range_bytes, RANGE_BYTES)
         more = False
         for chunk in self._wanted():
             if limit.full or (limit.last and time.monotonic() > self._end):
                 more = True
                 break
             limit.take(chunk)
-            partition = chunk.partition % self._request.n
+            partition = chunk.partition % request.n
             here = open_ranges.get(partition)
             if here is None:
                 here = open_ranges[partition] = _Range(cursors[partition])
@@ -126,7 +138,8 @@ class Planner:
         )
 
     def _wanted(self) -> Iterator[Chunk]:
-        """Yield the chunks after the positions, in order of g."""
+        """Yield the chunks after the positions, in order of g, and not after explicit ends."""
+        ends = self._stored_ends
         high = min(max(self._stored.values(), default=0), self._upto)
         before = {each: g for each, g in self._stored.items() if g < high}
         behind = self._log.unread(before, high)
@@ -134,33 +147,13 @@ class Planner:
         everything = dict.fromkeys(range(self._feed.partitions), high)
         for after, upto in ((late, high), (everything, self._upto)):
             found = chunks_after(lambda: self._log, after, upto, _FIRST_CHUNKS, _SCAN_CHUNKS)
-            yield from self._within(found)
-
-    def _within(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-        """Yield the chunks that are not after the explicit end of their partition."""
-        ends = self._stored_ends
-        return (each for each in chunks if each.g <= ends[each.partition]) if ends else chunks
-
-    def _limit(self) -> _Limit:
-        request = self._request
-        most = min(_given(request.max_chunks, PLAN_CHUNKS), PLAN_CHUNKS)
-        return _Limit(
-            _given(request.max_events, _ENDLESS), _given(request.max_bytes, _ENDLESS), most
-        )
+            within = (each for each in found if each.g <= ends[each.partition])
+            yield from within if ends else found
 
     def _checked(self, cursors: Mapping[int, str]) -> dict[int, tuple[int, str]]:
         for partition, cursor in cursors.items():
             check_not_ahead(self._feed, partition, cursor)
         return positions(self._log, cursors, self._request.n)
-
-    def _check_ends(self) -> None:
-        for partition, (end, cursor) in self._ends.items():
-            start, begin = self._starts[partition]
-            if end < start:
-                raise Problem(
-                    problems.BAD_PLAN,
-                    f"partition {partition} ends at {cursor!r}, before it begins, at {begin!r}",
-                )
 
     def _position(self, cursor: str) -> int:
         check_not_ahead(self._feed, 0, cursor)

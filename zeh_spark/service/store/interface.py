@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.store import refusals
 from zeh_spark.service.store.acts import ACTS_SHOWN, EVERY_ACT, Act, ActFilter, Actor
-from zeh_spark.service.store.batches import Batches, Call, Upload
+from zeh_spark.service.store.batches import Batches
 from zeh_spark.service.store.cursor_sets import CursorSets
 from zeh_spark.service.store.tokens import Token
 from zeh_spark.wire.feed_identity import FeedIdentity
@@ -179,17 +178,12 @@ class Log(Protocol):
             far as they exist; of the anchors; and of the feed's beginning, position 0.
     """
 
-    @property
-    def state(self) -> FeedState: ...
+    state: FeedState
+    anchors: Mapping[int, Anchor]
+    tags: Mapping[int, str]
 
     @property
     def identity(self) -> FeedIdentity: ...
-
-    @property
-    def anchors(self) -> Mapping[int, Anchor]: ...
-
-    @property
-    def tags(self) -> Mapping[int, str]: ...
 
     def chunks(self, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
         """Return chunks of some stored partitions, in the order of g.
@@ -287,14 +281,8 @@ class Administration(Protocol):
         """Delete producers that have published nothing since a time, with their receipts.
 
         Their names stay, as those of producers that `delete_producer` deleted. A producer stays if
-        one of its batches with names was committed since, and so do batches with names.
-
-        Args:
-            before: The time, in ms since 1970.
-            limit: Most producers that are deleted, in one transaction.
-
-        Returns:
-            The number of producers that were deleted.
+        one of its batches with names was committed since, and so do batches with names. Arguments
+        and result are as in `expire_names`, of producers.
         """
 
     def delete_cursor_set(self, feed: str, name: str, *, by: Actor | None = None) -> bool:
@@ -399,41 +387,24 @@ def check_feed_name(name: str) -> None:
         )
 
 
-def check_new_feed(name: str, partitions: int) -> None:
-    """Raise StoreError if a feed cannot have this name or number of partitions."""
+def new_feed(name: str, partitions: int) -> FeedState:
+    """Return a new feed, with a random origin.
+
+    Raises StoreError if it cannot have this name or number of partitions.
+    """
     check_feed_name(name)
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise StoreError(
             f"a feed cannot have {partitions} partitions: allowed are 1 to {MAX_PARTITIONS}"
         )
-
-
-def new_feed(name: str, partitions: int) -> FeedState:
-    """Return a new feed, with a random origin. Raises StoreError as `check_new_feed`."""
-    check_new_feed(name, partitions)
     origin = secrets.token_bytes(32)
     return FeedState(name, partitions, origin, head=0, history=origin, time=0)
-
-
-def check_partitions(call: Call, upload: Upload, partition_count: int) -> None:
-    """Raise Problem for events of a partition that the feed does not have."""
-    for each in upload.chunks:
-        if not 0 <= each.partition < partition_count:
-            raise refusals.partition_lacking(call, each.partition, partition_count)
 
 
 def unknown_feed(name: str) -> UnknownFeedError:
     """Return the error for a feed that the store does not have."""
     return UnknownFeedError(
         f"there is no feed {name!r} in this store", anchor="there-is-no-store-or-no-feed"
-    )
-
-
-def frame_missing(blob: int) -> StoreError:
-    """Return the error for a chunk whose frame the store has lost."""
-    return StoreError(
-        f"the store is damaged: it has no frame {blob}. Restore it from a backup",
-        anchor="the-store-is-damaged",
     )
 
 

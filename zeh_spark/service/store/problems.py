@@ -84,12 +84,10 @@ def cursor_gone(
 
 
 def no_cursors() -> Problem:
-    """Return the problem of a request that names a cursorset, if the feed keeps no cursors."""
     return Problem(problems.CURSORSET_UNSUPPORTED, "this feed keeps no cursors for readers")
 
 
 def no_cursors_on_replica() -> Problem:
-    """Return the problem of a request that names a cursorset, if a replica is served."""
     return Problem(
         problems.CURSORSET_UNSUPPORTED,
         "this publisher serves a replica, which cannot keep cursors, and may not have the last "

@@ -74,9 +74,7 @@ class Reading:
             self._opened = log = self._stack.enter_context(opened)
             check_kept(log, self._after)
             if last:
-                given = last.g, last.tag
-                removed = bool(log.anchors)
-                check_history(last.partition, last.cursor, given, log, removed=removed)
+                check_history(last.partition, last.cursor, (last.g, last.tag), log)
         return self._opened
 
     def chunks(self, after: Mapping[int, int], upto: int, limit: int, most: int) -> Iterator[Chunk]:
@@ -127,7 +125,7 @@ def positions(log: Log, asked: Mapping[int, str], n: int) -> dict[int, tuple[int
         gone = [anchors[part] for part in stored if part in anchors]
         first = max(gone, key=attrgetter("g"), default=beginning)
         if found:
-            check_history(each, asked[each], found, log, removed=bool(anchors))
+            check_history(each, asked[each], found, log)
             if found[0] < first.g or found[0] not in tags:
                 lost[each] = first.cursor
             found_at[each] = (found[0], asked[each])
@@ -224,18 +222,15 @@ def parse_cursor(partition: int, cursor: str) -> tuple[int, str] | None:
     return int(match[1]), match[2]
 
 
-def check_history(
-    partition: int, cursor: str, found: tuple[int, str], log: Log, *, removed: bool
-) -> None:
-    """Raise Problem for a cursor that the feed, as it is now, cannot have given.
+def check_history(partition: int, cursor: str, found: tuple[int, str], log: Log) -> None:
+    """Raise Problem for a cursor, of a g and tag, that the feed, as it is now, cannot have given.
 
-    `found` is its g and tag. `removed` says whether some of the feed's tags are gone with their
-    chunks.
+    If some chunks were removed, their tags are gone with them.
     """
     (g, given), tags, feed, why = found, log.tags, log.state, None
     if g > feed.head:
         why = f"the feed ends at position {feed.head}"
-    elif tags.get(g) != given and not (g not in tags and removed):
+    elif tags.get(g) != given and not (g not in tags and log.anchors):
         why = f"position {g} has the tag {tags.get(g)!r}"
     if why:
         raise other_history(partition, cursor, why, replica=feed.replica)
@@ -257,8 +252,12 @@ def chunks_after(
     """
     low, high = min(after.values(), default=upto), max(after.values(), default=upto)
     if low < upto and len(after) == log().state.partitions and high - low <= _NEAR:
-        scanned = _scanned(lambda *given: seen(log().scan(*given)), low, upto, limit, most)
-        yield from (chunk for chunk in scanned if chunk.g > after[chunk.partition])
+        while low < upto:
+            scanned = seen(log().scan(low, upto, limit))
+            yield from (chunk for chunk in scanned if chunk.g > after[chunk.partition])
+            if len(scanned) < limit:
+                break
+            low, limit = scanned[-1].g, min(2 * limit, most)
         return
 
     def look_up(positions: Mapping[int, int], limit: int) -> list[Chunk]:
@@ -266,18 +265,6 @@ def chunks_after(
 
     if wanted := {each: g for each, g in after.items() if g < upto}:
         yield from in_order(look_up, wanted, limit)
-
-
-def _scanned(
-    scan: Callable[[int, int, int], list[Chunk]], begin: int, upto: int, limit: int, most: int
-) -> Iterator[Chunk]:
-    """Yield the chunks of all partitions with `begin` < g <= `upto` (see `chunks_after`)."""
-    while begin < upto:
-        found = scan(begin, upto, limit)
-        yield from found
-        if len(found) < limit:
-            return
-        begin, limit = found[-1].g, min(2 * limit, most)
 
 
 def groups(chunks: Iterable[Chunk], most_bytes: int, most_chunks: int) -> Iterator[list[Chunk]]:

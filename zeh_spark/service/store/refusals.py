@@ -70,7 +70,6 @@ def fenced(call: Call, producer: ProducerState) -> Problem:
 
 
 def batch_expired(call: Call) -> Problem:
-    """Return the refusal of a batch whose receipt is gone."""
     if call.incarnation == wire.BATCH_INCARNATION:
         name, _, batch = call.producer.partition("#")
         return _refused(
@@ -91,7 +90,6 @@ def batch_expired(call: Call) -> Problem:
 
 
 def starting_sequence(call: Call, partition: int, number: int, own: Numbers) -> Problem:
-    """Return the refusal of a producer that is to begin with numbers that it did not begin with."""
     return _refused(
         problems.STARTING_SEQUENCE,
         call,
@@ -138,7 +136,6 @@ def batch_conflict(call: Call, content: Content, receipt: StoredReceipt, option:
 
 
 def number_taken(call: Call, content: Content, receipt: StoredReceipt) -> Problem:
-    """Return the refusal of a number that another program has used."""
     return _refused(
         problems.NUMBER_TAKEN,
         call,
@@ -177,7 +174,6 @@ def batch_gap(call: Call, producer: ProducerState, last: int, option: str) -> Pr
 
 
 def layout_changed(call: Call, partition_count: int) -> Problem:
-    """Return the refusal of a batch made for another number of partitions."""
     return _refused(
         problems.LAYOUT_CHANGED,
         call,
@@ -189,7 +185,6 @@ def layout_changed(call: Call, partition_count: int) -> Problem:
 
 
 def upload_missing(call: Call, named: TaskAttempt, here: Found) -> Problem:
-    """Return the refusal of a commit that names uploads which are not there."""
     again = "start the query again, which repeats the batch"
     if call.incarnation in (wire.BATCH_INCARNATION, wire.PLAIN_INCARNATION):
         again = "publish the events again"
@@ -207,7 +202,6 @@ def upload_missing(call: Call, named: TaskAttempt, here: Found) -> Problem:
 
 
 def content_mismatch(call: Call, declared: Content, found: Content) -> Problem:
-    """Return the refusal of a commit whose uploads do not add up to the declared content."""
     return _refused(
         problems.CONTENT_MISMATCH,
         call,
@@ -221,7 +215,6 @@ def content_mismatch(call: Call, declared: Content, found: Content) -> Problem:
 
 
 def partition_lacking(call: Call, partition: int, partition_count: int) -> Problem:
-    """Return the refusal of events of a partition that the feed does not have."""
     return Problem(
         problems.INVALID_UPLOAD,
         f"a chunk of batch {call.batch} is of partition {partition}, the feed has 0 to "
@@ -251,7 +244,6 @@ def quota_exceeded(call: Call, quota: int, staged: int, more: int) -> Problem:
 
 
 def too_many_producers(call: Call, most: int) -> Problem:
-    """Return the refusal of a new producer of a client that has begun as many as it may have."""
     return _refused(
         problems.TOO_MANY_PRODUCERS,
         call,
@@ -264,7 +256,6 @@ def too_many_producers(call: Call, most: int) -> Problem:
 
 
 def too_many_chunks(call: Call, chunks: int, most: int) -> Problem:
-    """Return the refusal of a commit of more chunks than the publisher takes."""
     return _refused(
         problems.TOO_MANY_CHUNKS,
         call,
@@ -279,7 +270,6 @@ def too_many_chunks(call: Call, chunks: int, most: int) -> Problem:
 def unknown_batch(
     producer: str, incarnation: str | None, batch: int, partition_count: int, origin: bytes
 ) -> Problem:
-    """Return the answer for a batch that is not committed, and not about to be."""
     which = f"incarnation {incarnation!r}" if incarnation else "in its current incarnation"
     return Problem(
         problems.UNKNOWN_BATCH,
