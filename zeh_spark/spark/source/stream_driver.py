@@ -12,14 +12,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from zeh_spark.client.http import direct_client, lag
+from zeh_spark.client.http.discovery import discover
 from zeh_spark.client.http.feed_client import FeedClient, PageRequest
 from zeh_spark.client.http.transport import Transport
-from zeh_spark.client.polling import starts
+from zeh_spark.client.polling.end_probes import first_checkpoint
 from zeh_spark.client.polling.position_reporter import PositionReporter
 from zeh_spark.errors import CursorGoneError, PublisherError, ReplayError
 from zeh_spark.spark.source import offsets
@@ -31,12 +33,12 @@ from zeh_spark.spark.source.batch_source import (
     check_position,
     reads_directly,
 )
-from zeh_spark.spark.source.known_feed import KnownFeed
 from zeh_spark.spark.source.offsets import Offset, Position
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.spark.source.paged_source import PagedSource
 from zeh_spark.spark.source.planned_source import PlannedSource
 from zeh_spark.wire import wire
+from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, untold
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +58,89 @@ class _Delivered:
     tasks: Sequence[FeedTask]
 
 
+class _KnownFeed:
+    """What a run knows of its feed: which one it is, its partitions, and what it offers.
+
+    Attributes:
+        offered: whether the publisher offers direct reads; None while it was not asked.
+
+    Rule for editors: a publisher is asked only for what is not known yet, and for the identity of
+    the events of a batch, once they were fetched, unless the answers with them told that no epoch
+    has begun while the query runs.
+    """
+
+    def __init__(self, transport: Transport, options: SourceOptions) -> None:
+        self.offered: bool | None = None
+        self._transport = transport
+        self._options = options
+        self._identity: FeedIdentity | None = None
+        self._partition_count = options.partition_count
+
+    @property
+    def id(self) -> str | None:
+        """The feed's identity in the checkpoint: its own id, or its name if it tells no id."""
+        return self._identity.id if self._identity else None
+
+    def offset(self, document: Mapping[str, Any]) -> Offset:
+        """Return an offset of the checkpoint, with its partitions.
+
+        Raises CheckpointError if it is not one of this feed.
+        """
+        offset = offsets.parse(document, self._options)
+        if offset != offsets.initial(self._options):
+            self._transport.has_answered()  # when the query made its first batch
+            self._partition_count = self._partition_count or offset.partition_count
+        if self._identity is None or self._partition_count is None:
+            self._identify(offset)
+        elif offset.id:
+            offsets.check_identity(offset.id, self._identity, self._options.url)
+        return offset.resolved(self._partition_count or 0)
+
+    @property
+    def tells(self) -> bool:
+        """Whether the publisher is one of ours, whose pages tell where the feed stands."""
+        return bool(self.offered) or (self._identity is not None and self._identity.told)
+
+    def stamping(self, offset: Offset, epochs: frozenset[Epoch | None]) -> FeedIdentity | None:
+        """Return the identity for the events of a batch at an offset, after they were fetched.
+
+        It is asked for unless the answers with the events told the newest of the known `epochs`.
+        """
+        known = self._identity
+        if known is None or not epochs <= {known.epochs[-1]}:
+            known = self._identify(offset)
+        return self._options.stamping(known)
+
+    def offers_direct_reads(self) -> bool:
+        if self.offered is None:
+            known = self._identity is not None and self._identity.told
+            found = discover(self._transport, self._partition_count, has_identity=known)
+            self.offered = found.direct
+        return self.offered
+
+    def _identify(self, offset: Offset) -> FeedIdentity:
+        """Ask the publisher which feed it serves, and for the partition count of a new query.
+
+        A checkpoint that began without an id continues with the feed's name, even if the publisher
+        tells an id since: state and tables know its events by that name.
+
+        Raises CheckpointError if it is not the feed of the offset, or of this run.
+        """
+        count, name = self._partition_count, self._options.feed
+        known = offset.id or self.id
+        if known == name and count is not None:
+            self._identity = untold(name)
+            return self._identity
+        found = discover(self._transport, count, has_identity=bool(known))
+        identity = found.named(name)
+        offsets.check_identity(known, identity, self._options.url)
+        if count is None:
+            self._options.check_partitions(found.partition_count)
+        self._identity, self._partition_count = identity, found.partition_count
+        self.offered = found.direct
+        return identity
+
+
 class StreamDriver:
     """The driver's side of one running query.
 
@@ -69,7 +154,7 @@ class StreamDriver:
         self.options = options
         self.is_first = True
         self._client = FeedClient(options, max_interval=4 * options.driver_bytes)
-        self._feed = KnownFeed(self._client.transport, options)
+        self._feed = _KnownFeed(self._client.transport, options)
         self._paged = PagedSource(self._client, options, lambda: self._feed.tells)
         self._planned = PlannedSource(self._client.transport, options)
         self._source: BatchSource | None = None
@@ -170,16 +255,20 @@ class StreamDriver:
     def _began(self, offset: Offset) -> Offset | None:
         """Return batch 0 of a query that starts at `_last`, or at a time; None for any other one.
 
-        It has positions and no events, so that it can be replayed.
+        It has positions and no events, so that it can be replayed. What `_last` or the time means
+        is asked for once: this offset keeps it, so that a restart does not choose again. `_first`
+        stays, because a feed may be empty.
         """
-        cursors = list(offset.cursors)
+        cursors = offset.cursors
         if offset.since is None and wire.LAST not in cursors:
             return None
         self._chosen()  # raises what it has to before there is a checkpoint
-        hint, headers = self.options.page_size_hint, self.options.requested_headers
-        request = PageRequest(0, wire.LAST, len(cursors), hint, headers)
-        threads = self.options.max_concurrent_requests
-        started = tuple(starts.chosen(self._client, cursors, offset.since, request, threads))
+        if offset.since is None:
+            with ThreadPoolExecutor(self.options.max_concurrent_requests) as pool:
+                started = tuple(pool.map(partial(self._resolve, cursors), range(len(cursors))))
+        else:
+            at = direct_client.cursors_at(self._client.transport, len(cursors), offset.since)
+            started = tuple(at)
         return replace(
             offset,
             positions=tuple(map(Position, started)),
@@ -188,6 +277,14 @@ class StreamDriver:
             reader=self._reporter.reader(offset.reader),
             since=None,
         )
+
+    def _resolve(self, cursors: Sequence[str], partition: int) -> str:
+        options = self.options
+        if cursors[partition] != wire.LAST:
+            return cursors[partition]
+        hint, headers = options.page_size_hint, options.requested_headers
+        request = PageRequest(partition, wire.LAST, len(cursors), hint, headers)
+        return first_checkpoint(self._client, request)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[FeedTask]:
         """Return the batch from memory, or once more from its source, proven equal."""
