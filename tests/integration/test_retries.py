@@ -16,8 +16,7 @@ from tests.fix_raw_server import NO_IDENTITY, Answer, chunked_without_end, head,
 from tests.fix_stream import DECODER, Run
 from tests.patience import PATIENCE
 from zeh_spark.client.http.feed_client import Statistics
-from zeh_spark.client.http.pauses import PAUSES, Pauses
-from zeh_spark.client.http.retry import Retry
+from zeh_spark.client.http.retry import PAUSES, Pauses, Retry
 from zeh_spark.client.http.tail import follow
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse

@@ -6,22 +6,24 @@ timeouts, retries, and whether it was stopped. Shared is only what a connection 
 address, the proxy, the authorities it was checked against, and the client's certificate.
 
 Rule for editors: a connection is used by one request at a time, and by the process that opened it.
-What else makes a connection belongs to the key. Runs wherever a client runs.
+What else makes a connection belongs to the key. Of an answer, only the reading of header lines is
+watched; what they mean stays the libraries' business. Runs wherever a client runs.
 """
 
 from __future__ import annotations
 
+import http.client
 import os
 import time
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, PoolManager, ProxyManager
+from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from zeh_spark.client.http.credentials import check_tls_files
-from zeh_spark.client.http.whole_headers import WholeHttpConnection, WholeHttpsConnection
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.wire.option_values import Origin, origin
 
@@ -76,6 +78,49 @@ def _look_at(path: str | None) -> _TlsFile:
     return path, found.st_ino, found.st_size, found.st_mtime_ns
 
 
+class _Lines:
+    """A file that remembers the last line that was read."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+        self.last = b""
+
+    def readline(self, *limit: int) -> bytes:
+        self.last = cast("bytes", self.file.readline(*limit))
+        return self.last
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer; RemoteDisconnected if its headers do not end with an empty line (RFC 9112, 2.1).
+
+    Python's `http.client` takes the end of the connection for the end of the headers. An answer
+    that is cut there looks like a whole answer with an empty body: a page without events, or a
+    refusal without an explanation.
+    """
+
+    def begin(self) -> None:
+        lines = _Lines(self.fp)
+        self.fp = cast("Any", lines)
+        try:
+            super().begin()
+        finally:
+            if cast("Any", self.fp) is lines:  # else it was closed: there is no body
+                self.fp = lines.file
+        if lines.last not in (b"\r\n", b"\n"):
+            raise http.client.RemoteDisconnected("the headers of the answer were cut")
+
+
+class _HttpConnection(HTTPConnection):
+    response_class = _Response
+
+
+class _HttpsConnection(HTTPSConnection):
+    response_class = _Response
+
+
 class _AgingPool:
     """A pool that uses no connection again after it was idle for `IDLE_SECONDS`."""
 
@@ -102,11 +147,11 @@ def _has_rest(conn: Any) -> bool:
 
 
 class _HttpPool(_AgingPool, HTTPConnectionPool):
-    ConnectionCls = WholeHttpConnection
+    ConnectionCls = _HttpConnection
 
 
 class _HttpsPool(_AgingPool, HTTPSConnectionPool):
-    ConnectionCls = WholeHttpsConnection
+    ConnectionCls = _HttpsConnection
 
 
 class PoolingAdapter(HTTPAdapter):

@@ -1,7 +1,7 @@
 """Send requests to a publisher and receive answers.
 
 This holds credentials, redirects, and the check whether a body was whole. Whether the headers were
-whole is checked in `whole_headers`; `connections` are those of the process.
+whole is checked in `connections`, which are those of the process.
 
 Rule for editors: the end of a body counts only if its framing proves it (Content-Length, last
 chunk, gzip's end). Credentials go to the feed's own origin only. No message shows them, nor the
@@ -29,7 +29,6 @@ import zeh_spark
 from zeh_spark.client.http.connections import find_adapter
 from zeh_spark.client.http.credentials import masked, read_token
 from zeh_spark.client.http.oauth import tokens_for
-from zeh_spark.client.http.pauses import PAUSES, Client
 from zeh_spark.client.http.request_ids import REQUEST_ID, RequestIds
 from zeh_spark.client.http.responses import (
     TransientError,
@@ -41,7 +40,7 @@ from zeh_spark.client.http.responses import (
     network_failure,
     paused,
 )
-from zeh_spark.client.http.retry import Retry
+from zeh_spark.client.http.retry import PAUSES, Client, Retry
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.wire import wire
