@@ -103,7 +103,13 @@ def _planned(transport: Transport, request: PlanRequest) -> Plan:
         found = direct_reads.decode_plan(text)
         direct_reads.checked_ranges(found, request)
     except (msgspec.MsgspecError, FormatError, UnicodeDecodeError, RecursionError) as exc:
-        raise _no_plan(transport, text, exc) from None
+        said = masked(text[:200].decode(errors="replace"))
+        raise PublisherError(
+            f"{transport.url} answered a request for a plan with something else ({exc}): {said!r}. "
+            f"Read with fetch=driver, and tell the publisher's owner",
+            body=said,
+            anchor="direct-reads",
+        ) from None
     return found
 
 
@@ -129,16 +135,6 @@ def _asked(transport: Transport, path: str, body: bytes) -> requests.Response:
         body=said,
         anchor="direct-reads",
     ) from refused
-
-
-def _no_plan(transport: Transport, text: bytes, exc: Exception) -> PublisherError:
-    said = masked(text[:200].decode(errors="replace"))
-    return PublisherError(
-        f"{transport.url} answered a request for a plan with something else ({exc}): {said!r}. "
-        f"Read with fetch=driver, and tell the publisher's owner",
-        body=said,
-        anchor="direct-reads",
-    )
 
 
 @dataclass(frozen=True, slots=True)

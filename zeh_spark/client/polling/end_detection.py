@@ -52,6 +52,11 @@ SETTLED = 5.0
 """Seconds for which an observation that proves nothing has to last before it is accepted."""
 MOST_CANDIDATES = 8
 """The largest number of equal events of a page that the publisher is asked about."""
+MOST_WITHOUT_EVENTS = 1000
+"""How many answers in a row may only move the cursor, where no next run continues after them.
+
+Some publishers filter; some move their cursor for ever.
+"""
 _LINE_EVERY = 8
 
 

@@ -230,7 +230,12 @@ class FiniteRead:
         if ending.ended:
             return
         if ending.target is None:
-            self._warn_without_target()
+            if ending.pages == _LONG_WITHOUT_TARGET:
+                log.warning(
+                    "partition %d: the publisher answers '_last' without a checkpoint, so this "
+                    "read continues until the feed is quiet for a moment",
+                    self.request.partition,
+                )
             return  # the next answer decides; during a pause more events would come
         if self._passes_target():
             assert ending.place
@@ -268,14 +273,6 @@ class FiniteRead:
     @property
     def _probes(self) -> EndProbes:
         return EndProbes(self.client, self.request)
-
-    def _warn_without_target(self) -> None:
-        if self.ending.pages == _LONG_WITHOUT_TARGET:
-            log.warning(
-                "partition %d: the publisher answers '_last' without a checkpoint, so this read "
-                "continues until the feed is quiet for a moment",
-                self.request.partition,
-            )
 
     def _warn_of_doubt(self) -> None:
         if not self.ending.ended and not self.ending.doubtful:

@@ -44,7 +44,9 @@ def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) ->
             `corrupt` is given for a schema without named fields.
     """
     if isinstance(schema, str):
-        schema = _from_ddl(schema)
+        if not schema.strip():
+            raise OptionError("the schema is empty. Name at least one field", option="schema")
+        schema = DataType.fromDDL(schema)  # `a INT` is a struct; a type's name alone is that type
     if isinstance(schema, VariantType):
         return _variant(df, corrupt)
     if not isinstance(schema, StructType):
@@ -60,13 +62,6 @@ def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) ->
     others = [F.col(quoted(name)) for name in df.columns if name != column_of(df, "data")]
     names = (struct if corrupt else schema).fieldNames()
     return read.select(*others, *(F.col("data").getField(name).alias(name) for name in names))
-
-
-def _from_ddl(schema: str) -> DataType:
-    """Return the type: `a INT, b STRING` is a struct; a type's name alone is that type."""
-    if not schema.strip():
-        raise OptionError("the schema is empty. Name at least one field", option="schema")
-    return DataType.fromDDL(schema)
 
 
 def _text() -> Column:

@@ -19,7 +19,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TypeAlias
 
 from zeh_spark.client.http.feed_client import FeedClient
 from zeh_spark.client.http.lag import Lag
@@ -50,16 +51,8 @@ _MAX_PAYLOAD = 96 << 20
 """Maximum bytes of a segment that is sent with its task. Spark refuses 128 MiB on a cluster."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedBatch:
-    """A batch that is ready for the tasks.
-
-    Args:
-        moved: for each partition that moved, where the batch ends, and the sum of what it has.
-    """
-
-    moved: Mapping[int, Position]
-    payloads: Sequence[bytes]
+_Packed: TypeAlias = tuple[Mapping[int, Position], Sequence[bytes]]
+"""For each partition that moved, where a batch ends; and the payloads of its tasks."""
 
 
 class PagedSource:
@@ -80,7 +73,7 @@ class PagedSource:
         self._tells = tells
         self._fetcher: Fetcher | None = None
         self._at: tuple[str, ...] | None = None  # where the fetcher's batches so far end
-        self._ahead: Future[PackedBatch | None] | None = None
+        self._ahead: Future[_Packed | None] | None = None
         self._wanted = threading.Event()
         self._lag: tuple[str | None, Lag | None] = (None, None)
         self._staging: Staging | None = None
@@ -101,19 +94,20 @@ class PagedSource:
             self.close()
         if not packed:
             return None
+        moved, payloads = packed
         positions = [
-            packed.moved.get(partition, position.unmoved())
+            moved.get(partition, position.unmoved())
             for partition, position in enumerate(after.positions)
         ]
         epochs, is_undecided = fetcher.epochs(), fetcher.is_undecided
         if self._at is not None:
             self._at = tuple(position.cursor for position in positions)
             self._make_ahead(fetcher)
-        staged = self._staging.keep(packed.payloads) if self._staging else None
+        staged = self._staging.keep(payloads) if self._staging else None
         tasks = (
             staged_partitions(self._staging, staged)
             if self._staging and staged
-            else _carried(packed.payloads)
+            else _carried(payloads)
         )
         return Batch(positions, tasks, epochs, staged=staged, more=more, is_undecided=is_undecided)
 
@@ -136,12 +130,12 @@ class PagedSource:
     def _make_ahead(self, fetcher: Fetcher) -> None:
         self._wanted.clear()
 
-        def make() -> PackedBatch | None:
+        def make() -> _Packed | None:
             return self._packed(fetcher.take()) if fetcher.wait_until_full(self._wanted) else None
 
         self._ahead = in_thread("zeh-pack", make)
 
-    def _made_ahead(self, fetcher: Fetcher) -> PackedBatch | None:
+    def _made_ahead(self, fetcher: Fetcher) -> _Packed | None:
         """Return the batch that was packed ahead; None if there was too little for one."""
         made, self._ahead = self._ahead, None
         if made is None:
@@ -150,7 +144,7 @@ class PagedSource:
         fetcher.wake()
         return made.result()
 
-    def _packed(self, taken: Mapping[int, Sequence[wire.Interval]]) -> PackedBatch | None:
+    def _packed(self, taken: Mapping[int, Sequence[wire.Interval]]) -> _Packed | None:
         if not taken:
             return None
         moved = {partition: _position(intervals) for partition, intervals in taken.items()}
@@ -158,7 +152,7 @@ class PagedSource:
             partition: [interval.lines for interval in intervals if interval.events]
             for partition, intervals in taken.items()
         }
-        return PackedBatch(moved, list(_pack_lines(lines, self._options.parallelism)))
+        return moved, list(_pack_lines(lines, self._options.parallelism))
 
     def again(self, start: Sequence[Position], end: Offset) -> Batch:
         """Return a batch as it was staged; if it was not, read it again, and compare.

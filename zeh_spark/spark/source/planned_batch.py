@@ -78,17 +78,10 @@ class PlannedBatch:
         """Whether it has events, or passes a loss."""
         return any(self.ranges) or bool(self.begun)
 
-    def totals(self, partition: int) -> Totals:
-        return sum((totals_of(each) for each in self.ranges[partition]), Totals())
-
-    @property
-    def size(self) -> int:
-        """The bytes of all lines, as they are stored."""
-        return sum(each.bytes for ranges in self.ranges for each in ranges)
-
-    @property
-    def events(self) -> int:
-        return sum(each.events for ranges in self.ranges for each in ranges)
+    def totals(self, *partitions: int) -> Totals:
+        """Return the sums of what some partitions have; of all, if none is given."""
+        some = [self.ranges[each] for each in partitions] or self.ranges
+        return sum((totals_of(each) for ranges in some for each in ranges), Totals())
 
     def positions(self) -> tuple[Position, ...]:
         """Return where the batch ends, and the sum of what lies before that, for the offset."""
@@ -263,7 +256,7 @@ def tasks_of(
     batch: PlannedBatch, transport: Transport, options: SourceOptions
 ) -> list[DirectPartition]:
     """Return the tasks of a batch. `transport` knows the token that is valid now."""
-    size = batch.size
+    size = batch.totals().bytes
     wanted = min(options.parallelism, size // _SMALL_TASK_BYTES)
     goal = -(-size // max(1, wanted, -(-size // TASK_BYTES)))
     for_tasks = replace(options, token=transport.token, first_contact=None)

@@ -150,9 +150,10 @@ class PlannedSource:
 
     def _is_delayed(self, batch: PlannedBatch, limits: Limits) -> bool:
         """Return whether a batch waits for more events. It is planned again then, with these."""
-        if not batch or batch.more or batch.size >= self._options.direct_bytes:
+        totals = batch.totals()
+        if not batch or batch.more or totals.bytes >= self._options.direct_bytes:
             return False
-        if left := limits.left(batch.events):
+        if left := limits.left(totals.events):
             self._pause(min(left, self._options.poll_interval))
         return left > 0
 

@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from zeh_spark.client.http.feed_client import FeedClient, PageRequest
-from zeh_spark.client.polling.end_detection import Ending
+from zeh_spark.client.polling.end_detection import MOST_WITHOUT_EVENTS, Ending
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.errors import CursorGoneError, ReplayError
 from zeh_spark.spark.source.batch_source import mismatch
@@ -27,9 +27,6 @@ from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.wire import hashes, wire
 
 log = logging.getLogger(__name__)
-
-_MAX_WITHOUT_EVENTS = 1000
-"""Answers in a row that may only move the cursor. Some publishers filter; some do it for ever."""
 
 _MAX_HINT_FACTOR = 64
 _MOST_GROWTH, _MORE_BYTES = 4, 64 << 20
@@ -136,7 +133,7 @@ def _up_to(client: FeedClient, request: PageRequest, end: Position) -> bytes:
 
     Raises ReplayError if it is not known which they are.
     """
-    ending = Ending(end.cursor, most_without_events=_MAX_WITHOUT_EVENTS)
+    ending = Ending(end.cursor, most_without_events=MOST_WITHOUT_EVENTS)
     size = 0
     found: list[bytes] = []
     try:
@@ -167,7 +164,7 @@ def _first_events(client: FeedClient, request: PageRequest, count: int) -> bytes
     blocks: list[bytes] = []
     have = without_events = 0
     hint = request.page_size_hint
-    while have < count and without_events < _MAX_WITHOUT_EVENTS:
+    while have < count and without_events < MOST_WITHOUT_EVENTS:
         before = have
         with client.page(replace(request, page_size_hint=hint), any_end=True) as page:
             for interval in page:

@@ -309,23 +309,20 @@ class StreamDriver:
             )
         ]
         source: BatchSource = self._paged
-        if target.direct is not None:
-            self._check_columns(target.direct)
+        then, now = target.direct, self.options.fingerprint
+        if then is not None:
+            if then != now and self.options.replay != "accept":  # rows would hold other values
+                raise ReplayError(
+                    "Spark has to repeat a batch that was planned with another option 'headers' or "
+                    "'stamps', so its rows would differ. Set both as they were, until the batch is "
+                    "done; or, if the sink has not committed that batch, restart once with "
+                    "replay=accept",
+                    expected=then,
+                    got=now,
+                )
             source = self._chosen()
         batch = source.again(origin, target)
         return batch.stamped(partial(self._feed.stamping, target))
-
-    def _check_columns(self, then: str) -> None:
-        """Refuse to repeat a batch with options with which its rows would hold other values."""
-        if then != self.options.fingerprint and self.options.replay != "accept":
-            raise ReplayError(
-                "Spark has to repeat a batch that was planned with another option 'headers' or "
-                "'stamps', so its rows would differ. Set both as they were, until the batch is "
-                "done; or, if the sink has not committed that batch, restart once with "
-                "replay=accept",
-                expected=then,
-                got=self.options.fingerprint,
-            )
 
     def commit(self, end: dict[str, Any]) -> None:
         """Have what is kept of the batch that ends at `end` deleted: Spark has processed it."""
