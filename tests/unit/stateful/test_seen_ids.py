@@ -107,7 +107,7 @@ def test_ids_that_end_with_zero_bytes_differ():
 def test_a_task_searches_for_cycles_rarely():
     """Python does, while it takes a batch; the worker, which others use later, stays as it was."""
     pytest.importorskip("google.protobuf", reason="protobuf is not installed")
-    from zeh_spark.spark.stateful.ids_operator import IdProcessor
+    from zeh_spark.spark.stateful.dedup_ids import IdProcessor
 
     of_tests, before = gc.get_threshold(), (700, 10, 10)
     gc.set_threshold(*before)  # those of a worker: tests have larger ones

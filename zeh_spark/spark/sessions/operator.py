@@ -10,7 +10,7 @@ from zeh_spark.spark.sessions.bucket import BucketBatch, Given
 from zeh_spark.spark.sessions.model import SessionEvent
 from zeh_spark.spark.sessions.state import Settings
 from zeh_spark.spark.stateful import state_buckets
-from zeh_spark.spark.stateful.processors import BucketProcessor, StateMap
+from zeh_spark.spark.stateful.state_buckets import BucketProcessor, StateMap
 
 if TYPE_CHECKING:
     import pandas as pd
