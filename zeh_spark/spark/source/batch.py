@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
@@ -28,42 +28,62 @@ from zeh_spark.client.http import direct_client
 from zeh_spark.client.http.discovery import Discovered, discover
 from zeh_spark.client.http.feed_client import FeedClient, PageRequest
 from zeh_spark.client.options.given import parse
-from zeh_spark.client.polling.end_detection import Ending
+from zeh_spark.client.polling.end_detection import MOST_WITHOUT_EVENTS, Ending
 from zeh_spark.client.polling.end_probes import EndProbes, first_checkpoint
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
 from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.spark.source import offsets
-from zeh_spark.spark.source.batch_source import reads_directly
+from zeh_spark.spark.source.batch_source import FeedTask, reads_directly
 from zeh_spark.spark.source.options import SourceOptions
-from zeh_spark.spark.source.planned_batch import DirectPartition, plan_batch, tasks_of
+from zeh_spark.spark.source.planned_batch import plan_batch, tasks_of
 from zeh_spark.wire import wire
 from zeh_spark.wire.direct_reads import PlanRequest
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
 
 _BLOCK = 1 << 20
-_MOST_WITHOUT_EVENTS = 1000
-"""Answers in a row that may only move the cursor.
-
-More is an error: there may be events after them, and a batch read has no next run to get them.
-"""
 
 
 @dataclass(frozen=True)
-class FeedPartition(InputPartition):
+class FeedPartition(FeedTask):
     """A feed partition from a cursor to its end, as `end_detection` finds the end.
 
     Args:
         request: the first page; its cursor is where the partition starts.
         target: the cursor at which the partition ends, as far as it is known.
         exact: whether the target has to come, because the user gave it.
-        feed: the identity whose ids the events get as the header `zeh-feed`; None adds none.
     """
 
     request: PageRequest
     target: str | None
     exact: bool
-    feed: FeedIdentity | None = None
+    options: SourceOptions = field(repr=False)
+
+    def read(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
+        client = FeedClient(self.options)
+        client.transport.has_answered()  # on the driver
+        epochs: set[Epoch | None] = set()
+        for lines in gathered(follow(client, self, epochs.add)):
+            yield from decoder.batches(lines, self.request.partition, self.feed)
+        if self.feed and self.feed.told and not epochs <= {self.feed.epochs[-1]}:
+            self._check_epochs(client, self.feed)
+
+    def _check_epochs(self, client: FeedClient, feed: FeedIdentity) -> None:
+        """Raise PublisherError if the feed began an epoch while it was read.
+
+        Events at the end may then have got the id of the epoch before it.
+        """
+        request = self.request
+        count = request.partition_count
+        now = discover(client.transport, count, has_identity=True).named(self.options.feed)
+        if now != feed:
+            raise PublisherError(
+                f"partition {request.partition}: while this query read it, a new epoch began, or "
+                f"another feed is served: the publisher of {self.options.url} gave the feed's "
+                f"identity as {feed.document()} when the query began, and now tells "
+                f"{now.document()}. Run the query again",
+                partition=request.partition,
+            )
 
 
 class BatchReader(DataSourceReader):
@@ -78,7 +98,7 @@ class BatchReader(DataSourceReader):
         if isinstance(self._decoder, OptionError):
             raise self._decoder
         options = self._options
-        client = self._client()
+        client = FeedClient(options)
         found = discover(client.transport, options.partition_count)
         count = found.partition_count
         options.check_partitions(count)
@@ -125,9 +145,6 @@ class BatchReader(DataSourceReader):
         tasks = tasks_of(batch, client.transport, options)
         return [replace(task, feed=feed) for task in tasks]
 
-    def _client(self) -> FeedClient:
-        return FeedClient(self._options)
-
     def _plan(
         self, client: FeedClient, options: SourceOptions, partition: int, partition_count: int
     ) -> FeedPartition:
@@ -141,44 +158,18 @@ class BatchReader(DataSourceReader):
             start = first_checkpoint(client, request)
         first = replace(request, cursor=start)
         if isinstance(options.ending_cursors, dict):
-            return FeedPartition(first, options.ending_cursors[partition], exact=True)
+            return FeedPartition(first, options.ending_cursors[partition], True, self._options)
         if options.ending_cursors == "quiet":
-            return FeedPartition(first, None, exact=False)
-        return FeedPartition(first, EndProbes(client, request).target(), exact=False)
+            return FeedPartition(first, None, False, self._options)
+        return FeedPartition(first, EndProbes(client, request).target(), False, self._options)
 
     @at_spark_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(self._decoder, Decoder)
-        if partition is None or type(partition) is InputPartition:
-            return  # Spark's own, because there is nothing to read: None until Spark 4.1
-        if isinstance(partition, DirectPartition):
+        if isinstance(partition, FeedTask):
             yield from partition.read(self._decoder)
-            return
-        assert isinstance(partition, FeedPartition)
-        client = self._client()
-        client.transport.has_answered()  # on the driver
-        epochs: set[Epoch | None] = set()
-        for lines in gathered(follow(client, partition, epochs.add)):
-            yield from self._decoder.batches(lines, partition.request.partition, partition.feed)
-        feed = partition.feed
-        if feed and feed.told and not epochs <= {feed.epochs[-1]}:
-            self._check_epochs(client, partition.request, feed)
-
-    def _check_epochs(self, client: FeedClient, request: PageRequest, feed: FeedIdentity) -> None:
-        """Raise PublisherError if the feed began an epoch while it was read.
-
-        Events at the end may then have got the id of the epoch before it.
-        """
-        count = request.partition_count
-        now = discover(client.transport, count, has_identity=True).named(self._options.feed)
-        if now != feed:
-            raise PublisherError(
-                f"partition {request.partition}: while this query read it, a new epoch began, or "
-                f"another feed is served: the publisher of {self._options.url} gave the feed's "
-                f"identity as {feed.document()} when the query began, and now tells "
-                f"{now.document()}. Run the query again",
-                partition=request.partition,
-            )
+        else:  # Spark's own, because there is nothing to read: None until Spark 4.1
+            assert partition is None or type(partition) is InputPartition
 
 
 def last_cursors(url: str, **options: str) -> str:
@@ -232,7 +223,7 @@ def follow(
     Raises PublisherError if the feed ends before the cursor that was asked for as its end, or its
     end cannot be proven; UnavailableError if the feed gives less than it had when the query began.
     """
-    ending = Ending(partition.target, most_without_events=_MOST_WITHOUT_EVENTS)
+    ending = Ending(partition.target, most_without_events=MOST_WITHOUT_EVENTS)
     try:
         reading = FiniteRead(client, partition.request, ending, exact=partition.exact)
         for interval in reading:
