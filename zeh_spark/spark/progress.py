@@ -112,13 +112,11 @@ def feed_progress(progress: dict[str, Any]) -> list[FeedProgress]:
     """
     if isinstance(progress, StreamingQueryProgress):  # in Spark 4.0 and 4.1 its offsets are no JSON
         progress = orjson.loads(progress.json)
-    found = []
-    for source in progress.get("sources", ()):
-        end = _document(source.get("endOffset"))
-        if not is_of_a_feed(end):
-            continue
-        found.append(_feed_progress(progress, end, _document(source.get("latestOffset"))))
-    return found
+    offsets = [
+        [_document(source.get(name)) for name in ("endOffset", "latestOffset")]
+        for source in progress.get("sources", ())
+    ]
+    return [_feed_progress(progress, *each) for each in offsets if is_of_a_feed(each[0])]
 
 
 def _feed_progress(

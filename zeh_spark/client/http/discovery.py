@@ -67,22 +67,21 @@ def discover(
     OptionError if the number of partitions is neither known nor told.
     """
     retry = transport.retry()
-    while True:
+    document: dict[str, Any] | None = None
+    while document is None:
         try:
             document = _asked(transport, partition_count is not None)
-            break
         except TransientError as failure:
             foreign = partition_count is not None and not has_identity and _is_foreign(failure)
-            if foreign and retry.attempts + 1 >= _TRIES:
-                document = {}
-                break
             try:
-                retry.wait(failure)
+                if not foreign or retry.attempts + 1 < _TRIES:
+                    retry.wait(failure)
+                else:
+                    document = {}
             except ZeroEventHubError:
                 if not foreign:
                     raise
                 document = {}
-                break
     count = partition_count or _count(document, transport)
     return Discovered(count, _identity(document, transport), _offers_direct_reads(document))
 

@@ -281,8 +281,7 @@ class Page:
         self._complete = body.proven
         self._check_empty(received)
         if scanner.ignored and not self._events and not scanner.checkpoints:
-            self._check_protocol(scanner)
-            raise TransientError(self._nothing_known(scanner))
+            raise self._nothing_known(scanner)
         if self._events and self.cursor == request.cursor and not self._any_end:
             raise _NoProgressError
 
@@ -325,15 +324,13 @@ class Page:
                 anchor="bytes-came-without-a-checkpoint",
             )
 
-    def _check_protocol(self, scanner: PageScanner) -> None:
-        """Raise PublisherError if the answer is of another protocol, which no retry changes."""
+    def _nothing_known(self, scanner: PageScanner) -> Exception:
+        """Return the error for an answer of unknown lines; another protocol's is final."""
         document = problem_document(bytes(scanner.unknown).decode(errors="replace"))
         if self._complete and (other := other_protocol(document, self._client.transport)):
-            raise other
-
-    def _nothing_known(self, scanner: PageScanner) -> PublisherError:
+            return other
         said = masked(wire.excerpt(scanner.unknown))
-        return PublisherError(
+        unknown = PublisherError(
             f"partition {scanner.partition}, cursor {self.cursor!r}: the publisher of "
             f"{self._client.transport.url} answered with nothing but lines that are neither events "
             f"nor checkpoints: {said}. Check that this is the address of a feed",
@@ -342,6 +339,7 @@ class Page:
             body=said,
             anchor="a-line-of-the-feed-is-not-an-event",
         )
+        return TransientError(unknown)
 
     def _leads_back(self, cursor: str) -> PublisherError:
         what = "the special cursor" if cursor == wire.FIRST else "the cursor it was asked for,"

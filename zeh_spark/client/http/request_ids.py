@@ -45,12 +45,9 @@ class RequestIds:
         made = {REQUEST_ID: self._given or f"{self._client}-{next(self._numbers)}"}
         if self._trace:
             trace, flags = self._trace[3:35], self._trace[53:55]
-            made[TRACEPARENT] = f"00-{trace}-{_span()}-{flags}"
+            span = secrets.randbelow((1 << 64) - 1) + 1  # 0 is not valid
+            made[TRACEPARENT] = f"00-{trace}-{span:016x}-{flags}"
         return made
-
-
-def _span() -> str:
-    return f"{secrets.randbelow((1 << 64) - 1) + 1:016x}"  # a span id of zeros only is not valid
 
 
 def _trace_of_process() -> str | None:

@@ -41,7 +41,6 @@ began. Runs on the driver and in tasks.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -135,13 +134,9 @@ class Ending:
         if end.events or end.moved:
             self._skipping_answers = 0 if end.events else self._skipping_answers + 1
         self.undecided = self._skipping_answers >= self.most_without_events
-        self.ended |= self.undecided or self.quiet_answers >= self._enough(end)
-
-    def _enough(self, end: PageEnd) -> float:
-        """Return how many answers without news prove the end by themselves."""
-        if self.target is None:
-            return 1 if self.settles and end.complete else 2
-        return math.inf
+        enough = 1 if self.settles and end.complete else 2  # if there is no target to reach
+        is_quiet = self.target is None and self.quiet_answers >= enough
+        self.ended |= self.undecided or is_quiet
 
     def line_is(self, line: bytes | None, cursor: str) -> None:
         """Note the first event after the target, None if there is none yet.

@@ -87,7 +87,10 @@ class PositionReporter:
             moved = {
                 partition: cursor
                 for partition, cursor in enumerate(cursors)
-                if kept.get(partition) != cursor and _is_told(cursor, named)
+                if cursor not in {kept.get(partition), wire.LAST}
+                # The name may have positions of a reader without an identity, on which retention
+                # would rely. So one with an identity also tells that it has read nothing.
+                and (cursor != wire.FIRST or named is not None)
             }
             try:
                 self._send(moved, len(cursors), reader)
@@ -107,12 +110,3 @@ class PositionReporter:
             given |= {"n": str(n), "pagesizehint": "0", "cursorset": str(self._name)}
             query = urlencode(given, quote_via=quote, safe="")
             self._transport.request("GET", "", query, headers=headers).close()
-
-
-def _is_told(cursor: str, reader: str | None) -> bool:
-    """Return whether a position is reported.
-
-    A query with an identity reports also that it has read nothing of a partition: the name may have
-    positions of a reader without an identity, on which retention would rely.
-    """
-    return cursor != wire.LAST and (cursor != wire.FIRST or reader is not None)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
@@ -93,16 +93,6 @@ class Batch:
     staged: StagedBatch | None = None
     more: bool = False
     is_undecided: bool = False
-
-    def stamped(
-        self, identify: Callable[[frozenset[Epoch | None]], FeedIdentity | None]
-    ) -> list[FeedTask]:
-        """Return the tasks with the identity for their events, which `identify` returns.
-
-        The epochs of all the events are known then, because the batch was made before.
-        """
-        feed = identify(self.epochs) if self.tasks else None
-        return [replace(task, feed=feed) for task in self.tasks]
 
 
 class Report(NamedTuple):

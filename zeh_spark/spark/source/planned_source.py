@@ -133,16 +133,11 @@ class PlannedSource:
         if batch:
             self._asked = None
             return batch
-        if not limits.finite:
-            self._look_again(limits)
-        return None
-
-    def _look_again(self, limits: Limits) -> None:
-        """Have the publisher wait for events, or pause, after an answer without any."""
-        if self._options.wait:
+        if not limits.finite and self._options.wait:
             self._ask(limits, waits=True)
-        else:
+        elif not limits.finite:
             self._pause(self._options.poll_interval)
+        return None
 
     def _pause(self, seconds: float) -> None:
         self._asked = None
@@ -159,30 +154,27 @@ class PlannedSource:
 
     def _ask(self, limits: Limits, *, waits: bool = False) -> _Asked:
         """Ask for a batch after `_cursors`, in a thread."""
-        request = self._request(limits, int(self._options.wait) if waits else 0)
-        plan = partial(
-            plan_batch,
-            self._timed,
-            request,
-            finite=limits.finite,
-            passes_losses=not self._options.fail_on_data_loss,
-        )
-        self._asked = _Asked(in_thread("zeh-plan", plan), request.wait > 0)
-        return self._asked
-
-    def _request(self, limits: Limits, seconds: int) -> PlanRequest:
         options = self._options
         events, size = options.max_events_per_trigger, options.direct_bytes
         range_bytes = size // (_RANGES_EACH * options.parallelism)
-        return PlanRequest(
+        request = PlanRequest(
             len(self._cursors),
             wire.by_partition(self._cursors),
             upto=self._upto or UNSET,
             max_events=UNSET if events is None else min(events, MAX_LIMIT),
             max_bytes=min(limits.factor * size, MAX_LIMIT),
             range_bytes=min(max(range_bytes, LEAST_RANGE), _MOST_RANGE),
-            wait=seconds,
+            wait=int(options.wait) if waits else 0,
         )
+        plan = partial(
+            plan_batch,
+            self._timed,
+            request,
+            finite=limits.finite,
+            passes_losses=not options.fail_on_data_loss,
+        )
+        self._asked = _Asked(in_thread("zeh-plan", plan), request.wait > 0)
+        return self._asked
 
     def _timed(self, request: PlanRequest) -> Plan:
         began = time.monotonic()

@@ -38,7 +38,7 @@ from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.spark.source.paged_source import PagedSource
 from zeh_spark.spark.source.planned_source import PlannedSource
 from zeh_spark.wire import wire
-from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, untold
+from zeh_spark.wire.feed_identity import FeedIdentity, untold
 
 log = logging.getLogger(__name__)
 
@@ -101,15 +101,16 @@ class _KnownFeed:
         """Whether the publisher is one of ours, whose pages tell where the feed stands."""
         return bool(self.offered) or (self._identity is not None and self._identity.told)
 
-    def stamping(self, offset: Offset, epochs: frozenset[Epoch | None]) -> FeedIdentity | None:
-        """Return the identity for the events of a batch at an offset, after they were fetched.
+    def stamp(self, batch: Batch, offset: Offset) -> list[FeedTask]:
+        """Return the tasks of a batch at an offset, with the identity for their events.
 
-        It is asked for unless the answers with the events told the newest of the known `epochs`.
+        It is asked for unless the answers with the events told the newest of the known epochs.
         """
         known = self._identity
-        if known is None or not epochs <= {known.epochs[-1]}:
+        if batch.tasks and (known is None or not batch.epochs <= {known.epochs[-1]}):
             known = self._identify(offset)
-        return self._options.stamping(known)
+        feed = self._options.stamping(known) if batch.tasks and known else None
+        return [replace(task, feed=feed) for task in batch.tasks]
 
     def offers_direct_reads(self) -> bool:
         if self.offered is None:
@@ -233,7 +234,7 @@ class StreamDriver:
         self, start: dict[str, Any], after: Offset, batch: Batch, tells_behind: TellsBehind
     ) -> _Delivered:
         self._warn_of_losses(after, batch.positions)
-        tasks = batch.stamped(partial(self._feed.stamping, after))
+        tasks = self._feed.stamp(batch, after)
         known = self._chosen().report().lag
         behind = (
             {"more": True, **lag.metrics(known)}
@@ -322,7 +323,7 @@ class StreamDriver:
                 )
             source = self._chosen()
         batch = source.again(origin, target)
-        return batch.stamped(partial(self._feed.stamping, target))
+        return self._feed.stamp(batch, target)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Have what is kept of the batch that ends at `end` deleted: Spark has processed it."""

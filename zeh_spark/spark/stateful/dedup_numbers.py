@@ -38,21 +38,9 @@ COLUMNS = ("event", "dedup", "counts")
 _json = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbering:
-    """How rows are numbered, as columns of texts.
-
-    Args:
-        key: who numbers a row; NULL if that is not known.
-        number: its number there; NULL if it has none.
-        feed: the feed of the number; `NO_FEED` if that is not known.
-        time: when the event was committed, BIGINT, in ms since 1970; -1 if that is not known.
-    """
-
-    key: Column
-    number: Column
-    feed: Column
-    time: Column
+_Numbering: TypeAlias = tuple[Column, Column, Column, Column]
+"""Who numbers a row, and its number there, both texts, or NULL if it is not known; the feed of the
+number, or `NO_FEED`; and when the event was committed, BIGINT, in ms since 1970, or -1."""
 
 
 def drop_seen_numbers(
@@ -75,7 +63,7 @@ def drop_seen_numbers(
     if producer is None:
         time = F.coalesce(stamp(df, wire.TIME_HEADER).try_cast("bigint"), time)
         feed = stamp(df, feed_identity.HEADER) if feed is None else feed
-    numbering = _Numbering(key, number, _find_feed(df, feed), time)
+    numbering = key, number, _find_feed(df, feed), time
     return _drop_seen(df, numbering, kept, buckets, has_feeds=feed is not None)
 
 
@@ -112,12 +100,10 @@ def _make_rows(df: DataFrame, numbering: _Numbering) -> DataFrame:
     The feed does not take part in choosing the bucket: events of a key may tell their feed or not.
     Feed and key are one text in `row`, which is empty if there is no key or no number.
     """
+    names = "key", "sequence", "feed", "time"
     # Each step is a projection of its own: a named expression is computed once for a row.
     said = packed(df, requirements.EVENT).select(
-        numbering.key.alias("key"),
-        numbering.number.alias("sequence"),
-        numbering.feed.alias("feed"),
-        numbering.time.alias("time"),
+        *(each.alias(name) for each, name in zip(numbering, names, strict=True)),
         F.col(requirements.EVENT).alias("event"),
     )
     numbered = said.withColumn("number", requirements.number("sequence"))
@@ -188,7 +174,7 @@ def _find_origin(df: DataFrame) -> _Numbering:
     producer = F.concat(producer, F.coalesce(F.concat(slash, part), F.lit("")))
     key, number = _find_key(df, producer, sequence, partition)
     time = F.coalesce(time.cast("bigint"), F.lit(-1))
-    return _Numbering(key, number, _find_feed(df, feed), time)
+    return key, number, _find_feed(df, feed), time
 
 
 def _find_feed(df: DataFrame, feed: str | Column | None) -> Column:
@@ -234,7 +220,12 @@ class NumberProcessor(BucketProcessor):
         if self._feeds is not None:
             bucket.claim(slots, self._feeds)
         # The bucket refuses whatever it has to refuse before it passes any event on.
-        judged = [(_check_numbers(bucket, group), group) for group in _group_rows(bucket, slots)]
+        judged = []
+        for group in _group_rows(bucket, slots):
+            seen = bucket.get(group.feed, group.key)
+            if reuse := reused(seen, group.numbers, group.times):
+                raise dedup_state.used_again(group.feed or bucket.owner, group.key, reuse)
+            judged.append((seen, group))
         counts: Counter[str] = Counter(unstamped=len(unstamped))
         yield from _make_frames(np.sort(np.array(unstamped, object)), "unstamped")
         for seen, group in judged:
@@ -284,14 +275,6 @@ def _group_rows(bucket: SeenBucket, slots: dict[tuple[str, str], _Rows]) -> Iter
         order = np.argsort(ascending, kind="stable")
         timed, texts = np.array(times, np.int64), np.array(events, object)
         yield _Group(feed, key, ascending[order], timed[order], texts[order])
-
-
-def _check_numbers(bucket: SeenBucket, group: _Group) -> Seen:
-    """Return what was seen. Raises PublisherError if the publisher has used a number again."""
-    seen = bucket.get(group.feed, group.key)
-    if reuse := reused(seen, group.numbers, group.times):
-        raise dedup_state.used_again(group.feed or bucket.owner, group.key, reuse)
-    return seen
 
 
 def _judge_events(

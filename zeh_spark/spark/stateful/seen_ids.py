@@ -126,7 +126,15 @@ def judge(
     _keep(bucket, slices, heads.where(~known), window)
     _forget(bucket, slices, window)
     if bucket.count > most:
-        raise _too_many(bucket, most)
+        raise CheckpointError(
+            f"drop_seen: a bucket of the state would have {bucket.count} ids, and max_ids allows "
+            f"{most} for each of the {bucket.buckets} buckets. Nothing of this batch was passed "
+            f"on. Raise max_ids (an id takes {BYTES} bytes), or give a shorter window, and start "
+            f"the query again",
+            expected=most,
+            got=bucket.count,
+            anchor="the-state-would-have-too-many-ids",
+        )
     return found
 
 
@@ -168,15 +176,3 @@ def _forget(bucket: IdBucket, slices: IdSlices, window: int) -> None:
         gone = bucket.slices.pop(0)
         bucket.floor = gone.end
         del slices[gone.begin,]
-
-
-def _too_many(bucket: IdBucket, most: int) -> CheckpointError:
-    return CheckpointError(
-        f"drop_seen: a bucket of the state would have {bucket.count} ids, and max_ids allows "
-        f"{most} for each of the {bucket.buckets} buckets. Nothing of this batch was passed on. "
-        f"Raise max_ids (an id takes {BYTES} bytes), or give a shorter window, and start the query "
-        f"again",
-        expected=most,
-        got=bucket.count,
-        anchor="the-state-would-have-too-many-ids",
-    )
