@@ -194,7 +194,7 @@ class Target:
         return found[::-1]
 
     def check_once(self, numbers: Iterable[int], feed: str = "orders") -> None:
-        """Each number is there once, as {"i": number}, in whole batches stamped without gaps."""
+        """Each number is published once, as {"i": number}, and no batch is torn or missing."""
         events = self.events(feed)
         assert Counter(each.data["i"] for each in events) == Counter(numbers)
         self.check_stamps(events, feed)

@@ -98,7 +98,7 @@ def test_reader_of_what_a_restore_undid_is_told(own_server: postgresql.Server) -
 
 
 def test_reader_of_rows_that_a_dump_undid_is_told(shop: Shop) -> None:
-    """Restored in its own cluster, it goes on; who had read what is gone hears of it, no other."""
+    """After a restore in its own cluster, only readers of rows that are gone get an error."""
     shop.sell(1, 2)
     _, early = events(shop.feed())
     shop.execute("CREATE TABLE copy AS SELECT * FROM outbox")

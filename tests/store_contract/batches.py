@@ -55,7 +55,7 @@ def test_uploads_are_invisible_before_their_commit(store):
 
 
 def test_committed_batch_survives_a_crash_of_the_publisher(site, store):
-    """What is acknowledged stays, with its receipt; what was not is there once (F3, F14, PU-01)."""
+    """An acknowledged batch stays, with its receipt; others are published once (F3, F14, PU-01)."""
     store.stage(FEED, call(run="r1"), upload(chunk(0, b"1")))
     site.crash()
     receipt, _ = commit(site.open(), call(run="r2"), upload(chunk(0, b"1")))

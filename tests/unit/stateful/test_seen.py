@@ -24,7 +24,7 @@ def judged(seen, numbers, window):
 
 @given(batches, st.integers(1, 100))
 def test_nothing_new_is_taken_for_seen_nor_what_was_seen_for_new(given_batches, window):
-    """Numbers may come in any order. Only those behind the window are unknown."""
+    """Numbers may come in any order; only numbers behind the window cannot be judged."""
     seen, before = Seen(), set()
     for numbers in given_batches:
         top = max(before, default=0)

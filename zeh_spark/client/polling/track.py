@@ -1,6 +1,6 @@
 """How far a partition of the feed has been read ahead, and what of it is in no batch yet.
 
-Rule for editors: a track is changed under the lock of whoever reads ahead. Runs on the driver.
+Rule for editors: the thread that changes a track holds the fetcher's lock. Runs on the driver.
 """
 
 from __future__ import annotations

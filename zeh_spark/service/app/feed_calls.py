@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class Asker(NamedTuple):
-    """Who asks (see `access.gate.client_of`), and about how many bytes of cursors the read has."""
+    """The client (see `access.gate.client_of`), and the bytes of the read's cursors, about."""
 
     client: str
     size: int = 0

@@ -76,7 +76,7 @@ class Page(Generic[T]):
         starts: The cursors that were asked with, by partition; special ones as what they mean.
         has_events: Whether the page has any.
         cursors: The cursors of the first part, if the page has no events.
-        parts: What was made of each part, which is there once.
+        parts: What `make` returned for each part. It can be iterated once.
     """
 
     state: FeedState

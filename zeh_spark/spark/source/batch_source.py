@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeedTask(InputPartition):
+class FeedTask(InputPartition, ABC):
     """What one task of a batch reads. It is pickled, and reads the same each time.
 
     Args:
@@ -67,9 +68,9 @@ class FeedTask(InputPartition):
 
     feed: FeedIdentity | None = None
 
+    @abstractmethod
     def read(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
         """Yield the task's rows."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
