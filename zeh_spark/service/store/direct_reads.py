@@ -75,7 +75,7 @@ def requested_chunks(
                     yield made
                     made, size = [], 0
                 key = key_of("group", log.state.origin, group)
-                encoded = cache.get(key, partial(_encoded, reading.log(), group))
+                encoded = cache.get(key, partial(_encoded, reading, group))
                 count(encoded.totals.events)
                 made += [encoded.line(number), encoded.body]
                 size += more
@@ -88,10 +88,9 @@ def requested_chunks(
         yield from made
 
 
-def _encoded(log: Log, chunks: Sequence[Chunk]) -> EncodedGroup:
+def _encoded(reading: Reading, chunks: Sequence[Chunk]) -> EncodedGroup:
     names = {each.producer for each in chunks}
-    frames = log.frames([chunk.blob for chunk in chunks])
-    return encode_group(header_records(chunks), names, frames)
+    return encode_group(header_records(chunks), names, reading.frames(chunks))
 
 
 def check_ranges(request: ChunksRequest, most: int) -> None:

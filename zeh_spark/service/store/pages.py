@@ -47,20 +47,25 @@ _CHUNKS = 64
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a page, while its snapshot is open: neighbouring chunks.
+    """A part of a page: neighbouring chunks, whose frames are read if somebody needs them.
 
     The last part of a page may have no chunks, but the cursors of asked partitions without any.
+
+    Attributes:
+        log: The snapshot in which the page was begun. It may be closed.
+        reading: Where the frames of the chunks are.
     """
 
     log: Log
+    reading: Reading
     chunks: Sequence[Chunk] = ()
     cursors: Mapping[int, str] = field(default_factory=dict)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the blocks of the part. Its frames are read."""
+        """Yield the blocks of the part. Raises Problem if its chunks are gone."""
         for each, cursor in self.cursors.items():
             yield Block(each, b"", cursor)
-        frames = self.log.frames([chunk.blob for chunk in self.chunks]) if self.chunks else []
+        frames = self.reading.frames(self.chunks) if self.chunks else []
         for chunk, frame in zip(self.chunks, frames, strict=True):
             stamped = stamps(chunk.partition, chunk.time, chunk.producer, chunk.batch)
             yield Block(chunk.partition, lines_of(frame), chunk.cursor, stamped, chunk.sequence)
@@ -97,9 +102,9 @@ def open_page(
 ) -> Page[T]:
     """Read the first part of a page (see `Feed.page`); each other one when it is taken.
 
-    Each part has a snapshot of its own. `make` is called with the part while it is open, and awaits
-    nothing but the store. Raises Problem, here or while the parts are taken, if cursors or n are
-    refused.
+    Parts are read in snapshots of their own. `make` is called with the part while its snapshot can
+    be opened, and awaits nothing but the store. Raises Problem, here or while the parts are taken,
+    if cursors or n are refused.
     """
     reading = Reading(store, name, numbers_of(asked.values()))
     starts: dict[int, str] = {}
@@ -119,11 +124,11 @@ def open_page(
         for group in groups(up_to_hint(chunks, most), READ_BYTES, _CHUNKS):
             for chunk in group:
                 cursors.pop(chunk.partition % n, None)
-            part = Part(reading.log(), group)
+            part = Part(log, reading, group)
             yield part, make(part)
             reading.taken(group)
         if cursors:
-            part = Part(log, cursors=cursors)
+            part = Part(log, reading, cursors=cursors)
             yield part, make(part)
 
     parts = reading.parts(made())

@@ -87,6 +87,10 @@ class Reading:
             check_kept(self.log(), self._after)
             yield from chunks_after(self.log, after, upto, limit, most, self._seen)
 
+    def frames(self, chunks: Iterable[Chunk]) -> list[bytes]:
+        """Return the frames of chunks, in order. Raises Problem if no snapshot can be opened."""
+        return self.log().frames([chunk.blob for chunk in chunks])
+
     def taken(self, chunks: Iterable[Chunk]) -> None:
         """Note that these chunks were read: they may be removed."""
         self._after.update((chunk.partition, chunk.g) for chunk in chunks)
