@@ -219,7 +219,7 @@ def test_two_folder_levels_are_enough():
             ["pyspark", "zeh_spark.publisher", "zeh_spark.service", *SERVER],
         ),
         (
-            "publisher tools.loading.parquet_rows tools.cli.main spark.sessions.logic "
+            "publisher tools.loading.parquet_rows tools.cli.main spark.sessions.session_decision "
             "spark.stateful.seen",
             ["pyspark"],
         ),

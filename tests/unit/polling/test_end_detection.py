@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.cases import each_case
 from zeh_spark.client.http.feed_client import PageEnd
-from zeh_spark.client.polling.end_detection import Ending, events_before
+from zeh_spark.client.polling.feed_end import Ending, events_before
 from zeh_spark.wire.wire import Interval
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from zeh_spark.spark.sessions.logic import SessionLogic
 from zeh_spark.spark.sessions.model import (
     Arrival,
     Dead,
@@ -17,6 +16,7 @@ from zeh_spark.spark.sessions.model import (
     Session,
     SessionRecord,
 )
+from zeh_spark.spark.sessions.session_decision import SessionLogic
 
 
 class Told:

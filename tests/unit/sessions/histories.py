@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 from hypothesis import strategies as st
 
-from zeh_spark.spark.sessions.logic import SessionLogic
 from zeh_spark.spark.sessions.model import Arrival, Outcome, Policy, Session
+from zeh_spark.spark.sessions.session_decision import SessionLogic
 
 
 class Step(NamedTuple):

@@ -15,7 +15,6 @@ from tests.cases import each_case
 from tests.unit.sessions.buckets import DAY, Memory, Told, reason, row, rows, told, went
 from zeh_spark.spark.sessions import state
 from zeh_spark.spark.sessions.bucket import BucketBatch, Given
-from zeh_spark.spark.sessions.logic import SessionLogic
 from zeh_spark.spark.sessions.model import (
     Arrival,
     Dead,
@@ -24,6 +23,7 @@ from zeh_spark.spark.sessions.model import (
     SessionEvent,
     SessionRecord,
 )
+from zeh_spark.spark.sessions.session_decision import SessionLogic
 from zeh_spark.spark.sessions.state import Settings
 
 # Sessions beside each other

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.sessions.histories import begins, held_by, policies, spread, steps, went
-from zeh_spark.spark.sessions.logic import SessionLogic
 from zeh_spark.spark.sessions.model import Dead, Deliver, Duplicate, SessionRecord
+from zeh_spark.spark.sessions.session_decision import SessionLogic
 
 
 @given(policies, steps())

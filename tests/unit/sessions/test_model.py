@@ -11,7 +11,6 @@ from typing import NamedTuple
 from hypothesis import example, given
 
 from tests.unit.sessions.histories import Step, held_by, policies, spread, steps, went
-from zeh_spark.spark.sessions.logic import SessionLogic
 from zeh_spark.spark.sessions.model import (
     Arrival,
     Dead,
@@ -21,6 +20,7 @@ from zeh_spark.spark.sessions.model import (
     Policy,
     SessionRecord,
 )
+from zeh_spark.spark.sessions.session_decision import SessionLogic
 
 TWO_GAPS = [Step([Arrival(1, 0, 0, 2)], [], 0, False), Step([], [], 0, True)]
 """A session that is closed while numbers before and after a held one are missing."""

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from zeh_spark.client.http.events import checked_headers, json_of
+from zeh_spark.client.http.event_json import checked_headers, json_of
 from zeh_spark.client.http.publish_client import BatchCall, PublishClient, Receipt, TaskDone
 from zeh_spark.errors import (
     OutcomeUnknownError,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zeh_spark.client.options.declaring import option, option_name
+from zeh_spark.client.options.option_fields import option, option_name
 from zeh_spark.errors import OptionError
 from zeh_spark.wire.option_values import (
     SECRET_HEADER_PREFIX,

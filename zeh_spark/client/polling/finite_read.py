@@ -1,4 +1,4 @@
-"""Read a partition to its end: page after page, until `end_detection` says that it has ended.
+"""Read a partition to its end: page after page, until `feed_end` says that it has ended.
 
 Every read that has to end uses this: a batch read, a stream's run with the trigger AvailableNow or
 Once, and a batch that Spark repeats.
@@ -19,8 +19,8 @@ from enum import Enum
 from zeh_spark.client.http.feed_client import FeedClient, Page, PageEnd, PageRequest, Statistics
 from zeh_spark.client.http.responses import TransientError
 from zeh_spark.client.polling.cursor_loops import CursorRounds
-from zeh_spark.client.polling.end_detection import SETTLED, Ending
-from zeh_spark.client.polling.end_probes import GONE, UNKNOWN, EndProbes
+from zeh_spark.client.polling.feed_end import SETTLED, Ending
+from zeh_spark.client.polling.feed_end_probes import GONE, UNKNOWN, EndProbes
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.wire import wire
 

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from zeh_spark.client.http.feed_client import Page
-from zeh_spark.client.polling.end_detection import Ending
+from zeh_spark.client.polling.feed_end import Ending
 from zeh_spark.client.polling.finite_read import FiniteRead
 from zeh_spark.wire import wire
 from zeh_spark.wire.page_headers import Standing

@@ -21,10 +21,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from zeh_spark.service.retention.readers import Readers
 from zeh_spark.service.store.acts import Actor
 from zeh_spark.service.store.interface import NAMES_MS, Chunk, Retention, Store
-from zeh_spark.service.store.problems import Problem
-from zeh_spark.service.store.reading import in_order, parse_cursor
+from zeh_spark.service.store.reading import in_order
 from zeh_spark.wire.phrases import counted, in_units
 
 _SIZES = ((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B"))
@@ -211,36 +211,3 @@ def _steps(store: Store, feed: str, retention: Retention) -> Iterator[Removal]:
     passed = Readers(store, feed, retention.readers)
     oldest = in_order(look_up, positions)
     return removable(oldest, state.size, retention, store.now(), passed.unread_by)
-
-
-class Readers:
-    """The readers that are waited for, and what each has passed by all its kept cursors."""
-
-    def __init__(self, store: Store, feed: str, names: Iterable[str]) -> None:
-        self._cursors = {name: _passed(store, feed, name) for name in names}
-
-    def unread_by(self, chunk: Chunk) -> str | None:
-        for name, by_n in self._cursors.items():
-            if not by_n:
-                return name  # it has not kept a cursor yet
-            for n, passed in by_n.items():
-                if passed.get(chunk.partition % n, 0) < chunk.g:
-                    return name
-        return None
-
-
-def _passed(store: Store, feed: str, name: str) -> dict[int, dict[int, int]]:
-    """Return by n and partition the position after which a reader is."""
-    found: dict[int, dict[int, int]] = {}
-    for n, cursors in store.saved_cursors(feed, name).items():
-        given = {each: _position(each, cursor) for each, cursor in cursors.items()}
-        with store.snapshot(feed, {g for g, _ in given.values()}) as log:
-            found[n] = {each: g for each, (g, tag) in given.items() if log.tags.get(g) == tag}
-    return found
-
-
-def _position(partition: int, cursor: str) -> tuple[int, str]:
-    try:
-        return parse_cursor(partition, cursor) or (0, "")
-    except Problem:
-        return 0, ""

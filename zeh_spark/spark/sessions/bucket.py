@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from zeh_spark.spark.sessions.logic import SessionLogic
 from zeh_spark.spark.sessions.model import (
     DECISIONS,
     Arrival,
@@ -27,6 +26,7 @@ from zeh_spark.spark.sessions.model import (
     SessionEvent,
     SessionRecord,
 )
+from zeh_spark.spark.sessions.session_decision import SessionLogic
 from zeh_spark.spark.sessions.sources import MARK, Mark
 from zeh_spark.spark.sessions.state import (
     FORMAT,

@@ -1,4 +1,4 @@
-"""The words of `logic`: a session, what arrives for it, and what becomes of that.
+"""The words of `session_decision`: a session, what arrives for it, and what becomes of that.
 
 The module has no side effects. It runs in tasks; the driver uses `Policy` and the constants.
 """

@@ -28,8 +28,8 @@ from zeh_spark.client.http import direct_client
 from zeh_spark.client.http.discovery import Discovered, discover
 from zeh_spark.client.http.feed_client import FeedClient, PageRequest
 from zeh_spark.client.options.given import parse
-from zeh_spark.client.polling.end_detection import MOST_WITHOUT_EVENTS, Ending
-from zeh_spark.client.polling.end_probes import EndProbes, first_checkpoint
+from zeh_spark.client.polling.feed_end import MOST_WITHOUT_EVENTS, Ending
+from zeh_spark.client.polling.feed_end_probes import EndProbes, first_checkpoint
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
 from zeh_spark.spark.decoding.lines import Decoder
@@ -46,7 +46,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class FeedPartition(FeedTask):
-    """A feed partition from a cursor to its end, as `end_detection` finds the end.
+    """A feed partition from a cursor to its end, as `feed_end` finds the end.
 
     Args:
         request: the first page; its cursor is where the partition starts.

@@ -18,7 +18,7 @@ import orjson
 import xxhash
 
 from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.client.options.declaring import declared, option
+from zeh_spark.client.options.option_fields import declared, option
 from zeh_spark.errors import OptionError
 from zeh_spark.spark.source.staging_location import parse_staging
 from zeh_spark.wire import wire

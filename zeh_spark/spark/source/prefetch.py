@@ -26,8 +26,8 @@ from zeh_spark.client.http.feed_client import (
     Statistics,
 )
 from zeh_spark.client.http.lag import Lag
-from zeh_spark.client.polling.end_detection import Ending
-from zeh_spark.client.polling.end_probes import EndProbes
+from zeh_spark.client.polling.feed_end import Ending
+from zeh_spark.client.polling.feed_end_probes import EndProbes
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.client.polling.track import Loss, Track
 from zeh_spark.errors import CursorGoneError
@@ -53,7 +53,7 @@ class Fetcher:
     """Reads all partitions ahead, in threads.
 
     Args:
-        finite: whether to read each partition to its end only, as `end_detection` finds it.
+        finite: whether to read each partition to its end only, as `feed_end` finds it.
         tell: whether to ask with each page where the feed stands.
     """
 
@@ -105,7 +105,7 @@ class Fetcher:
     def is_undecided(self) -> bool:
         """Whether a finite read has ended at a place that may not be the end of its partition.
 
-        Its cursor moved too often without an event (see `end_detection`).
+        Its cursor moved too often without an event (see `feed_end`).
         """
         with self._changed:
             endings = [each.ending for each in self._tracks if each.ending]

@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from zeh_spark.client.http.feed_client import FeedClient, PageRequest
-from zeh_spark.client.polling.end_detection import MOST_WITHOUT_EVENTS, Ending
+from zeh_spark.client.polling.feed_end import MOST_WITHOUT_EVENTS, Ending
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.errors import CursorGoneError, ReplayError
 from zeh_spark.spark.source.batch_source import mismatch

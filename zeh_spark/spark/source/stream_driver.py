@@ -21,7 +21,7 @@ from zeh_spark.client.http import direct_client, lag
 from zeh_spark.client.http.discovery import discover
 from zeh_spark.client.http.feed_client import FeedClient, PageRequest
 from zeh_spark.client.http.transport import Transport
-from zeh_spark.client.polling.end_probes import first_checkpoint
+from zeh_spark.client.polling.feed_end_probes import first_checkpoint
 from zeh_spark.client.polling.position_reporter import PositionReporter
 from zeh_spark.errors import CursorGoneError, PublisherError, ReplayError
 from zeh_spark.spark.source import offsets

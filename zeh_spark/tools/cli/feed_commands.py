@@ -19,8 +19,8 @@ import click
 from zeh_spark.client.http.publish_client import PublishClient
 from zeh_spark.client.open_batch import OpenBatch
 from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.client.options.declaring import option_name
 from zeh_spark.client.options.given import parse
+from zeh_spark.client.options.option_fields import option_name
 from zeh_spark.client.producer import Producer
 from zeh_spark.errors import OutcomeUnknownError, PublishError, RowError, StoreError
 from zeh_spark.tools.audit.auditing import Audit

@@ -14,9 +14,9 @@ from functools import partial
 import click
 
 from zeh_spark.errors import StoreError
+from zeh_spark.service.databases import shown_url
 from zeh_spark.service.store.batches import Overrides
 from zeh_spark.service.store.interface import UnknownFeedError
-from zeh_spark.service.stores import shown_url
 from zeh_spark.tools.cli.output import print_result, progress
 from zeh_spark.tools.cli.parameters import (
     ALLOW,

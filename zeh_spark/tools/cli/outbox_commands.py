@@ -18,10 +18,10 @@ from click.core import ParameterSource
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.app.config import Config, FeedConfig, engine_of, load_config, table_feed
+from zeh_spark.service.databases import shown_url
 from zeh_spark.service.outbox.feed import SqlTableFeed
 from zeh_spark.service.store.epochs import over_at
 from zeh_spark.service.store.interface import UnknownFeedError, now_ms
-from zeh_spark.service.stores import shown_url
 from zeh_spark.tools.cli.output import moment, print_result
 from zeh_spark.tools.cli.parameters import CONFIG, STORE, opened, operator
 

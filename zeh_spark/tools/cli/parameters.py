@@ -204,7 +204,7 @@ def _content_of(value: str) -> str:
 @contextmanager
 def opened(url: str, *, must_exist: bool = True) -> Iterator[Store]:
     # It needs the extra `publisher`, which client commands do not.
-    from zeh_spark.service.stores import open_store
+    from zeh_spark.service.databases import open_store
 
     with closing(open_store(url, must_exist=must_exist)) as store:
         yield store

@@ -19,8 +19,8 @@ from pathlib import Path
 import click
 
 from zeh_spark.service.app import server
+from zeh_spark.service.databases import open_store
 from zeh_spark.service.store.interface import UnknownFeedError
-from zeh_spark.service.stores import open_store
 from zeh_spark.tools.cli.serve_command import serve
 from zeh_spark.tools.loading import load
 from zeh_spark.tools.loading.load import Source

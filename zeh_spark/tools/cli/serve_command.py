@@ -18,13 +18,13 @@ from zeh_spark.service.app import server
 from zeh_spark.service.app.app import Publisher, create_app
 from zeh_spark.service.app.config import Config, opened_tables
 from zeh_spark.service.app.reload import Hangups, Reload, Use
+from zeh_spark.service.databases import shown_url
 from zeh_spark.service.network.certificates import Certificates
 from zeh_spark.service.network.connections import Listener
 from zeh_spark.service.network.draining import stop_on_signals
 from zeh_spark.service.outbox.feed import SqlTableFeed
 from zeh_spark.service.store import clock as clocks
 from zeh_spark.service.store.interface import Store, StoreBusyError
-from zeh_spark.service.stores import shown_url
 from zeh_spark.service.telemetry import logs
 from zeh_spark.service.telemetry.health import Check, Telemetry
 from zeh_spark.tools.cli.outbox_commands import settings_of

@@ -14,12 +14,12 @@ import click
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.app.server import only_publisher
+from zeh_spark.service.databases import migrate_store, shown_url
 from zeh_spark.service.store import clock as clocks
 from zeh_spark.service.store.acts import Action, Actor, lacking, new_act
 from zeh_spark.service.store.batches import base
 from zeh_spark.service.store.epochs import over_at
 from zeh_spark.service.store.interface import Store
-from zeh_spark.service.stores import migrate_store, shown_url
 from zeh_spark.tools.cli.output import moment, print_answer, print_result, progress
 from zeh_spark.tools.cli.parameters import STORE, opened, operator
 from zeh_spark.wire.feed_identity import FeedIdentity

@@ -68,7 +68,7 @@ def create(
             "A token without rights is of no use. Give --read, --publish, --consume, --audit or "
             "--admin."
         )
-    from zeh_spark.service.stores import shown_url  # needs the extra `publisher`
+    from zeh_spark.service.databases import shown_url  # needs the extra `publisher`
 
     with opened(url, must_exist=False) as store:
         now = store.now()

@@ -17,7 +17,7 @@ from hypothesis import given
 
 from tests import strategies
 from tests.cases import each_case
-from zeh_spark.client.http.events import checked_headers, json_of
+from zeh_spark.client.http.event_json import checked_headers, json_of
 
 
 @dataclasses.dataclass

@@ -1,6 +1,6 @@
 """Requests by which a finite read finds out where a partition ends.
 
-Each probe is one small request, or a few. The cases are those of `end_detection`.
+Each probe is one small request, or a few. The cases are those of `feed_end`.
 
 Rule for editors: a probe never fails because the publisher does not know a cursor any more, or does
 not know it yet. It then answers that nothing is known. Runs in threads of the driver and in tasks.
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from zeh_spark.client.http.feed_client import MAX_HINT, FeedClient, Page, PageRequest
 from zeh_spark.client.http.responses import TransientError
-from zeh_spark.client.polling.end_detection import MOST_CANDIDATES, Ending, Tail, events_before
+from zeh_spark.client.polling.feed_end import MOST_CANDIDATES, Ending, Tail, events_before
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.wire import wire
 

@@ -33,10 +33,10 @@ deletions ended at any place.
 
 The length of a page says nothing.
 
-Rule for editors: `Ending` decides and is pure; `end_probes` asks the publisher, and `finite_read`
-reads. Never end too early: reading continues as long as an end is not proven. It continues for ever
-on a feed that never goes quiet, ignores `pagesizehint` and sets its checkpoints by where a page
-began. Runs on the driver and in tasks.
+Rule for editors: `Ending` decides and is pure; `feed_end_probes` asks the publisher, and
+`finite_read` reads. Never end too early: reading continues as long as an end is not proven. It
+continues for ever on a feed that never goes quiet, ignores `pagesizehint` and sets its checkpoints
+by where a page began. Runs on the driver and in tasks.
 """
 
 from __future__ import annotations
