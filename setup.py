@@ -161,6 +161,7 @@ setup(
             "spark/ivysettings.xml",
             "service/app/openapi.yaml",
             "service/console/templates/*",
+            "tools/cli/errors.md",
         ]
     },
     install_requires=REQUIRES,

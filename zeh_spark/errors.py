@@ -23,9 +23,9 @@ decides on the text of a message. Errors pickle, because Spark carries them betw
 Messages never contain a secret or a URL's query, nor, of a publisher's words, characters that a
 terminal would obey.
 
-Each error has a stable code, which its message begins with: that of its class, or that of the
-publisher's refusal. Each knows the heading of `docs/operate/errors.md` that describes it
-(`anchor`), and Python prints that address below the error's message.
+Each error has a stable code, which its message begins with: that of its class, that of the
+publisher's refusal, or one of `CODES`. Each knows the heading of `docs/operate/errors.md` that
+describes it (`anchor`). Python prints below the error's message which command shows that text.
 """
 
 from __future__ import annotations
@@ -56,8 +56,27 @@ _UNPRINTABLE = re.compile(
 )
 _CODE = re.compile(r"\[ZEH_[A-Z0-9_]+\] ")
 
-REFUSAL_CODES: dict[str, str] = {}
-"""The codes of a publisher's refusals, by their names. `wire.problems` declares them."""
+CODES: dict[str, str] = {
+    "a-database-has-several-names": "ZEH_SEVERAL_NAMES",
+    "a-file-of-tls-cannot-be-used": "ZEH_TLS_FILE",
+    "a-setting-of-the-publisher-is-not-valid": "ZEH_SETTING",
+    "an-epoch-cannot-begin": "ZEH_EPOCH",
+    "cannot-listen": "ZEH_CANNOT_LISTEN",
+    "served-by-another-process-already": "ZEH_ALREADY_SERVED",
+    "the-clock-is-ahead": "ZEH_CLOCK_AHEAD",
+    "the-feed-is-no-dead-letter-feed": "ZEH_NO_DEAD_LETTERS",
+    "the-input-cannot-be-loaded": "ZEH_INPUT",
+    "the-keys-of-jwts-cannot-be-used": "ZEH_JWT_KEYS",
+    "the-store-is-damaged": "ZEH_STORE_DAMAGED",
+    "the-store-is-of-version": "ZEH_STORE_VERSION",
+    "the-table-cannot-be-served": "ZEH_TABLE",
+    "there-is-no-store-or-no-feed": "ZEH_NO_STORE_OR_FEED",
+    "tokens": "ZEH_TOKENS",
+}
+"""The codes of errors that do not have that of their class, by anchor: of the store and commands.
+
+`wire.problems` adds those of a publisher's refusals, by their names.
+"""
 
 ERRORS_PAGE = "docs/operate/errors.md"
 """The page that describes all errors."""
@@ -177,7 +196,7 @@ class ZeroEventHubError(Exception):
     def code(self) -> str:
         """The stable name of this kind of error, like `ZEH_OPTION` or `ZEH_BATCH_GAP`."""
         refusal = getattr(self, "problem", None) or self.anchor
-        return REFUSAL_CODES.get(refusal, self._code_of_class)
+        return CODES.get(refusal, self._code_of_class)
 
     @property
     def help(self) -> str:
@@ -186,10 +205,10 @@ class ZeroEventHubError(Exception):
 
     @property
     def see(self) -> str:
-        """A line that names the description, and the request in the publisher's log."""
+        """A line that says how to read the description, and names the request in a log."""
         request = getattr(self, "request_id", None)
         logged = f" (request id in the publisher's log: {request})" if request else ""
-        return f"See {self.help}{logged}"
+        return f"See zeh-spark explain {self.anchor}{logged}"
 
 
 class OptionError(ZeroEventHubError, ValueError):

@@ -31,6 +31,7 @@ _OVER_HTTP = {
     "audit": ("feed_commands", "Check that what was published is on a feed, unaltered."),
     "check": ("diagnosis_commands", "Test any publisher against the ZeroEventHub specification."),
     "dead-letters": ("dead_letter_commands", "Print the dead letters of a feed."),
+    "explain": ("explain_command", "Print what an error means, and what to do about it."),
     "doctor": ("diagnosis_commands", "Find what keeps Spark from reading and publishing."),
     "feeds": ("reader_commands", "List the feeds of a publisher, or of a store (extra)."),
     "lag": ("diagnosis_commands", "Show how many events a reader has not read yet."),

@@ -35,22 +35,31 @@ if TYPE_CHECKING:
     "--partitions", default=4, show_default=True, type=int,
     help="Number of partitions, 1 to 1024. It cannot be changed later.",
 )  # fmt: skip
+@click.option("--if-not-exists", is_flag=True, help="Do nothing if the feed exists.")
 @STORE
-def create(feed: str, partitions: int, url: str) -> None:
+def create(feed: str, partitions: int, if_not_exists: bool, url: str) -> None:
     """Create an empty feed, and the store if it does not exist.
 
     \b
     Example:
       zeh-spark create flights --partitions 4 --store sqlite:///feeds.db
     """
+    created, where = True, shown_url(url)
     with opened(url, must_exist=False) as store:
-        store.create(feed, partitions, by=operator())
-    print_result(
-        f"Feed {feed!r} with {counted(partitions, 'partition')} is in {shown_url(url)}.",
-        feed=feed,
-        partitions=partitions,
-        store=shown_url(url),
-    )
+        try:
+            store.create(feed, partitions, by=operator())
+        except StoreError:
+            found = next((each.partitions for each in store.feeds() if each.name == feed), None)
+            if not if_not_exists or found is None:
+                raise
+            if found != partitions:
+                raise StoreError(
+                    f"feed {feed!r} exists with {counted(found, 'partition')}, not {partitions}. "
+                    f"Give --partitions {found}, or choose another name"
+                ) from None
+            created = False
+    said = f"Feed {feed!r} with {counted(partitions, 'partition')} is in {where}."
+    print_result(said, feed=feed, partitions=partitions, store=where, created=created)
 
 
 @click.command("delete-producer")

@@ -5,6 +5,9 @@ They work on the store, also while it is served. What tokens are is in `store.to
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import click
 
 from zeh_spark.errors import StoreError
@@ -41,11 +44,16 @@ def token() -> None:
 )  # fmt: skip
 @click.option("--admin", is_flag=True, help="May do all of this with every feed.")
 @click.option("--expires", type=AGE, metavar="DURATION", help="Not valid after this, like 90d.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write the token into a new file that only you can read, and do not print it.",
+)  # fmt: skip
 def create(
     name: str,
     url: str,
     admin: bool,
     expires: int | None,
+    output: Path | None,
     **given: tuple[str, ...],
 ) -> None:
     """Make a token, and print it once: the store keeps only a hash of it.
@@ -56,7 +64,7 @@ def create(
 
     \b
     Examples:
-      zeh-spark token create warehouse --read orders --consume orders/warehouse > token.txt
+      zeh-spark token create warehouse --read orders --consume orders/warehouse --output token.txt
       zeh-spark token create tills --publish 'orders/till-*' --expires 90d
       zeh-spark token create auditor --read '*' --audit '*'
     """
@@ -70,6 +78,7 @@ def create(
         )
     from zeh_spark.service.databases import shown_url  # needs the extra `publisher`
 
+    file = _new_file(output) if output else None
     with opened(url, must_exist=False) as store:
         now = store.now()
         text, made = new_token(name, grants, now, None if expires is None else now + expires)
@@ -85,10 +94,22 @@ def create(
             f"That store has no feed {', '.join(map(repr, missing))}. This is right for a feed "
             f"that is made later, or for a table that is served beside the store."
         )
-    print_answer(
-        text, token=text, id=made.id, name=name, rights=[str(each) for each in grants],
-        expires=made.expires,
-    )  # fmt: skip
+    facts = {"id": made.id, "name": name, "rights": [str(each) for each in grants]}
+    if output:
+        os.write(file, f"{text}\n".encode())
+        print_result(f"The token is in {output}.", file=str(output), **facts, expires=made.expires)
+    else:
+        print_answer(text, token=text, **facts, expires=made.expires)
+
+
+def _new_file(path: Path) -> int:
+    """Open a new file for its owner alone. Raises StoreError."""
+    try:
+        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except OSError as exc:
+        raise StoreError(
+            f"{path} cannot be made: {exc.strerror}. Name a new file in a folder that you can write"
+        ) from exc
 
 
 @token.command("list")

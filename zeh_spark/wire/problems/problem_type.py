@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from zeh_spark.errors import REFUSAL_CODES
+from zeh_spark.errors import CODES
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -100,7 +100,7 @@ def declare(
     declared = ProblemType(name, status, says, members, optional)
     if PROBLEMS.setdefault(name, declared) is not declared:
         raise ValueError(f"problem {name!r} is declared twice")
-    REFUSAL_CODES[name] = f"ZEH_{name.upper().replace('-', '_')}"
+    CODES[name] = f"ZEH_{name.upper().replace('-', '_')}"
     return declared
 
 

@@ -1,0 +1,68 @@
+"""The command `explain`: the section of the page of errors that describes an error, offline.
+
+The wheel has the page beside this module, which in a checkout is a link to the page in `docs`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+import click
+
+from zeh_spark import errors
+from zeh_spark.tools.cli.output import FAILED, Failure, print_answer
+from zeh_spark.wire import problems
+
+_PAGE = Path(__file__).with_name("errors.md")
+_ID = re.compile(r'<a id="(.+?)"></a>\n?')
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+
+
+@click.command()
+@click.argument("name", metavar="CODE|HEADING")
+def explain(name: str) -> None:
+    """Print what an error means, and what to do about it.
+
+    Give the code with which the error's message begins, or what its last line names.
+
+    \b
+    Examples:
+      zeh-spark explain ZEH_BATCH_GAP
+      zeh-spark explain the-store-is-damaged
+    """
+    sections, anchors = _sections(), _anchors_of_codes()
+    anchor = anchors.get(name.strip("[]").upper(), name)
+    if anchor not in sections:
+        close = difflib.get_close_matches(name.lower(), known := [*anchors, *sections])
+        close += difflib.get_close_matches(name.upper(), known)
+        meant = f"; did you mean {' or '.join(dict.fromkeys(close))}?" if close else "."
+        raise Failure(f"no error is called {name!r}{meant}", FAILED)
+    text = sections[anchor]
+    print_answer(text, name=name, anchor=anchor, description=text)
+
+
+def slug(heading: str) -> str:
+    """Return a heading's anchor, as MkDocs and GitHub make it."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+
+
+def _sections() -> dict[str, str]:
+    """Return the sections of the page by their anchors, without links."""
+    found = {}
+    for section in re.split(r"^(?=##+ )", _PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE):
+        heading = section.partition("\n")[0].lstrip("# ")
+        text = _LINK.sub(r"\1", _ID.sub("", section)).strip()
+        found |= dict.fromkeys([slug(heading), *_ID.findall(section)], text)
+    return found
+
+
+def _anchors_of_codes() -> dict[str, str]:
+    """Return where errors are described, by their codes: of classes, refusals and commands."""
+    assert problems.PROBLEMS  # they add their codes
+    of_classes, classes = {}, [errors.ZeroEventHubError]
+    for each in classes:
+        classes += each.__subclasses__()
+        of_classes[each("").code] = each.anchor
+    return of_classes | {code: anchor for anchor, code in errors.CODES.items()}
