@@ -64,7 +64,7 @@ def test_events_that_keep_first_drops_are_told(run: Run, store_url: str) -> None
             allowed = re.search(r"set once (--allow keepFirst=\S+)$", refused, re.MULTILINE)
             assert allowed, refused
             assert refused.startswith("Error: [ZEH_BATCH_CONFLICT] ")
-            assert "errors.md#batch-conflict" in refused
+            assert "explain batch-conflict" in refused
             kept = run(*command, *allowed[1].split(), stdin="5\n6\n")
             name = command[-1]
             assert re.fullmatch(
@@ -115,8 +115,10 @@ def test_dead_letters_of_an_ordinary_feed_are_given_up(run: Run, store_url: str)
     assert [f"Left out: event {i} of {base}/orders" for i in range(1, 6)] == [
         each.rpartition(": its data")[0] for each in named
     ]
-    assert error.startswith(f"Error: [ZEH_STORE] {base}/orders is no dead-letter feed: the first 6")
-    assert help.endswith("#the-feed-is-no-dead-letter-feed")
+    assert error.startswith(
+        f"Error: [ZEH_NO_DEAD_LETTERS] {base}/orders is no dead-letter feed: the first 6"
+    )
+    assert help.endswith(" the-feed-is-no-dead-letter-feed")
 
 
 def test_feeds_are_shown_as_a_table(run: Run) -> None:

@@ -55,6 +55,7 @@ def test_each_command_prints_the_members_that_the_reference_names(
 
     ask("create", "orders")
     ask("create", "dead")
+    ask("explain", "ZEH_OPTION")
     loaded = ask("load", "orders", "-", stdin="1\n2\n")
     assert ("published", 2) == (loaded["outcome"], loaded["events"])
     with published(store_url) as base:
@@ -119,7 +120,7 @@ def test_exit_codes_are_those_of_the_reference(raw_server: RawServer) -> None:
         (("prune", "--json"), "Missing argument 'FEED'", None),
         (("feeds", "http://[", "--json"), "[ZEH_OPTION] URL must be", "ZEH_OPTION"),
         (("lag", "http://a/f", "--json"), "Give either --checkpoint or --cursorset", None),
-        (("prune", "orders", "--json"), "there is no store", "ZEH_STORE"),
+        (("prune", "orders", "--json"), "there is no store", "ZEH_NO_STORE_OR_FEED"),
     ],
 )
 def test_an_error_is_json_if_that_was_asked_for(run: Run, words, said, code) -> None:
@@ -127,7 +128,7 @@ def test_an_error_is_json_if_that_was_asked_for(run: Run, words, said, code) -> 
     done = run(*words)
 
     error = json.loads(done.stderr)["error"]
-    exit_code = 1 if code == "ZEH_STORE" else 2
+    exit_code = 1 if code == "ZEH_NO_STORE_OR_FEED" else 2
     assert (exit_code, exit_code, code, "") == (
         done.returncode, error["exitCode"], error.get("code"), done.stdout,
     )  # fmt: skip

@@ -104,6 +104,15 @@ def test_a_frame_that_is_no_stream_is_refused(lake):
         lakehouse.to_delta(lake.spark.range(5), "t", name="n", checkpointLocation="c")
 
 
+def test_a_merge_key_that_is_no_column_is_refused_before_the_query_starts(lake):
+    """The cause is what I read, and not the eleventh line of a query's end."""
+    for keys in ("id", ["id"], []):
+        with pytest.raises(LakehouseError, match=r"merge_keys .* have to be columns"):
+            lakehouse.to_delta(
+                lake.read(), lake.at("t"), name="n", checkpointLocation="c", merge_keys=keys
+            )
+
+
 WITHOUT_DELTA = """
 import sys
 sys.modules["delta"] = None

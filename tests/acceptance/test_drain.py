@@ -42,7 +42,7 @@ def run_with(stream, tmp_path):
     return made
 
 
-def test_draining_reads_everything_in_single_runs(run_with, url):
+def test_draining_reads_everything_in_single_runs(run_with, url, capsys):
     """drain() is AvailableNow for Spark 4.0 and 4.1, also where the sink has the batch already."""
     rows, crashes = {}, [True]
 
@@ -57,8 +57,9 @@ def test_draining_reads_everything_in_single_runs(run_with, url):
 
     with pytest.raises(StreamingQueryException, match="crash between"):
         start().awaitTermination()
-    runs = zeh_spark.drain(start, timeout=PATIENCE)
+    runs = zeh_spark.drain(start, timeout=PATIENCE, live=True)
 
+    assert f"run 1  {url}  batch " in capsys.readouterr().err
     assert sum(map(len, rows.values())) == 400
     assert runs > 3
 

@@ -40,7 +40,7 @@ def ours(error):
     assert "Traceback" not in text and 'File "' not in text, text
     (found,) = re.findall(r"zeh_spark\.errors\.(.*)", text)
     if sys.version_info >= (3, 11):
-        assert re.search(r"^See docs/operate/errors\.md#", text, re.MULTILINE), text
+        assert re.search(r"^See zeh-spark explain ", text, re.MULTILINE), text
     return without_code(found)
 
 

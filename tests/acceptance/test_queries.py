@@ -183,7 +183,7 @@ def test_an_event_that_does_not_fit_its_type_stops_the_query(spark, url):
         r"an event does not fit the schema of zeh_spark\.parsed, in partition \d: "
         r'\{"i": \d+\} \(not read: i date\)\. Correct the schema, or keep such events in a column '
         r"of their own: parsed\(df, schema, corrupt='bad'\)\. "
-        r"See docs/operate/errors\.md#an-event-does-not-fit-the-schema",
+        r"See zeh-spark explain an-event-does-not-fit-the-schema",
         said,
     )
     assert "PERMISSIVE" not in said and "MALFORMED" not in said

@@ -39,11 +39,16 @@ def test_the_script_is_whole(tmp_path: Path) -> None:
     }
 
 
-def test_a_port_that_is_taken_is_replaced() -> None:
-    """I need not look for a free one."""
+def test_only_the_default_port_is_replaced_if_it_is_taken(capsys) -> None:
+    """I need not look for a free one, and am told; one that I gave is the one, or an error."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        assert taken != quickstart.free_port(taken)
+        found = quickstart.free_port(taken, or_other=True)
+        said = f"Port {taken} is taken: the publisher listens on {found}."
+        assert (True, said) == (taken != found, capsys.readouterr().err.strip())
+        given = call("quickstart", "--port", str(taken))
+    assert (1, "") == (given.returncode, given.stdout)
+    assert f"[ZEH_CANNOT_LISTEN] 127.0.0.1:{taken} cannot be used" in given.stderr
 
 
 def test_it_serves_and_says_what_to_run(env: dict[str, str], tmp_path: Path) -> None:

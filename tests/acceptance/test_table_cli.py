@@ -175,7 +175,7 @@ def test_commands_say_that_a_table_takes_no_batches(
         ]
     for each in said:
         assert (1, "") == (each.returncode, each.stdout)
-        assert "[ZEH_TABLE_FEED]" in each.stderr and "errors.md#table-feed" in each.stderr
+        assert "[ZEH_TABLE_FEED]" in each.stderr and "explain table-feed" in each.stderr
         assert "'orders' is a table feed: its events are the rows of a table" in each.stderr
         assert "takes no batches, and has no producers and no receipts" in each.stderr
         assert "zeh-spark create" not in each.stderr and "audited" not in each.stderr

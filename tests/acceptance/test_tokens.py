@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,21 @@ def test_a_token_is_printed_once_and_kept_as_a_hash(run: Run, token, tmp_path: P
     assert secret not in listed
     assert all(secret.encode() not in file.read_bytes() for file in tmp_path.glob("feeds.db*"))
     assert "valid" in listed and "read:orders consume:orders/warehouse" in listed
+
+
+def test_a_token_can_go_into_a_file_of_mine_alone(run: Run, tmp_path: Path) -> None:
+    """It is in no terminal and no log; a file that is there stays, and no token is made."""
+    run("create", "orders")
+    made = run("token", "create", "a", "--read", "orders", "--output", "a.txt")
+    file = tmp_path / "a.txt"
+    assert 0o600 == file.stat().st_mode & 0o777
+    assert file.read_text().strip() not in made.stdout + made.stderr
+    before, again = file.read_text(), run("token", "create", "b", "--admin", "--output", "a.txt")
+    assert (1, True) == (again.returncode, "a.txt cannot be made: File exists" in again.stderr)
+    assert before == file.read_text()
+    assert ["a"] == [
+        each["name"] for each in json.loads(run("token", "list", "--json").stdout)["tokens"]
+    ]
 
 
 def test_a_new_token_names_its_store_and_feeds_that_are_not_there(run: Run) -> None:

@@ -8,19 +8,17 @@ import traceback
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.unit.test_errors import TREE
 from zeh_spark import errors
 from zeh_spark.errors import OptionError
+from zeh_spark.tools.cli.explain_command import slug
+from zeh_spark.tools.cli.main import zeh_spark
 from zeh_spark.wire.problems import PROBLEMS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / errors.ERRORS_PAGE).read_text(encoding="utf-8")
-
-
-def slug(heading: str) -> str:
-    """Return a heading's anchor, as MkDocs and GitHub make it."""
-    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
 
 
 def places() -> set[str]:
@@ -47,6 +45,19 @@ def test_what_the_code_names_is_in_the_page():
     assert {place: file for place, file in named_in_code().items() if place not in known} == {}
     assert [each for each in TREE if each.anchor not in known] == []
     assert PROBLEMS.keys() - known == set()
+    assert errors.CODES.keys() - known == set()
+    assert len(errors.CODES) == len(set(errors.CODES.values()))
+
+
+def test_every_error_is_explained_offline_by_its_code_and_by_its_heading():
+    """What the page says is on my terminal; a name that I mistype is understood."""
+    by_code = {code: anchor for anchor, code in errors.CODES.items()}
+    for code, anchor in {**by_code, "[ZEH_OPTION]": OptionError.anchor}.items():
+        said = CliRunner().invoke(zeh_spark, ["explain", code])
+        assert (0, said.output) == (0, CliRunner().invoke(zeh_spark, ["explain", anchor]).output)
+        assert said.output.startswith("##"), code
+    meant = CliRunner().invoke(zeh_spark, ["explain", "ZEH_BATCH_GEP"])
+    assert (1, True) == (meant.exit_code, "did you mean ZEH_BATCH_GAP" in meant.output)
 
 
 def test_python_prints_the_address_below_the_message():
@@ -59,5 +70,5 @@ def test_python_prints_the_address_below_the_message():
 
     assert printed[-2:] == [
         "zeh_spark.errors.OptionError: [ZEH_OPTION] 'mode' is 'x'\n",
-        "See docs/operate/errors.md#an-unknown-option-or-a-wrong-value\n",
+        "See zeh-spark explain an-unknown-option-or-a-wrong-value\n",
     ]

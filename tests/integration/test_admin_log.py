@@ -58,6 +58,7 @@ NO_ACTS = {
     "load",  # publishes
     "serve",  # serves what others publish
     "quickstart",  # makes a store of its own
+    "explain",  # prints a page
     "ddl",  # prints statements for a table of the user's own
     # These talk to a publisher, and open no store.
     *"tail publish producers audit check doctor lag dead-letters replay-dead".split(),

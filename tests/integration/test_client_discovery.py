@@ -16,6 +16,16 @@ from zeh_spark.wire.problems import URN as PROBLEM
 # The partition count
 
 
+def test_a_partition_count_of_another_size_is_told_once(raw_server, caplog):
+    """A number that I mistyped loses nothing, and I see why some partitions are empty."""
+    raw_server.respond = lambda request: TOLD
+    for count in (7, 8, 8, 2):
+        assert count == discover(client(raw_server).transport, count).partition_count
+    wide, narrow = caplog.messages
+    assert ("n = 8" in wide, "stay empty" in wide) == (True, True)
+    assert ("n = 2" in narrow, "covers several" in narrow) == (True, True)
+
+
 def test_the_partition_count_is_learned_from_the_problem_document(raw_server):
     """It spares me the option (D10), also if the publisher restarts while my query begins."""
     raw_server.script(

@@ -15,6 +15,7 @@ from tests.fix_dead_letters import QUERY, TEXT, Two, direct, frame, served
 from tests.fix_log_texts import check_documented
 from tests.fix_raw_server import ok, refused
 from tests.fix_sink import lost, remedy
+from zeh_spark.client import dead_letter_replay
 from zeh_spark.client.http.publish_client import BatchCall, TaskDone
 from zeh_spark.errors import (
     AccessError,
@@ -27,7 +28,6 @@ from zeh_spark.errors import (
 )
 from zeh_spark.spark.sink.options import sink_options
 from zeh_spark.spark.sink.writer import StreamWriter, stage
-from zeh_spark.tools.cli import dead_letter_replay
 from zeh_spark.wire.dead_letters import letters
 
 GOOD, BAD = '{"i":1}', '{"i":'

@@ -124,7 +124,7 @@ def test_a_command_that_needs_the_owner_says_so(runtime: str) -> None:
 
     assert 1 == done.returncode
     assert "permission denied for table tokens. Use the role that owns the tables" in done.stderr
-    assert "errors.md#permission-denied" in done.stderr
+    assert "explain permission-denied" in done.stderr
 
 
 def test_that_role_adds_to_the_log_of_acts(runtime: str) -> None:

@@ -11,9 +11,9 @@ from tests.fix_dead_letters import Two
 from tests.fix_publisher import Publisher
 from tests.integration.test_dead_letters import BAD
 from tests.scratch_store import ScratchStore
+from zeh_spark.client import dead_letter_replay
 from zeh_spark.errors import RowError
 from zeh_spark.publish import Producer
-from zeh_spark.tools.cli import dead_letter_replay
 from zeh_spark.wire.dead_letters import Unreadable, letters
 
 

@@ -138,7 +138,7 @@ def test_spark_shows_one_frame_of_ours(call):
     with pytest.raises(UnavailableError) as caught:
         call(UnavailableError("the publisher does not answer"))
 
-    address = f"See {caught.value.help}\n"
+    address = f"{caught.value.see}\n"
     shown = "".join(traceback.format_exception(caught.value)).removesuffix(address)
     message = "UnavailableError: [ZEH_UNAVAILABLE] the publisher does not answer"
     assert message in shown.splitlines()[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -38,7 +39,7 @@ def shown(capsys, monkeypatch):
 
     def run(*, terminal):
         monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-        listener = zeh_spark.ProgressListener(live=True)
+        listener = zeh_spark.ProgressListener(live=True, logger=logging.getLogger("job"))
         for _ in range(2):
             event = SimpleNamespace(progress=SimpleNamespace(json=json.dumps(_PROGRESS)))
             listener.onQueryProgress(event)
@@ -54,6 +55,13 @@ def test_a_terminal_shows_one_line_that_is_written_over(shown, monkeypatch):
     start = f"\r\x1b[2K{_LINE[:60]}"
 
     assert start * 2 + "\n" == shown(terminal=True)
+
+
+def test_a_log_gets_a_line_for_each_batch(shown, caplog):
+    """Of a run that nobody watches."""
+    caplog.set_level(logging.INFO, "job")
+    shown(terminal=True)
+    assert [("job", logging.INFO, _LINE)] == caplog.record_tuples[:1]
 
 
 def test_a_file_gets_a_line_for_each_batch(shown):

@@ -11,6 +11,7 @@ Rule for editors: nothing here decides what a query does. Runs on the driver.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sys
 import time
@@ -168,6 +169,7 @@ class ProgressListener(StreamingQueryListener):
     Args:
         live: show the progress. In a terminal or a notebook it is one line that is updated in
             place; anywhere else it is a line on standard error for each micro-batch.
+        logger: gets a line for each micro-batch at level INFO, for runs that nobody watches.
         report: is called with each `FeedProgress`, for a metrics system for example.
         sinks: where the queries publish: for each producer the feed's address and the producer's
             name, as for `zeh_spark.receipts`, and perhaps a mapping with options that say how to
@@ -184,6 +186,7 @@ class ProgressListener(StreamingQueryListener):
         self,
         *,
         live: bool = False,
+        logger: logging.Logger | None = None,
         report: Callable[[FeedProgress], object] | None = None,
         sinks: Sequence[tuple[str, str] | tuple[str, str, Mapping[str, object]]] = (),
         report_commit: Callable[[SinkCommit], object] | None = None,
@@ -196,6 +199,7 @@ class ProgressListener(StreamingQueryListener):
         self._report = report
         self._report_commit = report_commit
         self._show = _live_line() if live else None
+        self._logger = logger
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Do nothing (see `StreamingQueryListener.onQueryStarted`)."""
@@ -207,9 +211,11 @@ class ProgressListener(StreamingQueryListener):
         if published := self._published(document):
             named = lines[-1:] or ([document["name"]] if document.get("name") else [])
             lines[-1:] = ["  ".join([*named, *map(str, published)])]
-        if self._show:
-            for line in lines:
+        for line in lines:
+            if self._show:
                 self._show(line)
+            if self._logger:
+                self._logger.info("%s", line)
 
     def _read(self, document: dict[str, Any]) -> list[str]:
         """Count and report what a micro-batch has read. Return a line for each feed."""
@@ -286,7 +292,9 @@ _RUNS_WITHOUT_EVENTS = 100
 """Runs without an event after which `drain` gives up, though the cursors still move."""
 
 
-def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) -> int:
+def drain(
+    start: Callable[[], StreamingQuery], *, timeout: float | None = None, live: bool = False
+) -> int:
     """Run a query again and again until the feed gives no new events.
 
     Spark 4.0 and 4.1 need this, because their trigger AvailableNow makes a single micro-batch,
@@ -300,6 +308,7 @@ def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) 
             same checkpointLocation.
         timeout: seconds after which no other run begins; None for no limit. A run that has begun is
             not interrupted.
+        live: show a line for each run and feed, as `ProgressListener` does.
 
     Returns:
         The number of runs.
@@ -310,7 +319,7 @@ def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) 
             100 runs, while its cursors moved.
         StreamingQueryException: the query failed.
     """
-    began = time.monotonic()
+    began, show = time.monotonic(), _live_line() if live else None
     runs = without_events = 0
     while True:
         query = start()
@@ -325,6 +334,9 @@ def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) 
                 anchor="drain-does-not-know-whether-a-run-brought-events",
             )
         batches = [each for each in progress if _has_run(each)]
+        if show and batches:
+            for each in feed_progress(batches[-1]):
+                show(f"run {runs}  {each}")
         without_events = 0 if any(map(_has_events, batches)) else without_events + 1
         if not batches or (
             without_events >= 2 and not any(each.has_more for each in feed_progress(batches[-1]))

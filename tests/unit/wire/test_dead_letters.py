@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.cases import each_case
-from zeh_spark.tools.cli.dead_letter_replay import repaired
+from zeh_spark.client.dead_letter_replay import repaired
 from zeh_spark.wire import upload_format, wire
 from zeh_spark.wire.dead_letters import (
     LETTER_BYTES,

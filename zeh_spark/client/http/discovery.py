@@ -13,7 +13,9 @@ Runs on the driver, in batch tasks and in commands.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from zeh_spark.client.http.responses import TransientError, body_text, problem_document
@@ -23,6 +25,8 @@ from zeh_spark.wire import problems
 from zeh_spark.wire.direct_reads import OFFER
 from zeh_spark.wire.feed_identity import FeedIdentity, parse, untold
 from zeh_spark.wire.option_values import MAX_PARTITIONS
+
+log = logging.getLogger(__name__)
 
 _MISSING_PARAMETER = {400, 422}
 _OF_A_FRAMEWORK = {500, 501}
@@ -83,7 +87,21 @@ def discover(
                     raise
                 document = {}
     count = partition_count or _count(document, transport)
+    if type(told := document.get("partitionCount")) is int and told != count:
+        _tell_other_count(str(transport.url), count, told)
     return Discovered(count, _identity(document, transport), _offers_direct_reads(document))
+
+
+@lru_cache  # once
+def _tell_other_count(url: str, count: int, told: int) -> None:
+    log.warning(
+        "%s is read with n = %d, as 'partitionCount' or the checkpoint say, and has %d partitions: "
+        "%s. Each event is read once either way",
+        url,
+        count,
+        told,
+        "those above it stay empty" if count > told else "one that is read covers several of them",
+    )
 
 
 def index(transport: Transport) -> dict[str, Any]:

@@ -123,10 +123,13 @@ def _unknown(key: str, known: Collection[str]) -> UnknownOptionError:
     close = [_OF_KAFKA[key].lower()] if key in _OF_KAFKA else None
     close = close or difflib.get_close_matches(key, [name.lower() for name in known], n=1)
     suggestion = next((name for name in known if [name.lower()] == close), None)
-    meant = f"; did you mean {suggestion!r}?" if suggestion else "."
+    if suggestion:
+        what_else = f"; did you mean {suggestion!r}?"
+    else:
+        names = ", ".join(sorted(known))
+        what_else = f". Known: {names}, {HEADER_PREFIX}<Name>, {SECRET_HEADER_PREFIX}<Name>"
     return UnknownOptionError(
-        f"unknown option {key!r}{meant} Known: {', '.join(sorted(known))}, {HEADER_PREFIX}<Name>, "
-        f"{SECRET_HEADER_PREFIX}<Name>",
+        f"unknown option {key!r}{what_else}",
         option=key,
         suggestion=suggestion,
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -96,6 +95,7 @@ def restore(
     renew: Callable[[SqlStore, Replaced | None], T],
     *,
     by: Actor | None = None,
+    progress: Callable[[int], object] = lambda size: None,
 ) -> tuple[Path | None, T]:
     """Put a copy of a store in its place, with all that belongs to the old one out of the way.
 
@@ -103,8 +103,9 @@ def restore(
     process serves the store. A crash leaves the old store or the new one, each whole. `renew`
     changes the new store before it takes the place. It gets what to take over from the old one,
     None if there is none, or if it cannot be read. It returns where the old store is now, beside
-    the new one, None if there was none; and what `renew` returned. Raises StoreError if the copy is
-    no store or is damaged, another process uses the store, or a file cannot be written.
+    the new one, None if there was none; and what `renew` returned. `progress` is told the bytes
+    that were copied since its last call. Raises StoreError if the copy is no store or is damaged,
+    another process uses the store, or a file cannot be written.
     """
     path = path_of(file, must_exist=False)
     there = path.exists()
@@ -122,7 +123,8 @@ def restore(
             with suppress(PermissionError):
                 os.chown(part, owner.st_uid, owner.st_gid)
         with copy.open("rb") as source, part.open("rb+") as made:
-            shutil.copyfileobj(source, made, 1 << 20)
+            while block := source.read(1 << 20):
+                progress(made.write(block))
         migrate(str(part), by=by)
         with closing(open_sqlite(str(part))) as store:
             done = renew(store, known)

@@ -14,6 +14,7 @@ from zeh_spark.errors import LakehouseError
 from zeh_spark.spark.delta import commits
 from zeh_spark.spark.delta.delta_table import LakeTable
 from zeh_spark.spark.delta.delta_writer import DeltaFeedWriter, checked_name
+from zeh_spark.spark.delta.merging import columns_of_keys, listed_keys
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -58,6 +59,8 @@ def to_delta(
         table, name=name, checkpointLocation=checkpointLocation, merge_keys=merge_keys, **options
     )
     LakeTable(df.sparkSession, table).exists()  # raises here rather than in the stream
+    if merge_keys is not None and options.get("transform") is None:  # likewise
+        columns_of_keys(table, df, listed_keys(merge_keys))
     stream = df.writeStream.foreachBatch(writer).queryName(f"{name} to {table}")
     if trigger:
         stream = stream.trigger(**trigger)

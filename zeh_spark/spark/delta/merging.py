@@ -161,6 +161,25 @@ def purge(spark: SparkSession, table: str, older_than: str) -> None:
     target.delete(f"{DELETED} AND {CHANGED} < current_timestamp() - INTERVAL {older_than}")
 
 
+def listed_keys(keys: str | Sequence[str]) -> list[str]:
+    return [keys] if isinstance(keys, str) else list(keys)
+
+
+def columns_of_keys(table: str, df: DataFrame, keys: Sequence[str]) -> list[str]:
+    """Return the columns that merge keys name. Raises LakehouseError if the frame lacks one."""
+    found = [column for key in keys if (column := column_of(df, key)) is not None]
+    if not keys or len(found) < len(keys):
+        raise LakehouseError(
+            f"table {table}: merge_keys {list(keys)} have to be columns of the frame, which has "
+            f"{df.columns}; zeh_spark.parsed(df, schema) makes columns of the events' fields",
+            table=table,
+            expected=list(keys),
+            got=df.columns,
+            anchor="the-merge-lacks-columns-or-the-frame-lacks-headers",
+        )
+    return found
+
+
 class Merge:
     """One MERGE for each batch.
 
@@ -182,7 +201,7 @@ class Merge:
         by_arrival: bool = False,
     ) -> None:
         self._table = table
-        self._keys = [keys] if isinstance(keys, str) else list(keys)
+        self._keys = listed_keys(keys)
         self._deleted = deleted
         self._options = options
         self._feeds = feeds
@@ -237,21 +256,11 @@ class Merge:
     def _make_rows(self, df: DataFrame, constants: Mapping[str, Column]) -> DataFrame:
         """Return events with the columns that the table keeps of them, and ARRIVAL."""
         check_free(self._table.text, df, [DELETED, CHANGED, ARRIVAL, *constants])
-        found = [column_of(df, key) for key in self._keys]
-        if None in found or not found:
-            raise LakehouseError(
-                f"table {self._table.text}: merge_keys {self._keys} have to be columns of the "
-                f"frame, which has {df.columns}; zeh_spark.parsed(df, schema) makes columns of "
-                f"the events' fields",
-                table=self._table.text,
-                expected=self._keys,
-                got=df.columns,
-                anchor="the-merge-lacks-columns-or-the-frame-lacks-headers",
-            )
+        found = columns_of_keys(self._table.text, df, self._keys)
         deleted = self._deletion(df)
         return stamped(df).withColumns(
             {
-                **{str(name): self._not_null(str(name)) for name in found},
+                **{name: self._not_null(name) for name in found},
                 **self._identity(),
                 DELETED: deleted,
                 CHANGED: F.current_timestamp(),

@@ -1,6 +1,6 @@
 """The commands about dead letters: `dead-letters` prints them, `replay-dead` publishes them.
 
-Both talk to a running publisher. What `replay-dead` decides is in `dead_letter_replay`.
+Both talk to a running publisher. What `replay-dead` decides is in `client.dead_letter_replay`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from itertools import chain
 
 import click
 
+from zeh_spark.client import dead_letter_replay
+from zeh_spark.client.dead_letter_replay import Outcome
 from zeh_spark.client.http.tail import follow
 from zeh_spark.errors import StoreError, printable
-from zeh_spark.tools.cli import dead_letter_replay
-from zeh_spark.tools.cli.dead_letter_replay import Outcome
 from zeh_spark.tools.cli.output import print_result, progress, write_lines
 from zeh_spark.tools.cli.parameters import PATIENCE, connects
 from zeh_spark.tools.loading.load import without_events

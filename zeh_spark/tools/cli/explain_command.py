@@ -50,7 +50,7 @@ def slug(heading: str) -> str:
 
 def _sections() -> dict[str, str]:
     """Return the sections of the page by their anchors, without links."""
-    found = {}
+    found: dict[str, str] = {}
     for section in re.split(r"^(?=##+ )", _PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE):
         heading = section.partition("\n")[0].lstrip("# ")
         text = _LINK.sub(r"\1", _ID.sub("", section)).strip()
@@ -61,8 +61,7 @@ def _sections() -> dict[str, str]:
 def _anchors_of_codes() -> dict[str, str]:
     """Return where errors are described, by their codes: of classes, refusals and commands."""
     assert problems.PROBLEMS  # they add their codes
-    of_classes, classes = {}, [errors.ZeroEventHubError]
-    for each in classes:
-        classes += each.__subclasses__()
-        of_classes[each("").code] = each.anchor
+    classes = [each for each in vars(errors).values() if isinstance(each, type)]
+    kinds = [each for each in classes if issubclass(each, errors.ZeroEventHubError)]
+    of_classes = {each("").code: each.anchor for each in kinds}
     return of_classes | {code: anchor for anchor, code in errors.CODES.items()}

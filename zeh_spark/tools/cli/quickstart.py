@@ -17,10 +17,13 @@ from contextlib import closing
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
+from zeh_spark.errors import StoreError
 from zeh_spark.service.app import server
 from zeh_spark.service.databases import open_store
 from zeh_spark.service.store.interface import UnknownFeedError
+from zeh_spark.tools.cli.output import print_remark
 from zeh_spark.tools.cli.serve_command import serve
 from zeh_spark.tools.loading import load
 from zeh_spark.tools.loading.load import Source
@@ -91,7 +94,7 @@ spark.stop()
 )  # fmt: skip
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8080, show_default=True,
-    help="TCP port to listen on. If it is taken, a free one is used.",
+    help="TCP port to listen on. If the default is taken, a free one is used.",
 )  # fmt: skip
 @click.pass_context
 def quickstart(ctx: click.Context, folder: Path, port: int) -> None:
@@ -106,7 +109,9 @@ def quickstart(ctx: click.Context, folder: Path, port: int) -> None:
     Example:
       zeh-spark quickstart
     """
-    url, port = make(folder), free_port(port)
+    by_default = ctx.get_parameter_source("port") is ParameterSource.DEFAULT
+    port = free_port(port, or_other=by_default)
+    url = make(folder)
     base = f"http://127.0.0.1:{port}"
     with server.only_publisher(url):  # the script of another one that runs stays as it is
         script = write_script(folder, base)
@@ -153,12 +158,21 @@ def write_script(folder: Path, publisher: str) -> Path:
     return file
 
 
-def free_port(wanted: int) -> int:
-    """Return the wanted port of the loopback address if it is free, and otherwise a free one."""
-    for port in (wanted, 0):
-        try:
-            with socket.create_server(("127.0.0.1", port)) as found:
-                return int(found.getsockname()[1])
-        except OSError:
-            continue
-    return wanted  # listening will say why it is not free
+def free_port(wanted: int, *, or_other: bool) -> int:
+    """Return the wanted port of the loopback address if it is free; another free one if `or_other`.
+
+    Raises StoreError if the port is taken.
+    """
+    try:
+        with socket.create_server(("127.0.0.1", wanted)) as found:
+            return int(found.getsockname()[1])
+    except OSError as exc:
+        if not or_other:
+            raise StoreError(
+                f"127.0.0.1:{wanted} cannot be used: {exc.strerror}. Stop the process that listens "
+                f"there, or give another --port",
+                anchor="cannot-listen",
+            ) from exc
+    port = free_port(0, or_other=False)
+    print_remark(f"Port {wanted} is taken: the publisher listens on {port}.")
+    return port

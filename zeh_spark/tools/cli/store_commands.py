@@ -20,7 +20,7 @@ from zeh_spark.service.store.acts import Action, Actor, lacking, new_act
 from zeh_spark.service.store.batches import base
 from zeh_spark.service.store.epochs import over_at
 from zeh_spark.service.store.interface import Store
-from zeh_spark.tools.cli.output import moment, print_answer, print_result, progress
+from zeh_spark.tools.cli.output import moment, print_answer, print_remark, print_result, progress
 from zeh_spark.tools.cli.parameters import STORE, opened, operator
 from zeh_spark.wire.feed_identity import FeedIdentity
 from zeh_spark.wire.phrases import counted, size_of
@@ -114,6 +114,7 @@ def migrate(url: str, dry_run: bool) -> None:
     done = migrate_store(url, dry_run=True)
     if not dry_run and done.before != done.after:
         with only_publisher(url):
+            print_remark(f"Upgrading from version {done.before} to {done.after}: all or nothing.")
             done = migrate_store(url, by=operator())
     facts: dict[str, Any] = {"store": shown_url(url), "before": done.before, "after": done.after}
     if done.before == done.after:
@@ -231,7 +232,8 @@ def restore(file: Path, url: str) -> None:
     with only_publisher(url):
         by, path = operator(), url.removeprefix("sqlite:///")
         renew = partial(_renew, copy=file, by=by)
-        old, (begun, kept) = sqlite_copies.restore(path, file, renew, by=by)
+        with progress("Copying", file.stat().st_size) as bar:
+            old, (begun, kept) = sqlite_copies.restore(path, file, renew, by=by, progress=bar)
     said = [f"{url} is as {file} was.{f' The old store is {old}.' if old else ''}"]
     said += [
         f"Feed {name!r}: events that are published from now on have zeh-feed "

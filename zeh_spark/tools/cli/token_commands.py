@@ -95,7 +95,7 @@ def create(
             f"that is made later, or for a table that is served beside the store."
         )
     facts = {"id": made.id, "name": name, "rights": [str(each) for each in grants]}
-    if output:
+    if file is not None:
         os.write(file, f"{text}\n".encode())
         print_result(f"The token is in {output}.", file=str(output), **facts, expires=made.expires)
     else:

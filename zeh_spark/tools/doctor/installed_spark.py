@@ -79,7 +79,7 @@ def _delta(spark: str, home: Path) -> Check:
             State.NOTE,
             "delta-spark is not installed",
             "Only Delta tables (zeh_spark.lakehouse) need it: pip install --no-deps "
-            "delta-spark==VERSION, with the version of docs/operate/where-it-runs.md.",
+            "delta-spark==4.4.0, which runs with Spark 4.0 to 4.2. There is none for 4.3.",
         )
     if version and jar and version_of(version) != version_of(jar):
         return Check(

@@ -61,7 +61,7 @@ def _read(spark: SparkSession, url: str, options: Mapping[str, str]) -> Check:
         feed = spark.read.format("zeroeventhub").options(**options).load(url)
         rows = feed.limit(1).collect()
     except Exception as exc:  # noqa: BLE001  # as above
-        return _failed("read", exc, "Look at the message, and at docs/operate/errors.md.")
+        return _failed("read", exc, "zeh-spark explain CODE prints what to do.")
     return ok("read", "a worker read an event" if rows else "the feed is read, and is empty")
 
 
