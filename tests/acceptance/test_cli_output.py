@@ -83,6 +83,7 @@ def test_each_command_prints_the_members_that_the_reference_names(
     ask("new-history", "orders", "--yes")
     ask("backup", "copy.db")
     ask("restore", "copy.db", "--yes")
+    ask("token create", "they", "--read", "orders", "--output", "token.txt")
     made = ask("token create", "me", "--read", "orders")
     ask("token list")
     assert [made["id"]] == ask("token revoke", "me")["revoked"]

@@ -35,8 +35,8 @@ def explain(name: str) -> None:
     sections, anchors = _sections(), _anchors_of_codes()
     anchor = anchors.get(name.strip("[]").upper(), name)
     if anchor not in sections:
-        close = difflib.get_close_matches(name.lower(), known := [*anchors, *sections])
-        close += difflib.get_close_matches(name.upper(), known)
+        close = difflib.get_close_matches(name.upper(), known := [*anchors, *sections])
+        close += difflib.get_close_matches(name.lower(), known)
         meant = f"; did you mean {' or '.join(dict.fromkeys(close))}?" if close else "."
         raise Failure(f"no error is called {name!r}{meant}", FAILED)
     text = sections[anchor]
