@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import threading
 import time
 from dataclasses import dataclass
 
@@ -156,10 +155,3 @@ def feed(raw_server):
 
 def position(offset, partition=0):
     return offset["partitions"][str(partition)]
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.005)

@@ -7,9 +7,9 @@ PATIENCE = 300
 """Seconds: for what hangs, not for what is slow, and below the limit for a whole test."""
 
 
-def eventually(happens: Callable[[], bool], seconds: float = PATIENCE) -> None:
+def eventually(happens: Callable[[], object], seconds: float = PATIENCE) -> None:
     """Wait until something has happened. Fails if it takes longer."""
     deadline = time.monotonic() + seconds
     while not happens():
         assert time.monotonic() < deadline, f"it did not happen within {seconds} s"
-        time.sleep(0.05)
+        time.sleep(0.01)

@@ -10,7 +10,7 @@ from chispa import assert_df_equality
 
 import zeh_spark
 from tests.fix_spark import in_batches
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.progress import feed_progress
 from zeh_spark.spark.datasource import environment_of_workers
@@ -112,22 +112,13 @@ def test_an_idle_query_gets_new_events_by_itself(stream, collected, store, url):
     assert collected.numbers() == Counter(range(400))
 
     more(store, range(400, 410))
-    until(lambda: len(collected.rows) >= 410, query)
+    eventually(lambda: len(collected.rows) >= 410 or query.exception())
     stopping = threading.Thread(target=query.stop, daemon=True)
     stopping.start()
     stopping.join(30)
 
     assert collected.numbers() == Counter(range(410))
     assert (False, False) == (stopping.is_alive(), query.isActive)
-
-
-def until(condition, query):
-    """Wait for a condition, for as long as the query lives; at most two minutes."""
-    for _ in range(1200):
-        if condition():
-            return
-        assert not query.awaitTermination(0.1), query.exception()
-    raise TimeoutError
 
 
 def test_a_join_with_itself_meets_each_event_once(stream, collected, url):
@@ -148,11 +139,12 @@ def test_a_union_gets_all_of_its_sources(spark, stream, collected, url):
     schema = spark.read.format("zeroeventhub").load(url).schema
 
     query = collected(feed.union(feed).union(others.to(schema)))
-    until(lambda: sum(row["partition"] >= 0 for row in collected.rows) >= 800, query)
+    twice = Counter({i: 2 for i in range(400)})
+    eventually(lambda: twice <= collected.numbers() or query.exception())
 
     numbers = collected.numbers()
     assert numbers.pop(-1) > 0
-    assert numbers == Counter({i: 2 for i in range(400)})
+    assert numbers == twice
 
 
 def test_events_are_typed_by_spark(spark, url):

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 import zeh_spark
 from tests import postgresql
 from tests.fix_cli import call
-from tests.fix_stream import wait_for
+from tests.patience import eventually
 
 ROOT = Path(__file__).parents[2]
 CLIENTS, CALLS, SHARED = 32, 25, 12
@@ -100,7 +100,7 @@ def test_the_table_in_spark_equals_the_services_own(service, spark, stream, coll
     read_meanwhile = len(collected.rows)
     outbox = service.sql("SELECT type, body::text FROM outbox")
     query.processAllAvailable()
-    wait_for(lambda: len(collected.rows) >= len(outbox))
+    eventually(lambda: len(collected.rows) >= len(outbox))
 
     assert {200, 201, 409} == {*statuses}
     assert read_meanwhile > SHARED
@@ -188,7 +188,7 @@ def test_the_service_stops_though_readers_wait(service):
 
     with ThreadPoolExecutor(1) as reader:
         poll = reader.submit(service.feed, f"{FROM_LAST}&wait=55")
-        wait_for(lambda: len(service.sql(connections)) > idle)
+        eventually(lambda: len(service.sql(connections)) > idle)
         service.process.send_signal(signal.SIGTERM)
         ended = service.process.wait(timeout=20)
 

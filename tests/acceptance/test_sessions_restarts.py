@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from tests.fix_sessions import needs_batches
-from tests.fix_stream import wait_for
+from tests.patience import eventually
 from tests.unit.sessions.buckets import row, told
 
 
@@ -114,7 +114,7 @@ def test_a_heartbeat_judges_gaps_on_an_idle_feed(orders):
         return {tuple(each[name] for name in names) for each in told if each}
 
     try:
-        wait_for(lambda: (0, 6, 6, 16) in gauges() or query.exception())
+        eventually(lambda: (0, 6, 6, 16) in gauges() or query.exception())
     finally:
         query.stop()
 

@@ -16,6 +16,7 @@ from sqlalchemy import delete
 from tests.contract.databases import commit_under_way
 from tests.contract.mutants import without_content_check
 from tests.contract.sites import PostgresqlSite
+from tests.patience import eventually
 from tests.store_contract.drivers import Execution, TaskLayout
 from tests.store_contract.world import World, publish_batch
 from tests.store_contract.writers import (
@@ -27,7 +28,6 @@ from tests.store_contract.writers import (
     declared,
     everything,
     publish_as,
-    until,
     upload,
 )
 from zeh_spark.publisher import Problem, Store
@@ -243,7 +243,7 @@ def _commit_at_once(site: PostgresqlSite, monkeypatch: pytest.MonkeyPatch, lock:
         patch.setattr(sql_commits, "find_feed", found)
         with ThreadPoolExecutor(1) as second, commit_under_way(one, call(0), sent):
             empty = second.submit(other.commit, FEED, call(0, producer="q"), declared())
-            until(site.somebody_waits_for_a_lock)
+            eventually(site.somebody_waits_for_a_lock)
     empty.result()
     return one.feed(FEED).head
 

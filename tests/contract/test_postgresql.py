@@ -13,7 +13,8 @@ from tests.cases import each_case
 from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
 from tests.fix_log_texts import check_documented
-from tests.store_contract.writers import FEED, call, chunk, commit, data, publish, until, upload
+from tests.patience import eventually
+from tests.store_contract.writers import FEED, call, chunk, commit, data, publish, upload
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import open_store
 from zeh_spark.service.postgresql import store as dialect
@@ -174,7 +175,7 @@ def test_commit_of_another_process_is_noticed(
     if behind_a_pooler:
         site.execute("ALTER TABLE zeroeventhub.feeds DISABLE TRIGGER notify_commit")
     publish(site.open(), chunk(0, b"1"))
-    until(lambda: store.version() != before)
+    eventually(lambda: store.version() != before)
 
 
 def test_listener_that_lost_its_connection_comes_back(store, site):
@@ -189,7 +190,7 @@ def test_listener_that_lost_its_connection_comes_back(store, site):
         except StoreBusyError:
             return False  # the fault is reported once; then the version is there again
 
-    until(noticed)
+    eventually(noticed)
 
 
 def listening_at(store: SqlStore, site: PostgresqlSite) -> int:
@@ -198,7 +199,7 @@ def listening_at(store: SqlStore, site: PostgresqlSite) -> int:
     A read ends with a rollback, and nothing else has read in this database yet.
     """
     before = store.version()
-    until(
+    eventually(
         lambda: site.execute(
             "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
             "AND state = 'idle' AND query = 'ROLLBACK'"

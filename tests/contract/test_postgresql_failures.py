@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from tests import postgresql
 from tests.contract.databases import site, store
+from tests.patience import eventually
 from tests.store_contract.writers import (
     FEED,
     call,
@@ -23,7 +24,6 @@ from tests.store_contract.writers import (
     declared,
     everything,
     publish,
-    until,
     upload,
 )
 from zeh_spark.publisher import Problem, Store, open_store
@@ -190,7 +190,7 @@ def test_server_killed_at_any_time_keeps_what_it_acknowledged(own_server):
             batches: list[int] = []
             writer = threading.Thread(target=_write_until_it_fails, args=(store, batches))
             writer.start()
-            until(lambda batches=batches, round_of=round_of: len(batches) >= 5 * (round_of + 1))
+            eventually(lambda batches=batches, few=5 * round_of: len(batches) >= few + 5)
             own_server.kill()
             writer.join()
             own_server.start()

@@ -14,7 +14,8 @@ from sqlalchemy import Connection, text
 
 from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
-from tests.store_contract.writers import FEED, chunk, data, everything, publish, until
+from tests.patience import eventually
+from tests.store_contract.writers import FEED, chunk, data, everything, publish
 from zeh_spark.service.postgresql import transactions as postgresql_reads
 from zeh_spark.service.postgresql import writer as postgresql_writer
 from zeh_spark.service.postgresql.store import READERS
@@ -111,10 +112,10 @@ def test_a_look_for_commits_behind_a_lock_ends(store, site):
         store.version()
     seen = store.version()
     with table_locked(site, "feeds"):
-        until(lambda: isinstance(attempted(store.version).exception(), StoreBusyError))
-    until(lambda: attempted(store.version).exception() is None)
+        eventually(lambda: isinstance(attempted(store.version).exception(), StoreBusyError))
+    eventually(lambda: attempted(store.version).exception() is None)
     publish(store, chunk(0, b"1"))
-    until(lambda: store.version() != seen)
+    eventually(lambda: store.version() != seen)
 
 
 def test_a_read_that_takes_too_long_is_a_busy_store(store, monkeypatch):

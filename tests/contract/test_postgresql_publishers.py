@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from tests.contract.databases import commit_under_way, in_threads, site, stopped_at, store
+from tests.patience import eventually
 from tests.store_contract.writers import (
     FEED,
     call,
@@ -18,7 +19,6 @@ from tests.store_contract.writers import (
     declared,
     everything,
     publish,
-    until,
     upload,
 )
 from zeh_spark.publisher import Problem
@@ -43,7 +43,7 @@ def test_an_epoch_waits_for_the_commit_that_is_under_way(store, site):
     store.stage(FEED, call(0), one := upload(chunk(0, b"1")))
     with ThreadPoolExecutor(1) as thread, commit_under_way(store, call(0), one):
         beginning = thread.submit(site.open().begin_epoch, FEED)
-        until(site.somebody_waits_for_a_lock)
+        eventually(site.somebody_waits_for_a_lock)
     assert beginning.result() == (identity := store.identity(FEED))
     assert identity.epochs[0].id == identity.at(everything(store)[0].time)
 
@@ -54,7 +54,7 @@ def test_a_batch_is_not_denied_while_its_first_commit_is_under_way(store):
     with ThreadPoolExecutor(2) as threads, commit_under_way(store, call(0), one):
         receipt = threads.submit(store.receipt, FEED, "p", 0, None)
         producer = threads.submit(store.producer, FEED, "p")
-        until(lambda: len(lane_of(store)._waiting) == 2)
+        eventually(lambda: len(lane_of(store)._waiting) == 2)
         assert not receipt.done() and not producer.done()
     assert receipt.result() is not None
     assert 0 == producer.result().last
@@ -88,7 +88,7 @@ def test_nothing_is_published_behind_the_deletion_of_a_producer(store, site):
     store.stage(FEED, by, one := upload(chunk(0, b"1")))
     with ThreadPoolExecutor(1) as thread, commit_under_way(store, by, one):
         thread.submit(store.delete_producer, FEED, "p")
-        until(site.somebody_waits_for_a_lock)
+        eventually(site.somebody_waits_for_a_lock)
     assert [b"1"] == data(store)
     with pytest.raises(Problem, match="deleted"):
         store.stage(FEED, call(0, producer="p#other"), one)
@@ -102,7 +102,7 @@ def test_refusal_of_one_commit_is_that_one_s_alone(store):
     batches = [call(0 if number % 3 else 7, producer=f"p{number}") for number in range(6)]
     with ThreadPoolExecutor(6) as threads, lane.lead():
         commits = [threads.submit(store.commit, FEED, each, declared(sent)) for each in batches]
-        until(lambda: len(lane._waiting) == 6)
+        eventually(lambda: len(lane._waiting) == 6)
     raised = [getattr(each.exception(), "name", None) for each in commits]
     assert ["batch-gap", None, None] * 2 == raised
     assert [b"1"] * 4 == data(store)
@@ -130,7 +130,7 @@ def test_a_look_that_is_refused_holds_up_nobody(store):
         with lane.lead():
             for at, each in enumerate(threads, 1):
                 each.start()
-                until(lambda at=at: len(lane._waiting) == at)
+                eventually(lambda at=at: len(lane._waiting) == at)
             commits.clear()
         for each in threads:
             each.join()

@@ -13,7 +13,8 @@ import pytest
 from tests.contract.databases import commit_under_way, in_threads, site, store
 from tests.contract.sites import PostgresqlSite
 from tests.fix_upgrades import BEFORE
-from tests.store_contract.writers import FEED, call, chunk, data, publish, until, upload
+from tests.patience import eventually
+from tests.store_contract.writers import FEED, call, chunk, data, publish, upload
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import migrate_store, open_store
 from zeh_spark.service.sql.schema import VERSION
@@ -91,7 +92,7 @@ def test_upgrade_waits_for_a_commit_under_way(site, store):
             "BEGIN; LOCK TABLE zeroeventhub.feeds IN ACCESS EXCLUSIVE MODE;"
             " UPDATE zeroeventhub.store SET version = 99; COMMIT",
         )
-        until(site.somebody_waits_for_a_lock)
+        eventually(site.somebody_waits_for_a_lock)
     upgrading.result(30)
     assert [b"1"] == data(store)
     with pytest.raises(StoreBusyError, match="was upgraded"):

@@ -15,7 +15,8 @@ from tests.fix_middlemen import Proxy
 from tests.fix_publisher import Publisher
 from tests.fix_raw_server import Answer, RawServer, Request, ok
 from tests.integration.test_feed_identity import Plain
-from tests.store_contract.writers import call, chunk, commit, declared, large, until, upload
+from tests.patience import eventually
+from tests.store_contract.writers import call, chunk, commit, declared, large, upload
 from zeh_spark.errors import PublisherError, PublishError, StoreError
 from zeh_spark.publisher import Store, create_app
 from zeh_spark.testing import running_publisher
@@ -173,7 +174,7 @@ def test_feed_passes_while_others_publish(publisher: Publisher, kept: int) -> No
     with ThreadPoolExecutor(3) as pool:
         writing = [pool.submit(write, each) for each in ("p", "q", "q#n")]
         try:
-            until(lambda: started == {"p", "q", "q#n"})
+            eventually(lambda: started == {"p", "q", "q#n"})
             found = [audited(publisher.url, only) for only in [None, "q"] * 8]
         finally:
             stop.set()

@@ -10,8 +10,8 @@ import pytest
 
 from tests.fix_batch import batch_reader
 from tests.fix_publisher import Publisher
-from tests.fix_stream import wait_for
 from tests.integration.test_stream_identity import HEADERS, feeds, first_batch, next_batch
+from tests.patience import eventually
 from zeh_spark.client.http.tail import follow
 from zeh_spark.publisher import create_app
 from zeh_spark.testing import running_publisher
@@ -88,7 +88,7 @@ def test_a_new_epoch_is_asked_for_once(counted, start, way):
     counted.others()
     for number in range(2):
         counted.publisher.publish(number, partition=0)
-        wait_for(lambda: way == "executors" or reader.reportLatestOffset()["readyEvents"])
+        eventually(lambda: way == "executors" or reader.reportLatestOffset()["readyEvents"])
         begin, end = end, next_batch(reader, end)
         assert [epoch.id] == feeds(reader, begin, end)
     assert 1 == counted.others().count("discovery")

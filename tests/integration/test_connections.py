@@ -18,8 +18,8 @@ import requests
 
 from tests.fix_metrics import Scrape
 from tests.fix_publisher import connected, is_silent, new_feed, served, serving_app, token_of
+from tests.patience import eventually
 from tests.scratch_store import ScratchStore
-from tests.store_contract.writers import until
 from zeh_spark.publisher import create_app, open_store
 from zeh_spark.service.app.server import listen
 from zeh_spark.service.network.connections import TURN, Listener
@@ -83,9 +83,9 @@ def test_silent_connections_keep_nobody_out(store_url: str) -> None:
     """80 sockets that say nothing do not take all 64 files of the process, nor fill its log."""
     with serving(store_url, "-n 64") as (publisher, open_sockets):
         silent = [open_sockets.enter_context(connected(publisher.base)) for _ in range(80)]
-        until(lambda: publisher.status("/healthz") == 200)
+        eventually(lambda: publisher.status("/healthz") == 200)
         assert 200 == publisher.status()
-        until(lambda: not is_silent(silent[0]))  # it had been idle longest
+        eventually(lambda: not is_silent(silent[0]))  # it had been idle longest
 
 
 def test_health_and_administrator_are_answered_beside_busy_connections(store_url: str) -> None:
@@ -102,13 +102,13 @@ def test_health_and_administrator_are_answered_beside_busy_connections(store_url
                     open_sockets.enter_context(publisher.waiting(f"127.0.0.{number}", token))
             return publisher.status(token=reads) == 503
 
-        until(is_full)
+        eventually(is_full)
         # those that were just refused may still be open
-        until(lambda: publisher.status("/healthz") == 200)
-        until(lambda: publisher.status(token=administers) == 200)
+        eventually(lambda: publisher.status("/healthz") == 200)
+        eventually(lambda: publisher.status(token=administers) == 200)
         told = publisher.log.read_text()
         open_sockets.close()
-        until(lambda: publisher.status(token=reads) == 200)
+        eventually(lambda: publisher.status(token=reads) == 200)
     assert [True] == ["connections are refused" in line for line in told.splitlines()]
 
 
@@ -125,7 +125,7 @@ def test_one_address_leaves_connections_for_others(store_url: str) -> None:
                 said.append(b"".join(iter(lambda: late.recv(1 << 16), b"")))
             return bool(said[-1])
 
-        until(is_refused, 30)
+        eventually(is_refused, 30)
         assert 200 == publisher.status()  # from 127.0.0.1
         named = {"feed": "(none)", "problem": "too-many-connections"}
         assert Scrape(publisher.base)("zeh_refusals_total", **named) > 0
@@ -149,7 +149,7 @@ def test_what_is_left_for_the_administrator_is_also_left_on_ipv6() -> None:
         with socket.create_connection(("::1", port)) as reader:
             reader.sendall(wait)
             base = f"http://[::1]:{port}"
-            until(lambda: requests.get(base + page, timeout=30).status_code == 503, 30)
+            eventually(lambda: requests.get(base + page, timeout=30).status_code == 503, 30)
             assert 200 == requests.get(base + "/healthz", timeout=30).status_code
 
 
@@ -161,8 +161,8 @@ def test_no_request_outlives_its_connection() -> None:
         head = b"GET /orders?n=1&cursor0=_last&wait=300 HTTP/1.1\r\nHost: x\r\n\r\n"
         with connected(base) as client:
             client.sendall(head + head)
-            until(lambda: 1 == waiting(base))
-        until(lambda: 0 == waiting(base), 30)
+            eventually(lambda: 1 == waiting(base))
+        eventually(lambda: 0 == waiting(base), 30)
 
 
 def waiting(base: str) -> float:
@@ -181,7 +181,7 @@ def test_a_gateway_has_as_many_connections_as_there_are(
     with serving(store_url, "-n 128", option) as (publisher, open_sockets):
         mine = [open_sockets.enter_context(publisher.waiting("127.0.0.2")) for _ in range(45)]
         assert 200 == publisher.status()
-        until(lambda: beyond == sum(not is_silent(each) for each in mine))
+        eventually(lambda: beyond == sum(not is_silent(each) for each in mine))
 
 
 def test_soft_limit_of_files_is_raised(store_url: str) -> None:

@@ -8,7 +8,8 @@ from contextlib import closing
 import pytest
 
 from tests.fix_log_texts import check_documented
-from tests.fix_stream import Log, position, wait_for
+from tests.fix_stream import Log, position
+from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.errors import CursorGoneError, ReplayError
 from zeh_spark.service.retention.rules import prune
@@ -163,7 +164,7 @@ def test_a_feed_without_anything_left_is_continued_from_its_beginning(feed, star
     """Another publisher tells no cursor of what is left: what comes next is not lost."""
     scripted = feed(Log(5, gone_below=5, first=5))
     run = start(scripted, startingCursors='{"0": "c2"}', **ON)
-    wait_for(lambda: run.next() is not None)
+    eventually(lambda: run.next() is not None)
     strict = start(scripted, run.offset)
     assert strict.next() is None
     scripted.logs[0].count = 7

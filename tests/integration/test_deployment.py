@@ -17,8 +17,8 @@ from tests import postgresql
 from tests.fix_cli import call
 from tests.fix_publisher import new_feed, served
 from tests.fix_tls import TlsFolder
+from tests.patience import eventually
 from tests.ports import free_port
-from tests.store_contract.writers import until
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import Actor, Via, open_store
 from zeh_spark.service.store.interface import Retention
@@ -83,7 +83,7 @@ def test_a_role_without_rights_on_tables_runs_a_publisher(
         publish(store, "orders", range(3))
         store.set_retention("orders", replace(store.retention("orders"), bytes=1))
         with served(runtime) as (base, _):
-            until(lambda: next(each.events for each in store.feeds()) == 0)
+            eventually(lambda: next(each.events for each in store.feeds()) == 0)
             store.set_retention("orders", replace(store.retention("orders"), bytes=None))
             with Producer(f"{base}/orders", "till-7").batch() as batch:
                 batch.add({"order": 17})

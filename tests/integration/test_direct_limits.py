@@ -11,9 +11,8 @@ from contextlib import closing, suppress
 import pytest
 import requests
 
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, eventually
 from tests.scratch_store import ScratchStore
-from tests.store_contract.writers import until
 from zeh_spark.errors import StoreError
 from zeh_spark.testing import publish, running_publisher
 
@@ -96,9 +95,9 @@ def held(store, base, what, body, most):
     """Hold as many as possible; return how many were answered, and some refusals."""
     store.go.clear()
     with closing(Burst(base, what, body, most + MORE)) as burst:
-        until(lambda: len(burst.answers(503)) >= MORE)
+        eventually(lambda: len(burst.answers(503)) >= MORE)
         store.go.set()
-        until(lambda: len(burst.answers(200)) + len(burst.answers(503)) == most + MORE)
+        eventually(lambda: len(burst.answers(200)) + len(burst.answers(503)) == most + MORE)
         return len(burst.answers(200)), burst.answers(503)
 
 
@@ -128,19 +127,19 @@ def test_those_that_break_off_give_their_places_back(store, base, asked, what, m
     """Clients that die do not take the publisher away from others."""
     store.go.clear()
     with closing(Burst(base, what, asked[what], most + MORE)) as burst:
-        until(lambda: len(burst.answers(503)) >= MORE)
+        eventually(lambda: len(burst.answers(503)) >= MORE)
     store.go.set()
-    until(lambda: held(store, base, what, asked[what], most)[0] == most)
+    eventually(lambda: held(store, base, what, asked[what], most)[0] == most)
 
 
 def test_answers_that_the_store_breaks_off_give_their_places_back(store, base, asked):
     """A damaged range does not take the publisher away from readers of others."""
     store.damaged = True
     with closing(Burst(base, "chunks", asked["chunks"], ANSWERS)) as burst:
-        until(lambda: len(burst.answers()) == ANSWERS)
+        eventually(lambda: len(burst.answers()) == ANSWERS)
         assert 0 == len(burst.answers(503))
     store.damaged = False
-    until(lambda: held(store, base, "chunks", asked["chunks"], ANSWERS)[0] == ANSWERS)
+    eventually(lambda: held(store, base, "chunks", asked["chunks"], ANSWERS)[0] == ANSWERS)
 
 
 def test_plans_that_wait_leave_their_places_to_others(store, base, asked):
@@ -148,10 +147,10 @@ def test_plans_that_wait_leave_their_places_to_others(store, base, asked):
     ends = requests.post(f"{base}/orders/plan", json=asked["plan"], timeout=30).json()["ends"]
     waiting = {"n": 2, "cursors": ends, "wait": 50}
     with closing(Burst(base, "plan", waiting, PLANS)) as burst:
-        until(lambda: held(store, base, "plan", asked["plan"], PLANS)[0] == PLANS)
+        eventually(lambda: held(store, base, "plan", asked["plan"], PLANS)[0] == PLANS)
         assert [] == burst.answers()
         publish(store, "orders", [5])
-        until(lambda: len(burst.answers(200)) == PLANS)
+        eventually(lambda: len(burst.answers(200)) == PLANS)
 
 
 def test_no_proxy_may_change_an_answer_with_chunks(base, asked):

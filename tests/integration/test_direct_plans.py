@@ -9,7 +9,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from tests.fix_batch import batch_reader
-from tests.fix_stream import wait_for
+from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.errors import OptionError
 from zeh_spark.publisher import create_app
@@ -38,7 +38,7 @@ def test_a_slow_plan_does_not_leave_events_to_the_next_trigger(start, wait):
             plans = run.reader.reportLatestOffset()["plans"]
             publish(store, "orders", [1])
             if wait != "0":  # the plan that waited was answered long before the trigger
-                wait_for(lambda: run.reader.reportLatestOffset()["plans"] > plans)
+                eventually(lambda: run.reader.reportLatestOffset()["plans"] > plans)
 
             assert {0: [1]} == run.next()
 

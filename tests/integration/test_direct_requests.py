@@ -20,7 +20,8 @@ from tests.fix_direct import (
     planned,
 )
 from tests.fix_raw_server import ok, refused
-from tests.fix_stream import position, wait_for
+from tests.fix_stream import position
+from tests.patience import eventually
 from zeh_spark.errors import OptionError, PublisherError, ZeroEventHubError
 from zeh_spark.wire.direct_reads import PlannedRange
 
@@ -83,7 +84,7 @@ def test_while_there_is_nothing_to_read_the_publisher_is_asked_to_wait(direct_fe
     direct_feed.plan = lambda asked: plan_of(ends=[BEGIN])
     run = begun(start, direct_feed, wait="7s")
     assert next_batch(run) is None
-    wait_for(lambda: next_batch(run) is not None or len(direct_feed.asked()) > 1)
+    eventually(lambda: next_batch(run) is not None or len(direct_feed.asked()) > 1)
     assert [0, 7] == [each.get("wait", 0) for each in direct_feed.asked()[:2]]
 
 
@@ -94,7 +95,7 @@ def test_a_batch_has_what_came_after_a_wait_had_ended(publisher, start):
     assert run.next() is None
     publisher.publish(1, partition=0)
     answered = run.reader.reportLatestOffset()["plans"] + 1
-    wait_for(lambda: run.reader.reportLatestOffset()["plans"] == answered)
+    eventually(lambda: run.reader.reportLatestOffset()["plans"] == answered)
     publisher.publish(2, 3, partition=0)
     assert {0: [1, 2, 3]} == run.next()
 
@@ -142,7 +143,7 @@ def test_an_older_publisher_later_is_an_error(direct_feed, start, status, first)
     run = begun(start, direct_feed, retryTimeout="1h")
     begin, tasks = run.offset, next_batch(run)
     again = begun(start, direct_feed, offset=begin)
-    calls = [lambda: wait_for(lambda: next_batch(run))]
+    calls = [lambda: eventually(lambda: next_batch(run))]
     if first:
         calls.append(lambda: list(run.reader.read(tasks[0])))
         calls.append(lambda: again.reader.partitions(begin, run.offset))

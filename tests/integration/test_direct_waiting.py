@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import requests
 
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, eventually
 from tests.scratch_store import ScratchStore
-from tests.store_contract.writers import until
 from zeh_spark.errors import StoreError
 from zeh_spark.service.app import direct_api
 from zeh_spark.service.store.interface import FeedState
@@ -96,7 +95,7 @@ def plan(store, monkeypatch):
 def is_waiting(store: Moments) -> None:
     """Return once the publisher waits for the store's version to change."""
     before = store.looks
-    until(lambda: store.looks > before + 3)
+    eventually(lambda: store.looks > before + 3)
 
 
 def events(answer: Future[requests.Response]) -> int:
@@ -211,7 +210,7 @@ def while_it_lags(store: Lagging, old: FeedState, read, caplog):
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(read)
         try:
-            until(lambda: found.done() or "this copy of the feed lags" in caplog.text)
+            eventually(lambda: found.done() or "this copy of the feed lags" in caplog.text)
             assert not found.done()
         finally:
             store.old = None

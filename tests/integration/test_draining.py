@@ -23,8 +23,7 @@ import requests
 from tests import postgresql
 from tests.fix_middlemen import Proxy
 from tests.fix_publisher import connected, new_feed, served
-from tests.patience import PATIENCE
-from tests.store_contract.writers import until
+from tests.patience import PATIENCE, eventually
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish
@@ -57,7 +56,7 @@ def test_it_answers_while_it_drains_and_closes_each_connection(store: str) -> No
         end = end_of(base)
         before = reader.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
         process.send_signal(signal.SIGTERM)
-        until(lambda: reader.get(end, timeout=30).headers.get("Connection") == "close")
+        eventually(lambda: reader.get(end, timeout=30).headers.get("Connection") == "close")
         after = reader.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
         assert 0 == stopped(process)
     assert (200, 200) == (before.status_code, after.status_code)
@@ -77,7 +76,7 @@ def test_long_polls_end_soon_while_it_drains(store: str) -> None:
 
         poll = threading.Thread(target=ask)
         poll.start()
-        until(lambda: _connections(process) > 0)
+        eventually(lambda: _connections(process) > 0)
         begin = time.monotonic()
         process.send_signal(signal.SIGTERM)
         poll.join()
@@ -97,7 +96,9 @@ def test_second_signal_ends_it_at_once(store: str, number: signal.Signals) -> No
     """I need not wait for a drain that I no longer want."""
     with served(store, "--drain-delay", "600s") as (base, process):
         process.send_signal(number)
-        until(lambda: requests.get(end_of(base), timeout=30).headers.get("Connection") == "close")
+        eventually(
+            lambda: requests.get(end_of(base), timeout=30).headers.get("Connection") == "close"
+        )
         process.send_signal(number)
         assert 128 + number == stopped(process)
 
@@ -110,7 +111,7 @@ def test_answers_that_do_not_end_are_cut_after_the_grace(store: str) -> None:
             b"PUT /orders/producers/p/batches/0/uploads/r.0.0.0 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
             b"Content-Length: 1000\r\n\r\nbegun"
         )
-        until(lambda: _connections(process) > 0)
+        eventually(lambda: _connections(process) > 0)
         process.send_signal(signal.SIGINT)  # Ctrl-C, as for the service manager
         assert 0 == stopped(process)
 
@@ -130,7 +131,7 @@ def test_a_database_that_hangs_does_not_keep_it(postgresql_server: postgresql.Se
         asking = threading.Thread(target=_get, args=(f"{base}/orders?n=1&cursor0=_first",))
         asking.start()
         waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-        until(lambda: postgresql_server.execute(waits)[0][0] > 0)
+        eventually(lambda: postgresql_server.execute(waits)[0][0] > 0)
         process.send_signal(signal.SIGTERM)
         assert 0 == stopped(process)
         holder.rollback()
@@ -154,7 +155,7 @@ def test_it_stops_while_it_prunes(tmp_path: Path) -> None:
         store.set_retention("orders", keep)
         before = next(each.events for each in store.feeds())
         with served(url) as (_, process):
-            until(lambda: next(each.events for each in store.feeds()) < before)
+            eventually(lambda: next(each.events for each in store.feeds()) < before)
             process.send_signal(signal.SIGTERM)
             code = stopped(process)
             left = next(each.events for each in store.feeds())
@@ -268,7 +269,7 @@ def replaceable(url: str, balancer: Balancer) -> Iterator[tuple[int, subprocess.
     """A publisher in rotation; gives its port."""
     with served(url, "--drain-delay", "1s") as (base, process):
         balancer.add(port_of(base))
-        until(lambda: balancer.sends_to(port_of(base)))
+        eventually(lambda: balancer.sends_to(port_of(base)))
         yield port_of(base), process
 
 
@@ -281,14 +282,14 @@ def test_publishers_are_replaced_one_after_the_other_without_an_error(
     with closing(Balancer()) as balancer, ExitStack() as stack:
         old = [stack.enter_context(replaceable(url, balancer)) for _ in range(2)]
         with Load(balancer.address) as load:
-            until(lambda: len(load.got) > 20)
+            eventually(lambda: len(load.got) > 20)
             for port, process in old:
                 stack.enter_context(replaceable(url, balancer))
                 process.send_signal(signal.SIGTERM)
                 assert 0 == stopped(process)
                 balancer.remove(port)
                 some = len(load.got)
-                until(lambda some=some: load.errors or len(load.got) > some + 20)
+                eventually(lambda some=some: load.errors or len(load.got) > some + 20)
     assert ([], []) == (load.errors, balancer.lost)
     assert load.published == load.got
     assert [] == [each.message for each in caplog.records if "trying again" in each.message]

@@ -24,8 +24,8 @@ from tests.fix_cli import call
 from tests.fix_oauth import AUDIENCE, ISSUER
 from tests.fix_publisher import new_feed, served, token_of
 from tests.fix_raw_server import RawServer, ok
+from tests.patience import eventually
 from tests.scratch_store import ScratchStore
-from tests.store_contract.writers import until
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import create_app
 from zeh_spark.service.access import gate as access
@@ -212,7 +212,7 @@ def test_tokens_of_the_store_count_beside_them(
     assert 200 == ask(signed(exp=time.time() - 10)).status_code
     assert 200 == ask(signed(nbf=time.time() + 20)).status_code
     text = token_of(store, Grant(Right.READ, "orders"))
-    until(lambda: ask(text).status_code == 200)
+    eventually(lambda: ask(text).status_code == 200)
 
 
 @each_case(
@@ -262,7 +262,7 @@ def test_keys_are_read_again_after_a_while(
     with asked(provider.address) as ask:
         assert 200 == ask(signed()).status_code
         provider.script(ok(key_set(jwk("RS256"))))
-        until(lambda: ask(signed()).status_code != 200, 30)
+        eventually(lambda: ask(signed()).status_code != 200, 30)
 
 
 def test_a_provider_that_is_away_changes_nothing(

@@ -13,7 +13,7 @@ from tests.fix_producer import by_method, large, published
 from tests.fix_publish import events_of
 from tests.fix_publisher import Publisher
 from tests.fix_raw_server import RawServer, ok
-from tests.store_contract.writers import until
+from tests.patience import eventually
 from zeh_spark.client.http.publish_client import PublishClient
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse
@@ -190,7 +190,7 @@ def test_batches_of_threads_wait_in_line(publisher, till):
         batch.add(0)
         for number in range(1, 6):
             threads.submit(later, number)
-            until(lambda number=number: len(till._turn._line) > number)
+            eventually(lambda number=number: len(till._turn._line) > number)
         assert [] == order
     assert [1, 2, 3, 4, 5] == order
     assert [b"0", b"1", b"2", b"3", b"4", b"5"] == events_of(publisher.store)

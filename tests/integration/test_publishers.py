@@ -20,7 +20,8 @@ from tests.contract.databases import in_threads
 from tests.fix_metrics import Scrape
 from tests.fix_publish import Caller, Reply, Who, rows
 from tests.fix_publisher import served
-from tests.store_contract.writers import everything, frames_of, until
+from tests.patience import eventually
+from tests.store_contract.writers import everything, frames_of
 from zeh_spark.publisher import open_store
 from zeh_spark.service.store.batches import chained
 from zeh_spark.testing import running_publisher
@@ -193,7 +194,7 @@ def test_a_pooler_before_the_database_changes_nothing(
         reader.start()
         stack.callback(reader.stop)
         assert in_threads(4, lambda number: writers.write(f"w{number}", 5)) == []
-        until(lambda: caught_up(url, reader))
+        eventually(lambda: caught_up(url, reader))
         reader.stop()
         check(url, writers, reader)
         check_awakened(*bases)
@@ -205,7 +206,7 @@ def check_awakened(base: str, other: str) -> None:
     url = f"{base}/orders?{urlencode({'n': 2, 'wait': 60, **ends})}"
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(requests.get, url, timeout=30)
-        until(lambda: Scrape(base)("zeh_waiting_readers", feed="orders") == 1)
+        eventually(lambda: Scrape(base)("zeh_waiting_readers", feed="orders") == 1)
         assert Caller(f"{other}/orders").publish(Who(0, producer="late"), "late").status == 200
         assert "late" in waiting.result().text
 
@@ -228,7 +229,7 @@ def test_deaths_of_publishers_and_database_lose_and_double_nothing(
             each.start()
         for death in range(deaths):
             some = sum(writers.acknowledged.values()) + chance.randrange(1, 24)
-            until(lambda some=some: sum(writers.acknowledged.values()) > some)
+            eventually(lambda some=some: sum(writers.acknowledged.values()) > some)
             if death % 3 == 2:
                 own_server.kill()
                 own_server.start()
@@ -237,5 +238,5 @@ def test_deaths_of_publishers_and_database_lose_and_double_nothing(
         writers.ended.set()
         for each in threads:
             each.join()
-        until(lambda: caught_up(url, reader))
+        eventually(lambda: caught_up(url, reader))
     check(url, writers, reader)

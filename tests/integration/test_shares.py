@@ -16,9 +16,10 @@ import requests
 from tests.cases import each_case
 from tests.fix_publish import Who, rows
 from tests.fix_publisher import connected, is_silent, token_of
+from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from tests.store_contract.site import StoppedClock
-from tests.store_contract.writers import call, chunk, declared, everything, until, upload
+from tests.store_contract.writers import call, chunk, declared, everything, upload
 from zeh_spark.publisher import create_app
 from zeh_spark.service.access.gate import Gate
 from zeh_spark.service.app.feed_calls import WORKERS
@@ -105,13 +106,13 @@ def test_dripping_uploads_of_one_client_leave_room_for_others(store: ScratchStor
         theirs, mine = (token_of(store, *ADMIN, name=name) for name in ("theirs", "mine"))
     app = create_app(store, gate=Gate(store) if mine else None)
     with running_publisher(store, app) as base, closing(Uploads(base, BODIES, theirs)) as dripping:
-        until(lambda: dripping.answers(429) == BODIES - BODIES // SHARE)
+        eventually(lambda: dripping.answers(429) == BODIES - BODIES // SHARE)
 
         assert b"HTTP/1.1 201" == uploaded(base, OURS if mine else OTHERS, mine)
         assert BODIES // SHARE == dripping.answers(100)
         assert b"HTTP/1.1 429" == uploaded(base, OTHERS if mine else OURS, theirs)
         dripping.close()  # a client that was refused gets its share again
-        until(lambda: uploaded(base, OURS, theirs) in {b"HTTP/1.1 201", b"HTTP/1.1 200"})
+        eventually(lambda: uploaded(base, OURS, theirs) in {b"HTTP/1.1 201", b"HTTP/1.1 200"})
 
 
 @pytest.mark.parametrize("what", ["plan", "chunks"])
@@ -151,7 +152,7 @@ def test_questions_of_one_address_leave_room_for_others(path: str) -> None:
             for each in mine:
                 each.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             refused = QUESTIONS - QUESTIONS // SHARE
-            until(lambda: sum(not is_silent(each) for each in mine) == refused)
+            eventually(lambda: sum(not is_silent(each) for each in mine) == refused)
             said = [each for each in mine if not is_silent(each)]
         commits.join()
         assert {b"HTTP/1.1 429"} == {each.recv(12) for each in said}
@@ -239,7 +240,7 @@ def test_large_reads_are_made_one_by_one(held: HeldStore) -> None:
         links = [stack.enter_context(connected(base, OURS)) for _ in range(WORKERS)]
         for number, link in enumerate(links):
             link.sendall(asking("large page", number))
-        until(lambda: held.reads["snapshot", "slow"] > 0)
+        eventually(lambda: held.reads["snapshot", "slow"] > 0)
         assert b"HTTP/1.1 200" == told(base, OURS, PAGE)  # a small one of the same client
         assert 1 == held.reads["snapshot", "slow"]
         held.let_go.set()

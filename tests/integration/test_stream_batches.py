@@ -11,8 +11,8 @@ import pytest
 
 from tests.fix_metrics import Scrape
 from tests.fix_raw_server import chunked, gzipped, refused
-from tests.fix_stream import Log, wait_for
-from tests.patience import PATIENCE
+from tests.fix_stream import Log
+from tests.patience import PATIENCE, eventually
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.service.app import read_requests
 
@@ -74,9 +74,9 @@ def test_the_next_batch_is_packed_while_spark_works(feed, start):
     scripted = feed(Log(1000, each=100, page=100))
     run = start(scripted, maxEventsPerTrigger="100")
     assert {0: list(range(100))} == run.next()
-    wait_for(lambda: "c200" in scripted.requests())
+    eventually(lambda: "c200" in scripted.requests())
     assert {0: list(range(100, 200))} == run.next()
-    wait_for(lambda: "c300" in scripted.requests())
+    eventually(lambda: "c300" in scripted.requests())
 
     run.offset = run.start
 
@@ -92,7 +92,7 @@ def test_what_is_packed_ahead_ends_with_the_run(feed, start):
 
     run.reader.stop()
 
-    wait_for(lambda: "zeh-pack" not in {each.name for each in threading.enumerate()})
+    eventually(lambda: "zeh-pack" not in {each.name for each in threading.enumerate()})
 
 
 def test_intervals_larger_than_a_batch_come_one_by_one(feed, start):
@@ -163,7 +163,7 @@ def test_stopping_ends_the_tries(feed, start):
     run = start(scripted, retryTimeout="1h")
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(run.next)
-        wait_for(lambda: len(scripted.server.requests) >= 2)
+        eventually(lambda: len(scripted.server.requests) >= 2)
 
         run.reader.stop()
 
@@ -212,7 +212,7 @@ def test_no_long_polls_with_more_partitions_than_requests(feed, start):
     scripted = feed(*(Log(3) for _ in range(3)))
     run = start(scripted, wait="2s", maxConcurrentRequests="2")
     run.until(9)
-    wait_for(lambda: len(scripted.server.requests) >= 9)
+    eventually(lambda: len(scripted.server.requests) >= 9)
 
     assert {None} == {each.query.get("wait") for each in scripted.server.requests}
 
@@ -222,7 +222,7 @@ def test_a_publisher_that_ignores_wait_is_not_hammered(feed, start):
     scripted = feed(Log(3))
     run = start(scripted, wait="2s", pollInterval="1h")
     run.until(3)
-    wait_for(lambda: len(scripted.server.requests) >= 2)
+    eventually(lambda: len(scripted.server.requests) >= 2)
 
     for _ in range(5):
         run.next()
@@ -235,7 +235,7 @@ def test_an_idle_partition_waits_at_the_publisher_for_its_next_event(publisher, 
     monkeypatch.setattr(read_requests, "MAX_WAIT", 3600.0)
     run = start(url=publisher.url, wait="1h", readTimeout="2h", fetch="driver")
     assert run.next() is None
-    wait_for(lambda: Scrape(publisher.base)("zeh_waiting_readers", feed="orders") == 2)
+    eventually(lambda: Scrape(publisher.base)("zeh_waiting_readers", feed="orders") == 2)
     assert 4 == run.reader.reportLatestOffset()["pages"]  # each partition was empty twice
 
     publisher.publish(1, 2)

@@ -9,7 +9,8 @@ import pytest
 
 from tests.fix_batch import batch_reader
 from tests.fix_raw_server import NO_IDENTITY, refused
-from tests.fix_stream import Feed, Log, wait_for
+from tests.fix_stream import Feed, Log
+from tests.patience import eventually
 from zeh_spark.errors import CheckpointError, OptionError, PublisherError
 from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.wire.problems import URN as PROBLEM
@@ -74,7 +75,7 @@ def feeds(reader, *between):
 def next_batch(reader, start):
     """The offset after the next events."""
     ends = [start]
-    wait_for(lambda: ends.append(reader.latestOffset(start)) or ends[-1] is not start)
+    eventually(lambda: ends.append(reader.latestOffset(start)) or ends[-1] is not start)
     return json.loads(json.dumps(ends[-1]))
 
 
@@ -210,7 +211,7 @@ def test_what_was_taken_comes_again_when_the_identity_could_not_be_asked(stamped
     reader = follow(feed, retryTimeout="0s")
     _, end = first_batch(reader)
     feed.logs[0].count = 4
-    wait_for(lambda: reader.reportLatestOffset()["readyEvents"] == 2)
+    eventually(lambda: reader.reportLatestOffset()["readyEvents"] == 2)
     feed.server.discovery = refused(503, "maintenance")
     with pytest.raises(Exception, match="maintenance"):
         reader.latestOffset(end)

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from tests.fix_raw_server import NO_IDENTITY, ok, refused
-from tests.fix_stream import Log, position, wait_for
+from tests.fix_stream import Log, position
+from tests.patience import eventually
 from zeh_spark.errors import CheckpointError, UnavailableError
 
 
@@ -121,7 +122,7 @@ def test_cursors_that_move_without_events_make_no_batch(feed, start):
     scripted.before = respond
     run = start(scripted)
     assert run.next() is None
-    wait_for(lambda: len(scripted.server.requests) > 5)
+    eventually(lambda: len(scripted.server.requests) > 5)
     assert run.next() is None
 
     news.set()

@@ -9,8 +9,7 @@ from collections import Counter
 import pytest
 
 from tests.fix_log_texts import check_documented
-from tests.fix_stream import wait_for
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, eventually
 from zeh_spark.service.retention.rules import prune
 from zeh_spark.service.store.interface import Retention, StoreBusyError
 
@@ -67,7 +66,7 @@ def test_our_publisher_keeps_what_a_query_has_committed(publisher, start):
     run.until(15)  # Spark asks for the second batch when it has committed the first one
 
     committed = run.start["partitions"]["0"]["cursor"]
-    wait_for(lambda: store.saved_cursors("orders", "warehouse").get(2, {}).get(0) == committed)
+    eventually(lambda: store.saved_cursors("orders", "warehouse").get(2, {}).get(0) == committed)
     assert 10 == prune(store, "orders", Retention(bytes=1, readers=("warehouse",))).events
 
 
@@ -131,7 +130,7 @@ def test_query_does_not_depend_on_its_cursors_being_kept(publisher, start, caplo
     publisher.store.save_cursors = refuse
     publisher.publish(*range(10, 20))
     assert 20 == len(run.until(20))
-    wait_for(lambda: "position cannot be kept" in caplog.text)
+    eventually(lambda: "position cannot be kept" in caplog.text)
     check_documented(caplog.records, "the query's position cannot be kept")
 
 

@@ -10,7 +10,8 @@ from pyspark.sql.types import StructType
 
 from tests.fix_batch import batch_reader, rows_of
 from tests.fix_raw_server import refused
-from tests.fix_stream import Log, Run, wait_for
+from tests.fix_stream import Log, Run
+from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.errors import OptionError
 from zeh_spark.spark.datasource import ZeroEventHubDataSource
@@ -166,7 +167,7 @@ def test_a_batch_waits_for_enough_events(timed, query):
 
     timed.publish(50, 50)
 
-    wait_for(lambda: run.next() is not None)
+    eventually(lambda: run.next() is not None)
     assert [40, 41, 50] == sorted(v for part in run.batches[-1].values() for v in part)
 
 

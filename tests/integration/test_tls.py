@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
 from tests.fix_cli import call
 from tests.fix_publisher import connected, new_feed, served, serving_app
 from tests.fix_tls import Pair, TlsFolder
+from tests.patience import eventually
 from tests.scratch_store import ScratchStore
-from tests.store_contract.writers import until
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse
@@ -192,13 +192,13 @@ def test_certificates_are_renewed_without_closing_connections(
         tls.issue("server")
         tls.replace(pair.key, key)  # it does not fit the new certificate
         process.send_signal(signal.SIGHUP)
-        until(lambda: "stay as they were" in log.read_text())
+        eventually(lambda: "stay as they were" in log.read_text())
         assert old == serial(base)
         told = log.read_text()
         with shown(base) as connection:
             new = tls.issue("server").serial
             process.send_signal(signal.SIGHUP)
-            until(lambda: "certificates were read" in log.read_text())
+            eventually(lambda: "certificates were read" in log.read_text())
             assert new == serial(base) != old
             connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
@@ -222,7 +222,7 @@ def test_changed_files_are_noticed_without_a_signal(
     with in_thread(pair) as base:
         assert pair.serial == serial(base)
         new = tls.issue("server").serial
-        until(lambda: new == serial(base))
+        eventually(lambda: new == serial(base))
 
 
 def test_a_slow_handshake_is_cut(tls: TlsFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,16 +270,16 @@ def test_settings_are_read_again(tmp_path: Path) -> None:
         assert (200, 403) == (status("old.example"), status("new.example"))
         file.write_text('allowed_hosts = ["new.example"]\ngrace = "7s"\nport = 1\n')
         process.send_signal(signal.SIGHUP)
-        until(lambda: status("new.example") == 200)
+        eventually(lambda: status("new.example") == 200)
         assert 403 == status("old.example")
-        until(lambda: "need a restart of the publisher: grace" in log.read_text())
+        eventually(lambda: "need a restart of the publisher: grace" in log.read_text())
         file.write_text('allowed_hosts = ["new.example"\n')
         process.send_signal(signal.SIGHUP)
-        until(lambda: "the settings stay as they were" in log.read_text())
+        eventually(lambda: "the settings stay as they were" in log.read_text())
         assert 200 == status("new.example")
         file.write_text(f"feeds = {'[' * 5000}{']' * 5000}\n")
         process.send_signal(signal.SIGHUP)
-        until(lambda: log.read_text().count("the settings stay as they were") == 2)
+        eventually(lambda: log.read_text().count("the settings stay as they were") == 2)
         assert 200 == status("new.example")
     assert f"{file} is not TOML" in log.read_text()
     assert "Traceback" not in log.read_text()
@@ -313,11 +313,11 @@ def test_files_of_tls_can_get_other_names(tmp_path: Path, tls: TlsFolder) -> Non
         assert old.serial == serial(base)
         file.write_text(f'tls_cert = "{new.cert}"\ntls_key = "{new.key}"\n')
         process.send_signal(signal.SIGHUP)
-        until(lambda: "changed: tls_cert, tls_key" in log.read_text())
+        eventually(lambda: "changed: tls_cert, tls_key" in log.read_text())
         assert new.serial == serial(base)
         file.write_text("")
         process.send_signal(signal.SIGHUP)
-        until(lambda: "TLS is not switched off" in log.read_text())
+        eventually(lambda: "TLS is not switched off" in log.read_text())
         assert new.serial == serial(base)
 
 

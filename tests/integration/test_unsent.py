@@ -12,8 +12,8 @@ from contextlib import closing
 import pytest
 
 from tests.fix_publisher import connected, token_of
+from tests.patience import eventually
 from tests.scratch_store import ScratchStore
-from tests.store_contract.writers import until
 from zeh_spark.publisher import create_app
 from zeh_spark.service.access.gate import Gate
 from zeh_spark.service.network.shares import Unsent
@@ -74,7 +74,7 @@ def test_readers_that_take_nothing_hold_a_share_of_memory(full: ScratchStore) ->
             with closing(Greedy(base, OURS, 1)) as late:
                 assert {b"503": 1} == late.statuses()
             assert 400 == len(lines(base, OTHERS))
-        until(lambda: app.state.unsent.total == 0, 60)
+        eventually(lambda: app.state.unsent.total == 0, 60)
         assert 400 == len(lines(base, OURS))
 
 

@@ -15,9 +15,8 @@ import requests
 
 from tests.fix_metrics import Scrape
 from tests.fix_publisher import connected
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, eventually
 from tests.scratch_store import ScratchStore
-from tests.store_contract.writers import until
 from zeh_spark.publisher import Block, Feed
 from zeh_spark.service.app import direct_api, read_requests
 from zeh_spark.service.app.long_polling import POLL_SECONDS
@@ -77,7 +76,7 @@ def move_others(store: CountingStore, base: str, times: int) -> None:
         before = store.asked["pages", "others"]
         with ThreadPoolExecutor(1) as pool:
             reader = pool.submit(waited, base, "others", cursor)
-            until(lambda before=before: store.asked["pages", "others"] > before)  # type: ignore[misc]
+            eventually(lambda before=before: store.asked["pages", "others"] > before)  # type: ignore[misc]
             publish(store, "others", [number])
             assert [number] == reader.result()
 
@@ -92,10 +91,10 @@ def readers_of(
 ) -> list[Future[list[object]]]:
     """Readers that wait at the end of `orders`."""
     cursor = last_cursor(base, "orders")
-    until(partial(is_quiet, store))
+    eventually(partial(is_quiet, store))
     waiting = [pool.submit(waited, base, "orders", cursor) for _ in range(READERS)]
-    until(lambda: Scrape(base)("zeh_waiting_readers", feed="orders") == READERS)
-    until(partial(is_quiet, store))
+    eventually(lambda: Scrape(base)("zeh_waiting_readers", feed="orders") == READERS)
+    eventually(partial(is_quiet, store))
     return waiting
 
 
@@ -112,7 +111,7 @@ def test_readers_that_wait_ask_the_store_for_nothing(store: CountingStore) -> No
         waiting = readers_of(pool, store, base)
         asked = plan_from(last_cursor(base, "orders"), wait=HOURS)
         plan = pool.submit(requests.post, f"{base}/orders/plan", json=asked, timeout=HOURS)
-        until(partial(is_quiet, store))
+        eventually(partial(is_quiet, store))
         before = store.asked["pages", "orders"]
         move_others(store, base, 5)
         assert before == store.asked["pages", "orders"]
@@ -160,7 +159,7 @@ def test_a_feed_of_any_kind_wakes_its_readers() -> None:
     with running_publisher({"mine": feed}) as base, ThreadPoolExecutor(READERS) as pool:
         hints = range(1, READERS + 1)  # readers that ask for the same are answered together
         waiting = [pool.submit(waited, base, "mine", "1", hint) for hint in hints]
-        until(lambda: feed.pages >= READERS)
+        eventually(lambda: feed.pages >= READERS)
         feed.version_now = 1
         assert [[1]] * READERS == [each.result() for each in waiting]
 
@@ -178,9 +177,9 @@ def test_client_that_goes_away_ends_its_wait() -> None:
         for _ in range(20):
             reader = readers.enter_context(connected(base))
             reader.sendall(b"GET /mine?n=1&cursor0=1&wait=60 HTTP/1.1\r\nHost: x\r\n\r\n")
-        until(lambda: feed.asked > 100)
+        eventually(lambda: feed.asked > 100)
         readers.close()
-        until(is_left_alone)
+        eventually(is_left_alone)
 
 
 class Unwatchable(OwnFeed):

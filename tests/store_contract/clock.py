@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.patience import eventually
 from tests.store_contract.writers import (
     FEED,
     call,
@@ -15,7 +16,6 @@ from tests.store_contract.writers import (
     large,
     publish,
     publish_as,
-    until,
     upload,
 )
 from zeh_spark.errors import StoreError
@@ -52,9 +52,9 @@ def test_a_pruner_a_month_ahead_empties_no_feed(store, clock, caplog):
     store.stage(FEED, call(), upload(large(0, b"under way")))
     clock.pass_hours(24 * 31)
     with Pruner(store, every_seconds=0.01):
-        until(lambda: "nothing is removed by age for 24 hours" in caplog.text)
+        eventually(lambda: "nothing is removed by age for 24 hours" in caplog.text)
         store.set_retention(FEED, Retention(_A_MONTH.age_ms, of_two))
-        until(lambda: store.feed(FEED).size == of_two)
+        eventually(lambda: store.feed(FEED).size == of_two)
     assert "31.0 days after the last time that the store knows" in caplog.text
     assert "zeh-spark clock --accept" in caplog.text
     assert (2, [FEED]) == (len(everything(store)), list(store.staged()))
@@ -69,7 +69,7 @@ def test_a_clock_that_was_accepted_goes_on(store, clock):
     store.see_clock(store.now())
     clocks.check_removal(store)
     with Pruner(store, every_seconds=0.01):
-        until(lambda: not everything(store))
+        eventually(lambda: not everything(store))
 
 
 def test_a_clock_that_stays_ahead_is_believed_in_the_end(store, clock):
@@ -77,7 +77,7 @@ def test_a_clock_that_stays_ahead_is_believed_in_the_end(store, clock):
     _keep_one_for_a_month(store)
     clock.pass_hours(24 * 31)
     with Pruner(store, every_seconds=0.01, held_seconds=0.05):
-        until(lambda: not everything(store))
+        eventually(lambda: not everything(store))
     assert store.now() == store.clock_seen()
 
 
@@ -88,7 +88,7 @@ def test_a_clock_years_ahead_is_never_believed_by_itself(store, clock, caplog):
     before = store.now()
     clock.pass_hours(24 * 365 * 10)
     with Pruner(store, every_seconds=0.01, held_seconds=0.0):
-        until(lambda: "nothing is removed by age, and nothing is committed: " in caplog.text)
+        eventually(lambda: "nothing is removed by age, and nothing is committed: " in caplog.text)
         time.sleep(0.1)
     assert before == clocks.sign(store)
     with pytest.raises(StoreBusyError, match="commits nothing"):
@@ -102,7 +102,7 @@ def test_a_clock_that_jumps_again_is_held_anew(store, clock, caplog):
     with Pruner(store, every_seconds=0.01):
         for days in (31, 62):
             clock.pass_hours(24 * 31)
-            until(lambda days=days: f"{days}.0 days after" in caplog.text)  # type: ignore[misc]
+            eventually(lambda days=days: f"{days}.0 days after" in caplog.text)  # type: ignore[misc]
     assert 2 == caplog.text.count("nothing is removed by age for 24 hours")
     assert [b"1"] == data(store)
 
@@ -113,9 +113,9 @@ def test_a_clock_that_goes_back_is_believed_at_once(store, clock, caplog):
     before = store.now()
     clock.pass_hours(24 * 31)
     with Pruner(store, every_seconds=0.01):
-        until(lambda: "nothing is removed by age" in caplog.text)
+        eventually(lambda: "nothing is removed by age" in caplog.text)
         clock.pass_hours(-24 * 31)
-        until(lambda: store.clock_seen() == before)
+        eventually(lambda: store.clock_seen() == before)
     assert [b"1"] == data(store)
 
 
@@ -144,7 +144,7 @@ def test_who_is_behind_the_newest_commit_is_told_so(store, clock, caplog):
     publish(store, chunk(0, b"1"))
     clock.pass_hours(-48)
     with Pruner(store, every_seconds=0.01):
-        until(lambda: "the newest commit is 2.0 days ahead of the clock" in caplog.text)
+        eventually(lambda: "the newest commit is 2.0 days ahead of the clock" in caplog.text)
 
 
 def test_a_feed_counts_what_it_has(store, opened):

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.patience import eventually
 from tests.store_contract.writers import (
     call,
     chunk,
@@ -17,7 +18,6 @@ from tests.store_contract.writers import (
     frames_of,
     large,
     publish,
-    until,
     upload,
 )
 from zeh_spark.errors import StoreError
@@ -166,7 +166,7 @@ def test_version_changes_with_commits_only(opened, store):
     for _ in range(3):
         before = store.version()
         publish(opened(), chunk(0, b"1"))
-        until(lambda before=before: store.version() != before)
+        eventually(lambda before=before: store.version() != before)
     before = store.version()
     everything(opened())
     opened().stage("orders", call(), upload(chunk(0, b"1")))

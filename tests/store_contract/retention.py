@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.patience import eventually
 from tests.store_contract.writers import (
     FEED,
     call,
@@ -18,7 +19,6 @@ from tests.store_contract.writers import (
     publish_as,
     refusal,
     refused,
-    until,
 )
 from zeh_spark.publisher import Store
 from zeh_spark.service.retention import rules as retention
@@ -176,8 +176,8 @@ def test_a_publisher_lets_producers_and_names_expire(store, clock):
     clock.pass_hours(24 * 91)
     store.see_clock(store.now())
     with Pruner(store, every_seconds=0.01):
-        until(lambda: store.producer(FEED, "q").deleted)
-        until(lambda: not store.receipts(FEED, "p#1", 1 << 40, 1))
+        eventually(lambda: store.producer(FEED, "q").deleted)
+        eventually(lambda: not store.receipts(FEED, "p#1", 1 << 40, 1))
 
 
 def test_many_chunks_go_in_small_steps(store, monkeypatch):
@@ -225,7 +225,7 @@ def test_pruner_goes_on_whatever_fails(store, monkeypatch, caplog):
 
     monkeypatch.setattr(store, "remove", failing)
     with Pruner(store, every_seconds=0.01):
-        until(lambda: not everything(store))
+        eventually(lambda: not everything(store))
     assert "old events stay for now: [ZEH_STORE] later" in caplog.text
 
 

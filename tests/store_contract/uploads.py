@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from tests.patience import eventually
 from tests.store_contract.writers import (
     FEED,
     call,
@@ -17,7 +18,6 @@ from tests.store_contract.writers import (
     publish,
     refusal,
     refused,
-    until,
     upload,
 )
 from zeh_spark.publisher import Problem
@@ -184,7 +184,7 @@ def test_old_uploads_go_though_nobody_uploads_again(store, clock):
             store.stage(FEED, call(), different(0))
         clock.pass_hours(2)
         again = partial(store.stage, FEED, call(), different(0))
-        until(lambda: attempted(again).exception() is None)
+        eventually(lambda: attempted(again).exception() is None)
 
 
 def test_quota_does_not_count_what_an_attempt_gave_back(store):

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-import time
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.service.store.batches import (
     Call,
@@ -125,14 +123,6 @@ def in_a_process(work: Callable[..., object], *given: Any) -> BaseProcess:
     process = _PROCESSES.Process(target=work, args=given)
     process.start()
     return process
-
-
-def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    """Wait until a condition is true; fail if it is not within some seconds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"not within {seconds} s"
-        time.sleep(0.002)
 
 
 def refusal(problem: Problem) -> tuple[str, int]:

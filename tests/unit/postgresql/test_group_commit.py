@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections.abc import Iterable, Sequence
 
-from tests.store_contract.writers import until
+from tests.patience import eventually
 from zeh_spark.service.postgresql.group_commit import GROUP, Asked, CommitQueue, CommitQueues
 from zeh_spark.service.store.interface import StoreOutcomeUnknownError
 
@@ -33,7 +33,7 @@ def waiting(lane: CommitQueue, commits: Iterable[Asked]) -> list[threading.Threa
         for commit in commits:
             threads.append(threading.Thread(target=lane.through, args=(commit,)))
             threads[-1].start()
-            until(lambda: len(lane._waiting) == len(threads))
+            eventually(lambda: len(lane._waiting) == len(threads))
     return threads
 
 
@@ -53,7 +53,7 @@ def test_what_waits_is_done_together_and_in_order() -> None:
         threads.append(threading.Thread(target=lane.through, args=(asked(number),)))
         threads[-1].start()
         assert begun.wait(20)
-        until(lambda number=number: len(lane._waiting) == number)
+        eventually(lambda number=number: len(lane._waiting) == number)
     free.set()
     for each in threads:
         each.join()
@@ -85,7 +85,7 @@ def test_failure_of_a_group_reaches_all_of_it() -> None:
     for at, each in enumerate(threads):
         each.start()
         assert begun.wait(20)
-        until(lambda at=at: len(lane._waiting) == at)
+        eventually(lambda at=at: len(lane._waiting) == at)
     free.set()
     for each in threads:
         each.join()
@@ -113,7 +113,7 @@ def test_who_has_an_answer_does_not_wait_for_the_next_group() -> None:
     assert begun[0].wait(20)
     last = threading.Thread(target=lane.through, args=(asked(2),))
     last.start()
-    until(lambda: len(lane._waiting) == 1)
+    eventually(lambda: len(lane._waiting) == 1)
     free[0].set()
     assert begun[1].wait(20)
     for each in threads:
