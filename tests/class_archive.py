@@ -48,8 +48,7 @@ def make() -> None:
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = zeh_spark.configure(builder).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    store = ScratchStore()
-    store.create("orders", 2)
+    store = ScratchStore(orders=2)
     publish(store, "orders", [{"i": i} for i in range(10)])
     table = "delta" if find_spec("delta") else "parquet"
     with tempfile.TemporaryDirectory() as folder, running_publisher(store) as url:

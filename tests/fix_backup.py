@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +10,7 @@ import pytest
 
 from tests import postgresql
 from tests.fix_cli import call
-from zeh_spark.publisher import open_store
+from tests.fix_publisher import new_feed
 
 
 class Place(Protocol):
@@ -65,9 +63,8 @@ class DumpedDatabase:
 
 
 @pytest.fixture(params=[SqliteFile, DumpedDatabase], ids=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """With an empty feed `orders` of three partitions."""
     place = request.param(tmp_path)
-    with closing(open_store(place.url)) as store:
-        store.create("orders", 3)
-    yield place
+    new_feed(place.url, partitions=3)
+    return place

@@ -240,9 +240,7 @@ def said(error: BaseException) -> str:
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
-    store = ScratchStore()
-    for feed in ("orders", "returns"):
-        store.create(feed, 2)
+    store = ScratchStore(orders=2, returns=2)
     with running_publisher(store) as base:
         found = Lake(spark, base, store, tmp_path)
         yield found

@@ -95,8 +95,7 @@ def guarded(tmp_path: Path) -> Iterator[str]:
     made = jwt.get_algorithm_by_name("ES256")
     public = {**made.to_jwk(_KEY.public_key(), as_dict=True), "kid": "1"}
     (tmp_path / "keys.json").write_text(json.dumps({"keys": [public]}))
-    store = ScratchStore()
-    store.create("orders", 2)
+    store = ScratchStore(orders=2)
     issued = JwtTokens(ISSUER, AUDIENCE, str(tmp_path / "keys.json"))
     gate = Gate(store, is_open=False, issued=issued)
     with running_publisher(store, create_app(store, gate=gate)) as base:

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 import requests
 
-from tests.fix_publisher import Publisher
+from tests.fix_publisher import Publisher, new_feed
 from zeh_spark.client.http.publish_client import BatchCall, PublishClient, Receipt, TaskDone
-from zeh_spark.publisher import Store, open_store
+from zeh_spark.publisher import Store
 from zeh_spark.wire.upload_format import Chunker, Content, StagedChunk, lines_of, upload_body
 
 PROBLEM = "urn:zeroeventhub:problem:"
@@ -164,8 +164,7 @@ def quiet_caller(quiet_publisher: Publisher) -> Iterator[Caller]:
 def store_file(tmp_path: Path) -> Path:
     """A store with the feed `orders`, which nobody serves yet."""
     file = tmp_path / "feeds.db"
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 2)
+    new_feed(file, partitions=2)
     return file
 
 

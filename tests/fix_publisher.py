@@ -84,8 +84,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(file: Path) -> Iterator[Store]:
     """A store in that file, with the feed `orders` of two partitions, which nobody serves."""
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 2)
+    with open_feeds(file, orders=2) as store:
         yield store
 
 
@@ -112,10 +111,8 @@ def quiet_publisher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publis
 @contextmanager
 def _publisher(directory: Path, receipts: int = RECEIPTS) -> Iterator[Publisher]:
     url = store_url(directory)
-    with closing(open_store(url, receipts=receipts)) as store:
-        store.create("orders", 2)
-        with running_publisher(store) as base:
-            yield Publisher(store, base, url)
+    with open_feeds(url, receipts, orders=2) as store, running_publisher(store) as base:
+        yield Publisher(store, base, url)
 
 
 @functools.cache
@@ -190,11 +187,20 @@ def token_of(store: Store, *grants: Grant, name: str = "test") -> str:
     return text
 
 
+@contextmanager
+def open_feeds(place: Path | str, receipts: int = RECEIPTS, **feeds: int) -> Iterator[Store]:
+    """A store in a file or at a URL, open for a block, with feeds of so many partitions each."""
+    url = place if isinstance(place, str) else f"sqlite:///{place}"
+    with closing(open_store(url, receipts=receipts)) as store:
+        for name, partitions in feeds.items():
+            store.create(name, partitions)
+        yield store
+
+
 def new_feed(store: Path | str, *events: object, partitions: int = 1) -> str:
     """A store with the feed `orders` and these events; its URL."""
     url = store if isinstance(store, str) else f"sqlite:///{store}"
-    with closing(open_store(url)) as opened:
-        opened.create("orders", partitions)
+    with open_feeds(url, orders=partitions) as opened:
         if events:
             publish(opened, "orders", events)
     return url

@@ -120,8 +120,7 @@ class Orders:
 
 @pytest.fixture
 def orders(spark: SparkSession, tmp_path: Path) -> Iterator[Orders]:
-    store = ScratchStore()
-    store.create("orders", 2)
+    store = ScratchStore(orders=2)
     with running_publisher(store) as base:
         url = f"{base}/orders"
         yield Orders(spark, url, tmp_path, store, Producer(url, "shop"))

@@ -24,7 +24,7 @@ import pytest
 import requests
 
 from tests.fix_middlemen import NOTHING, Gateway, passed
-from tests.fix_publisher import store_url
+from tests.fix_publisher import open_feeds, store_url
 from tests.fix_raw_server import Answer, Request
 from tests.fix_spark import in_batches, without_code
 from tests.patience import PATIENCE
@@ -233,10 +233,8 @@ def target(tmp_path: Path) -> Iterator[Target]:
 
 def new_store(folder: Path) -> str:
     folder.mkdir()
-    with closing(open_store(store_url(folder))) as store:
-        for feed in ("orders", "copy", "dead"):
-            store.create(feed, PARTITIONS)
-    return store_url(folder)
+    with open_feeds(store_url(folder), orders=PARTITIONS, copy=PARTITIONS, dead=PARTITIONS):
+        return store_url(folder)
 
 
 # What is published

@@ -102,8 +102,7 @@ def spark() -> None:
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    store = ScratchStore()
-    store.create("orders", 4)
+    store = ScratchStore(orders=4)
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.port", "0")

@@ -41,12 +41,13 @@ def count_open() -> int:
 
 
 class ScratchStore(SqlStore):
-    """An empty store. Its file goes when it is closed: after its test, by `tests/conftest.py`.
+    """An empty store, or one with `feeds` of so many partitions each.
 
+    Its file goes when it is closed: after its test, by `tests/conftest.py`.
     Tests derive from it, to let something happen in the middle of a call.
     """
 
-    def __init__(self, *, clock: Clock = now_ms, receipts: int = RECEIPTS) -> None:
+    def __init__(self, *, clock: Clock = now_ms, receipts: int = RECEIPTS, **feeds: int) -> None:
         folder = tempfile.mkdtemp(prefix="zeh-store-", dir=MEMORY)
         file = Path(folder, "feeds.db")
         file.write_bytes(empty_store())
@@ -55,6 +56,8 @@ class ScratchStore(SqlStore):
         self._folder = folder
         self.reads: Counter[tuple[str, str]] = Counter()  # by what, and of which feed
         _open.append(self)
+        for name, partitions in feeds.items():
+            self.create(name, partitions)
 
     def append(
         self, feed: str, chunks: Sequence[StagedChunk], times: Sequence[int] | None = None

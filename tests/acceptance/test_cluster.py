@@ -5,18 +5,17 @@ from __future__ import annotations
 import base64
 import os
 from collections import Counter
-from contextlib import closing
 
 import pytest
 
 from tests.fix_killed import into_files, run_to_the_end, run_until_killed
 from tests.fix_lake import why_absent
+from tests.fix_publisher import open_feeds
 from tests.fix_raw_server import NO_IDENTITY, ok
 from tests.fix_relay import TYPE, parts_of, without_last_chunk
 from tests.fix_sink import CALLS, UPLOADING
 from tests.fix_spark import Table, run_program
 from tests.standalone import why_not_apart
-from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire import direct_reads, wire
 
@@ -137,8 +136,7 @@ def test_a_direct_read_gives_its_rows_once_whatever_attempts_a_task_has(cluster,
         "spark.speculation.multiplier": "1",
     }
     job = {"reads": reads, "folder": str(tmp_path), "half": HALF, "master": cluster, "conf": conf}
-    with closing(open_store(f"sqlite:///{tmp_path}/orders.db")) as store:
-        store.create("orders", 4)
+    with open_feeds(tmp_path / "orders.db", orders=4) as store:
         for partition in range(4):
             numbers = range(partition * EVENTS, (partition + 1) * EVENTS)
             events = [{"i": i, "x": "x" * 1000} for i in numbers]

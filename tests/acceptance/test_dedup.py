@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +19,9 @@ from pyspark.sql import functions as F
 
 from tests.fix_backup import SqliteFile
 from tests.fix_cli import call, published
+from tests.fix_publisher import new_feed
 from tests.fix_spark import without_code
 from zeh_spark import dedup
-from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish
 
 if TYPE_CHECKING:
@@ -215,8 +214,7 @@ def test_events_without_a_feed_of_a_query_with_two_are_refused(publisher, both, 
 def place(tmp_path):
     """A store with the feed `orders` of one partition, which can be restored."""
     place = SqliteFile(tmp_path)
-    with closing(open_store(place.url)) as store:
-        store.create("orders", 1)
+    new_feed(place.url)
     return place
 
 

@@ -12,6 +12,7 @@ import zeh_spark
 from tests.fix_backup import SqliteFile
 from tests.fix_cli import call, published
 from tests.fix_lake import DATA, why_absent
+from tests.fix_publisher import new_feed
 
 pytest.importorskip("delta", reason=why_absent())
 
@@ -88,8 +89,7 @@ def test_a_feed_that_is_read_at_two_addresses_is_refused(lake):
 def test_a_merged_table_continues_after_the_publisher_was_restored(spark, tmp_path):
     """It has an event that the restore undid: the error says what to run, and it continues."""
     place, table = SqliteFile(tmp_path), str(tmp_path / "merged")
-    with closing(open_store(place.url)) as store:
-        store.create("orders", 1)
+    new_feed(place.url)
 
     def add(key, value):
         with closing(open_store(place.url)) as store:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,9 +16,8 @@ import pyarrow.dataset
 import pytest
 
 from tests.fix_cli import call
-from tests.fix_publisher import served
+from tests.fix_publisher import open_feeds, served
 from tests.patience import PATIENCE, eventually
-from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish
 
 JOB = Path(__file__).parents[2] / "conf" / "docker" / "job.py"
@@ -59,8 +58,7 @@ def ended_or_stored(
 def test_the_job_streams_a_feed_until_it_is_stopped(tmp_path: Path, warm: dict[str, str]) -> None:
     """`docker compose up` and `stop` as often as I like: each event is in the files once."""
     store, token, folder = tmp_path / "feeds.db", tmp_path / "job_token", tmp_path / "lake"
-    with closing(open_store(f"sqlite:///{store}")) as opened, served(store) as (base, _):
-        opened.create("orders", 2)
+    with open_feeds(store, orders=2) as opened, served(store) as (base, _):
         words = ["token", "create", "job", "--read", "orders", "--store", f"sqlite:///{store}"]
         token.write_text(call(*words).stdout)
         variables = {
@@ -82,8 +80,7 @@ def test_the_job_streams_a_feed_until_it_is_stopped(tmp_path: Path, warm: dict[s
 def test_a_job_that_is_refused_ends_with_the_error(tmp_path: Path, warm: dict[str, str]) -> None:
     """The container's log tells why, and Docker starts it again."""
     store = tmp_path / "feeds.db"
-    with closing(open_store(f"sqlite:///{store}")) as opened, served(store) as (base, _):
-        opened.create("orders", 1)
+    with open_feeds(store, orders=1), served(store) as (base, _):
         call("token", "create", "other", "--read", "other", "--store", f"sqlite:///{store}")
         variables = {"FEED_URL": f"{base}/orders", "FOLDER": str(tmp_path / "lake")}
         with job(tmp_path, warm, **variables) as process:

@@ -14,8 +14,7 @@ from zeh_spark.testing import publish, running_publisher
 @pytest.fixture
 def url():
     """The address of a feed of 400 events in 20 chunks."""
-    store = ScratchStore()
-    store.create("orders", 4)
+    store = ScratchStore(orders=4)
     for begin in range(0, 400, 80):
         publish(store, "orders", [{"i": i} for i in range(begin, begin + 80)])
     with running_publisher(store) as base:

@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from contextlib import closing
 
 import pytest
 
 from tests import fix_reference
 from tests.fix_killed import into_files, run_to_the_end, run_until_killed
 from tests.fix_object_stores import used
+from tests.fix_publisher import new_feed, open_feeds
 from tests.fix_spark import Table, in_batches
 from tests.fix_stream import Feed, Log
 from tests.programs.several_queries import PLACES
-from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish, running_publisher
 
 STAGES = PLACES["into_files"]
@@ -37,8 +36,7 @@ QUERIES = {
 @pytest.fixture
 def orders(tmp_path):
     """A feed of 900 events in many small chunks; gives the store and the feed's URL."""
-    with closing(open_store(f"sqlite:///{tmp_path}/orders.db")) as store:
-        store.create("orders", 3)
+    with open_feeds(tmp_path / "orders.db", orders=3) as store:
         add(store, range(900))
         with running_publisher(store) as url:
             yield store, f"{url}/orders"
@@ -123,13 +121,12 @@ def test_a_batch_that_the_feed_no_longer_gives_is_refused(stream, tmp_path):
                 in_batches(feed, keep, tmp_path / "checkpoint").awaitTermination()
         return str(raised.value)
 
-    with closing(open_store(f"sqlite:///{tmp_path}/orders.db")) as store:
-        store.create("orders", 3)
+    new_feed(tmp_path / "orders.db", partitions=3)
     shutil.copy(tmp_path / "orders.db", tmp_path / "backup.db")
-    with closing(open_store(f"sqlite:///{tmp_path}/orders.db")) as store:
+    with open_feeds(tmp_path / "orders.db") as store:
         add(store, range(900))
         assert "the driver dies here" in run(store, crash=True)
-    with closing(open_store(f"sqlite:///{tmp_path}/backup.db")) as restored:
+    with open_feeds(tmp_path / "backup.db") as restored:
         add(restored, range(500, 1400))
         said = run(restored)
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from contextlib import closing
 
 import pytest
 
 from benchmarks import fanout
-from tests.fix_publisher import served
-from zeh_spark.publisher import open_store
+from tests.fix_publisher import open_feeds, served
 from zeh_spark.testing import publish
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(600)]
@@ -23,8 +21,7 @@ def test_readers_wait_and_all_are_woken(tmp_path, readers, idle, resident, last)
     """Each of six events reaches all of them, and while there is none, they cost nearly nothing."""
     file = tmp_path / "feeds.db"
     store = f"sqlite:///{file}"
-    with closing(open_store(store)) as made:
-        made.create("flights", 4)
+    with open_feeds(store, flights=4) as made:
         publish(made, "flights", [{"i": 0}], partition=0)
     with served(file) as (base, process):
         command = [sys.executable, "-c", fanout.COMMIT, store]

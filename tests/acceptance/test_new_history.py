@@ -14,6 +14,7 @@ import requests
 
 from tests.fix_backup import Place
 from tests.fix_cli import Run, call, published
+from tests.fix_publisher import new_feed, open_feeds
 from zeh_spark.publisher import open_store
 from zeh_spark.service.store.epochs import over_at
 from zeh_spark.service.store.interface import now_ms
@@ -80,9 +81,7 @@ def test_the_next_epoch_gets_a_higher_number_however_soon_it_comes(
     tmp_path: Path, run: Run
 ) -> None:
     """A script restores a backup again and again: the command lets its second pass."""
-    url = f"sqlite:///{tmp_path}/feeds.db"
-    with closing(open_store(url)) as store:
-        store.create("orders", 3)
+    with open_feeds(tmp_path / "feeds.db", orders=3) as store:
         done = run("orders", "--yes")
         begun = store.identity("orders").epochs[1]
     assert (0, True) == (done.returncode, over_at(begun) <= now_ms())
@@ -91,8 +90,7 @@ def test_the_next_epoch_gets_a_higher_number_however_soon_it_comes(
 def test_a_copy_becomes_another_feed(tmp_path: Path, run: Run) -> None:
     """The copy is used beside the original; their events are never taken for each other's."""
     original, copy = (f"sqlite:///{tmp_path / name}.db" for name in ("original", "copy"))
-    with closing(open_store(original)) as store:
-        store.create("orders", 3)
+    new_feed(original, partitions=3)
     add(original, "shared")
     assert 0 == call("backup", str(tmp_path / "copy.db"), "--store", original).returncode
     done = run("orders", "--copy", "--yes", ZEH_STORE=copy)
@@ -134,8 +132,7 @@ def test_it_asks_first(tmp_path: Path, run: Run, typed: str) -> None:
 )
 def test_mistakes_are_named(tmp_path: Path, run: Run, words: list[str], said: str) -> None:
     """A typing error changes nothing; a table's name is not taken for a feed of the store."""
-    with closing(open_store(f"sqlite:///{tmp_path}/feeds.db")) as store:
-        store.create("orders", 3)
+    new_feed(tmp_path / "feeds.db", partitions=3)
     (tmp_path / "publisher.toml").write_text(
         'store = "sqlite:///feeds.db"\n[feeds.sales]\nurl = "sqlite:///shop.db"\n'
         'table = "outbox"\ndata = "body"\n'
@@ -148,8 +145,7 @@ def test_mistakes_are_named(tmp_path: Path, run: Run, words: list[str], said: st
 
 def test_settings_name_a_store_and_a_table(tmp_path: Path, run: Run) -> None:
     """One file for both: each feed by its name, and each is done its own way."""
-    with closing(open_store(f"sqlite:///{tmp_path}/feeds.db")) as store:
-        store.create("orders", 3)
+    new_feed(tmp_path / "feeds.db", partitions=3)
     shop, settings = tmp_path / "shop.db", tmp_path / "publisher.toml"
     with closing(sqlite3.connect(shop)) as database:
         database.executescript(

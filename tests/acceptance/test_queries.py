@@ -23,8 +23,7 @@ PARTITIONS = 4
 @pytest.fixture
 def store():
     """Feed `orders`: 400 events in 20 chunks."""
-    store = ScratchStore()
-    store.create("orders", PARTITIONS)
+    store = ScratchStore(orders=PARTITIONS)
     for begin in range(0, 400, 80):
         publish(store, "orders", [{"i": i} for i in range(begin, begin + 80)])
     return store

@@ -17,8 +17,7 @@ from zeh_spark.testing import running_publisher
 
 @pytest.fixture
 def url():
-    store = ScratchStore()
-    store.create("orders", 2)
+    store = ScratchStore(orders=2)
     with running_publisher(store) as base:
         yield f"{base}/orders"
 

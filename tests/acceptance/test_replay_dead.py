@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 
 from tests.fix_cli import COMMAND, call, published
+from tests.fix_publisher import open_feeds
 from tests.fix_sink import Watched, lost
 from zeh_spark.client.http.publish_client import BatchCall, TaskDone
-from zeh_spark.publisher import open_store
 from zeh_spark.spark.sink.options import sink_options
 from zeh_spark.spark.sink.row_layout import RowLayout
 from zeh_spark.spark.sink.writer import StreamWriter, stage
@@ -97,11 +97,8 @@ def closed(data: str) -> str:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
-    file = tmp_path / "feeds.db"
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 3)
-        store.create("dead", 2)
-    with published(f"sqlite:///{file}") as base:
+    url = f"sqlite:///{tmp_path}/feeds.db"
+    with open_feeds(url, orders=3, dead=2), published(url) as base:
         yield Shop(tmp_path, base)
 
 

@@ -30,9 +30,7 @@ def sql(spark):
 
 @pytest.fixture
 def store():
-    store = ScratchStore()
-    for feed in ("orders", "copies"):
-        store.create(feed, 2)
+    store = ScratchStore(orders=2, copies=2)
     publish(store, "orders", DATA)
     return store
 

@@ -72,9 +72,7 @@ def guarded_routes():
 @contextmanager
 def asked(*grants, is_open=False, hosts=None, tokens=True):
     """A publisher with two feeds, and what asks it with a token of these rights."""
-    store = ScratchStore()
-    for name in (FEED, "other"):
-        store.create(name, 2)
+    store = ScratchStore(orders=2, other=2)
     text, token = new_token("test", grants, store.now())
     if tokens:
         store.add_token(token)

@@ -250,8 +250,7 @@ def test_under_sudo_the_actor_is_the_one_who_called_it(monkeypatch: pytest.Monke
 @each_case(("closed", "actor"), [(True, "tills"), (False, "anonymous@127.0.0.1")])
 def test_an_override_is_in_the_log_under_the_name_of_its_token(closed: bool, actor: str) -> None:
     """I see which job was started again with `keepFirst`, and how many rows that dropped."""
-    store = ScratchStore()
-    store.create("orders", 1)
+    store = ScratchStore(orders=1)
     grant = Grant(Right.PUBLISH, "orders", "till")
     text = token_of(store, grant, name="tills") if closed else ""
     options: dict[str, Any] = {"token": text} if closed else {}

@@ -155,8 +155,7 @@ def test_what_is_left_for_the_administrator_is_also_left_on_ipv6() -> None:
 
 def test_no_request_outlives_its_connection() -> None:
     """Not one, either, after which its client has sent another: that would wait for events on."""
-    store = ScratchStore()
-    store.create("orders", 1)
+    store = ScratchStore(orders=1)
     with running_publisher(store) as base:
         head = b"GET /orders?n=1&cursor0=_last&wait=300 HTTP/1.1\r\nHost: x\r\n\r\n"
         with connected(base) as client:

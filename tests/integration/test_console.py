@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 import requests
@@ -12,10 +11,10 @@ import requests
 from tests.cases import each_case
 from tests.fix_console import Site, Visitor, site
 from tests.fix_publish import Who
-from tests.fix_publisher import served
+from tests.fix_publisher import new_feed, served
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
-from zeh_spark.publisher import create_app, open_store
+from zeh_spark.publisher import create_app
 from zeh_spark.service.store.tokens import ADMIN, Grant, Right, parse_grant
 from zeh_spark.testing import publish, running_publisher
 
@@ -277,8 +276,7 @@ def test_links_lead_to_where_the_app_is_mounted():
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
-    store = ScratchStore()
-    store.create("orders", 1)
+    store = ScratchStore(orders=1)
     app = Starlette(routes=[Mount("/feeds/v1", create_app(store, console=True))])
     with running_publisher(store, app) as base:
         page = requests.get(f"{base}/feeds/v1/console", timeout=30).text
@@ -299,10 +297,7 @@ def test_links_lead_to_where_the_app_is_mounted():
     ],
 )
 def test_serve_has_a_console_on_this_machine_unless_told_otherwise(tmp_path, words, is_there):
-    url = f"sqlite:///{tmp_path / 'feeds.db'}"
-    with closing(open_store(url)) as store:
-        store.create("orders", 1)
-    with served(url, *words) as (base, process):
+    with served(new_feed(tmp_path / "feeds.db"), *words) as (base, process):
         assert process.stdout.readline().endswith("/orders  1 partition\n")
         assert not is_there or process.stdout.readline().endswith(f"{base}/console\n")
         address = base.replace("0.0.0.0", "127.0.0.1")

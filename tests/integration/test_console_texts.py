@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from urllib.parse import quote
 
 import pytest
 import requests
 
-from tests.fix_publisher import token_of
+from tests.fix_publisher import open_feeds, token_of
 from tests.postgresql import Server
 from tests.scratch_store import ScratchStore
-from zeh_spark.publisher import create_app, open_store
+from zeh_spark.publisher import create_app
 from zeh_spark.service.access.gate import Gate
 from zeh_spark.service.store.tokens import ADMIN
 from zeh_spark.testing import running_publisher
@@ -68,8 +67,7 @@ class Visited:
 def visited(postgresql_server: Server) -> Iterator[Visited]:
     """On PostgreSQL, which takes fewer texts than other stores."""
     url = postgresql_server.url(postgresql_server.create_database())
-    with closing(open_store(url)) as store, requests.Session() as session:
-        store.create("orders", 2)
+    with open_feeds(url, orders=2) as store, requests.Session() as session:
         text = token_of(store, *ADMIN, name="ada")
         session.headers.update({"Accept": "text/html", "Authorization": f"Bearer {text}"})
         app = create_app(store, gate=Gate(store), console=True)

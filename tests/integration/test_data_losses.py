@@ -175,8 +175,7 @@ def test_retention_between_two_plans_of_a_batch_joins_nothing_across_the_hole(st
     """A batch of many small chunks is planned in parts; it has what is left, and nothing else."""
     monkeypatch.setattr(planned_batch, "PLAN_CHUNKS", 2)
     monkeypatch.setattr(direct_plans, "PLAN_CHUNKS", 2)
-    with closing(ScratchStore()) as store:
-        store.create("orders", 1)
+    with closing(ScratchStore(orders=1)) as store:
         for number in range(8):
             publish(store, "orders", [number])
         size = store.feed("orders").size // 8

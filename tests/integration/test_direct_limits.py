@@ -29,11 +29,10 @@ class HeldStore(ScratchStore):
     """A store whose readers are held unless `go` is set."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(orders=2)
         self.go = threading.Event()
         self.go.set()
         self.damaged = False
-        self.create("orders", 2)
         publish(self, "orders", [1, 2, 3, 4])
 
     def before_read(self, what, feed):
@@ -44,8 +43,7 @@ class HeldStore(ScratchStore):
 
 @pytest.fixture
 def store():
-    with closing(HeldStore()) as store:
-        yield store
+    return HeldStore()
 
 
 @pytest.fixture

@@ -28,8 +28,7 @@ class SlowStore(ScratchStore):
 @pytest.mark.parametrize("wait", ["0", "5s"])
 def test_a_slow_plan_does_not_leave_events_to_the_next_trigger(start, wait):
     """With a trigger each hour, an event that is there comes in this hour."""
-    with closing(SlowStore()) as store:
-        store.create("orders", 1)
+    with closing(SlowStore(orders=1)) as store:
         publish(store, "orders", [0])
         with running_publisher(store) as base:
             run = start(url=f"{base}/orders", fetch="executors", wait=wait)
@@ -70,8 +69,7 @@ def test_a_proxy_between_does_not_change_the_feeds_identity():
     """A route that is missing for a moment, while a read begins, renames no feed, although the read
     asks which feed it is, because a new epoch has begun.
     """
-    with closing(ScratchStore()) as store:
-        store.create("orders", 1)
+    with closing(ScratchStore(orders=1)) as store:
         publish(store, "orders", [1])
         app, planned, left = create_app(store), [], [3]
 

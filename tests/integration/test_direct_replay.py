@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from tests.fix_publisher import new_feed
 from tests.fix_stream import position
 from zeh_spark.errors import ReplayError
 from zeh_spark.publisher import open_store
@@ -65,8 +66,7 @@ def test_accept_takes_other_events(publisher, start, batch, caplog):
 def test_the_same_events_published_again_after_a_restore_are_other_events(start, tmp_path, fetch):
     """Cursors and numbers are equal; the time of the commit is not, and rows show it."""
     file, backup = tmp_path / "feed.db", tmp_path / "backup.db"
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 1)
+    new_feed(file)
     shutil.copy(file, backup)
     ends = []
     for each in (file, backup):

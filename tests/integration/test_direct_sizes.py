@@ -24,8 +24,7 @@ RANGES, BYTES = 10_000, 8 << 20
 @pytest.fixture(scope="module")
 def feed():
     """A publisher's address, and a range of one event."""
-    with closing(ScratchStore()) as store:
-        store.create("orders", 1)
+    with closing(ScratchStore(orders=1)) as store:
         publish(store, "orders", [1])
         plan = direct_plans.plan(store, "orders", wire.PlanRequest(1, {"0": "_first"}))
         with running_publisher(store) as base:
@@ -79,8 +78,7 @@ def test_a_larger_body_is_refused_by_name(feed, what):
 def test_a_task_of_more_ranges_than_are_allowed_asks_for_fewer_at_a_time(relay):
     """However many small ranges a task has, it gets each chunk once, and is not refused."""
     count = RANGES + 1
-    with closing(ScratchStore()) as store:
-        store.create("orders", 3)
+    with closing(ScratchStore(orders=3)) as store:
         for partition in range(3):
             publish(store, "orders", [partition], partition=partition)
         first = {str(each): "_first" for each in range(count)}

@@ -12,9 +12,9 @@ from itertools import zip_longest
 import pytest
 
 from tests.fix_batch import batch_reader, rows_of
+from tests.fix_publisher import open_feeds
 from tests.fix_raw_server import ok
 from tests.fix_relay import TYPE, parts_of
-from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish, running_publisher
 
 ROWS = [(partition, number) for partition in range(4) for number in range(100)]
@@ -23,8 +23,7 @@ ROWS = [(partition, number) for partition in range(4) for number in range(100)]
 @pytest.fixture
 def twins(relay, tmp_path):
     """`twins()` begins another attempt at one task; the store; the relay that they read through."""
-    with closing(open_store(f"sqlite:///{tmp_path}/feed.db")) as store:
-        store.create("orders", 4)
+    with open_feeds(tmp_path / "feed.db", orders=4) as store:
         for partition in range(4):
             publish(store, "orders", list(range(100)), partition=partition)
         with running_publisher(store) as base:

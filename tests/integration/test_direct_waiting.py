@@ -35,11 +35,10 @@ class Moments(ScratchStore):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(orders=1)
         self.then: dict[str, tuple[int, Callable[[], object]]] = {}
         self.looks = 0
         self.fails = False
-        self.create("orders", 1)
         publish(self, "orders", ["old"])
 
     def _looked(self, method: str) -> None:
@@ -183,9 +182,8 @@ class Lagging(ScratchStore):
     """A copy of a feed that may be behind."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(orders=1)
         self.old: FeedState | None = None
-        self.create("orders", 1)
         publish(self, "orders", [1])
 
     @contextmanager

@@ -22,10 +22,9 @@ import requests
 
 from tests import postgresql
 from tests.fix_middlemen import Proxy
-from tests.fix_publisher import connected, new_feed, served
+from tests.fix_publisher import connected, new_feed, open_feeds, served
 from tests.patience import PATIENCE, eventually
 from zeh_spark.publish import Producer
-from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish
 
 
@@ -147,8 +146,7 @@ def _get(url: str) -> None:
 def test_it_stops_while_it_prunes(tmp_path: Path) -> None:
     """A feed that has much to forget does not delay an upgrade."""
     url = f"sqlite:///{tmp_path / 'feeds.db'}"
-    with closing(open_store(url)) as store:
-        store.create("orders", 1024)
+    with open_feeds(url, orders=1024) as store:
         for _ in range(12):
             publish(store, "orders", range(1024))
         keep = replace(store.retention("orders"), bytes=1)

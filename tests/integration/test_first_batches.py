@@ -18,8 +18,7 @@ EVENTS, EACH, MOST = 8_000, 800, 1 << 20
 
 @pytest.fixture(scope="module")
 def url():
-    with closing(ScratchStore()) as store:
-        store.create("orders", 1)
+    with closing(ScratchStore(orders=1)) as store:
         for begin in range(0, EVENTS, EACH):
             publish(store, "orders", [LARGE + number for number in range(begin, begin + EACH)])
         with running_publisher(store) as base:

@@ -162,8 +162,7 @@ def test_a_look_that_hangs_does_not_hang_the_probe():
 
 def test_a_stranger_learns_no_details():
     """Neither without a token, nor with one that may see a feed alone."""
-    store = ScratchStore()
-    store.create("orders", 1)
+    store = ScratchStore(orders=1)
     tokens = [
         token_of(store, *grants)
         for grants in ([Grant(Right.AUDIT, "orders")], [Grant(Right.READ, "*")], ADMIN)

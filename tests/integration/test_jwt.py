@@ -75,9 +75,7 @@ def asked(
     source: str, store: ScratchStore | None = None
 ) -> Iterator[Callable[..., requests.Response]]:
     """What asks a publisher with a JWT."""
-    store = store or ScratchStore()
-    store.create("orders", 1)
-    store.create("other", 1)
+    store = store or ScratchStore(orders=1, other=1)
     gate = Gate(store, is_open=True, issued=JwtTokens(ISSUER, AUDIENCE, source))
     with running_publisher(store, create_app(store, gate=gate)) as base:
 
@@ -156,7 +154,7 @@ REFUSED: dict[str, Callable[[], str]] = {
 
 @pytest.fixture
 def store() -> ScratchStore:
-    return ScratchStore()
+    return ScratchStore(orders=1, other=1)
 
 
 @pytest.fixture
@@ -182,7 +180,8 @@ def test_what_does_not_count_is_an_unknown_token(
 def test_a_jwt_that_was_used_expires_all_the_same(keys: Path) -> None:
     """It is not checked again at each request, but its end is."""
     ahead, token = [0], signed(exp=time.time() + 600)
-    with asked(str(keys), ScratchStore(clock=lambda: now_ms() + ahead[0])) as ask:
+    store = ScratchStore(clock=lambda: now_ms() + ahead[0], orders=1, other=1)
+    with asked(str(keys), store) as ask:
         assert [200, 200] == [ask(token).status_code for _ in range(2)]
         ahead[0] = 700_000
         assert 401 == ask(token).status_code

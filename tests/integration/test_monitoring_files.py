@@ -13,10 +13,9 @@ import yaml
 
 from tests.fix_metrics import Scrape
 from tests.fix_publish import Caller, Who
-from tests.fix_publisher import served
+from tests.fix_publisher import new_feed, served
 from tests.fix_table import SqliteDatabase
 from tests.patience import eventually
-from zeh_spark.publisher import open_store
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "conf" / "grafana-dashboard.json"
@@ -48,9 +47,7 @@ def exported(tmp_path_factory):
     with closing(SqliteDatabase(folder / "shop.db")) as shop:
         shop.served("data TEXT")
         config.write_text(f"[feeds.shop]\nurl = {json.dumps(shop.url)}\ntable = 'outbox'\n")
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 1)
-    with served(file, "--config", str(config)) as (base, _):
+    with served(new_feed(file), "--config", str(config)) as (base, _):
         caller = Caller(f"{base}/orders")
         who = Who(n=1)
         caller.publish(who, 1, 2, 3)

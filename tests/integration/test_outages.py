@@ -16,7 +16,7 @@ import requests
 
 from tests.fix_log_texts import check_documented
 from tests.fix_publish import Caller, Who, rows
-from tests.fix_publisher import connected
+from tests.fix_publisher import connected, open_feeds
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import Feed, create_app, open_store
@@ -40,8 +40,7 @@ def change(file, statement):
 @pytest.fixture
 def base(file):
     """A publisher over a SQLite file."""
-    with closing(open_store(f"sqlite:///{file}")) as store:
-        store.create("orders", 1)
+    with open_feeds(file, orders=1) as store:
         publish(store, "orders", range(3))
         with running_publisher(store) as base:
             yield base
@@ -116,8 +115,7 @@ def test_a_readiness_probe_notices_the_end_without_other_requests(base, file, ca
 @pytest.mark.slow
 def test_a_database_that_is_down_has_two_lines(own_server, caplog):
     """PostgreSQL is stopped and started again under a publisher."""
-    with closing(open_store(own_server.url("postgres"))) as store:
-        store.create("orders", 1)
+    with open_feeds(own_server.url("postgres"), orders=1) as store:
         with running_publisher(store) as base:
             own_server.stop()
             failed = {status(base) for _ in range(5)}
@@ -134,8 +132,7 @@ def test_a_database_that_is_down_has_two_lines(own_server, caplog):
 def test_clients_learn_nothing_of_the_database_that_is_away(postgresql_server, caplog):
     """Its address, its user and its name are in my log alone, also if the client has a token."""
     database = postgresql_server.create_database()
-    with closing(open_store(postgresql_server.url(database))) as store:
-        store.create("orders", 1)
+    with open_feeds(postgresql_server.url(database), orders=1) as store:
         with running_publisher(store) as base:
             postgresql_server.execute(f"ALTER DATABASE {database} ALLOW_CONNECTIONS false")
             postgresql_server.disconnect(database)
@@ -194,8 +191,7 @@ def test_a_temporary_directory_that_is_gone_is_a_problem_too(base, tmp_path, mon
 def test_slow_clients_are_dropped_with_one_line_and_no_traceback(caplog, monkeypatch):
     """They keep no memory of mine for ever, and never see a whole answer."""
     monkeypatch.setattr(http_protocol, "STALLED_SECONDS", 5.0)  # until what was sent is dropped
-    store = ScratchStore()
-    store.create("orders", 1)
+    store = ScratchStore(orders=1)
     for _ in range(20):
         publish(store, "orders", ["x" * 50_000] * 20)
     app = create_app(store, send_timeout=0.2)

@@ -19,7 +19,7 @@ from tests import postgresql
 from tests.contract.databases import in_threads
 from tests.fix_metrics import Scrape
 from tests.fix_publish import Caller, Reply, Who, rows
-from tests.fix_publisher import served
+from tests.fix_publisher import new_feed, served
 from tests.patience import eventually
 from tests.store_contract.writers import everything, frames_of
 from zeh_spark.publisher import open_store
@@ -33,10 +33,7 @@ WRITERS = 8
 @pytest.fixture
 def url(own_server: postgresql.Server) -> str:
     """A store with the feed `orders`."""
-    url = own_server.url(own_server.create_database())
-    with closing(open_store(url)) as store:
-        store.create("orders", 2)
-    return url
+    return new_feed(own_server.url(own_server.create_database()), partitions=2)
 
 
 class Publishers:

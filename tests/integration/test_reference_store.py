@@ -17,8 +17,7 @@ def test_the_reference_client_reads_what_a_producer_published(
     read_with_reference: Callable[..., ReferencePage],
 ) -> None:
     """Any client of the protocol reads my feed: each event once, with its headers (ZE-09)."""
-    store = ScratchStore()
-    store.create("orders", 4)
+    store = ScratchStore(orders=4)
     cursors, found, names = dict.fromkeys(range(4), "_first"), [], set()
     with running_publisher(store) as base:
         producer = Producer(f"{base}/orders", "shop")

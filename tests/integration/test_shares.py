@@ -35,10 +35,8 @@ OURS, OTHERS = "127.0.0.1", "127.0.0.2"
 
 
 @pytest.fixture
-def store() -> Iterator[ScratchStore]:
-    with closing(ScratchStore()) as store:
-        store.create("orders", 2)
-        yield store
+def store() -> ScratchStore:
+    return ScratchStore(orders=2)
 
 
 class Uploads:
@@ -140,8 +138,7 @@ def test_direct_reads_of_one_address_leave_room_for_others(store: ScratchStore, 
 def test_questions_of_one_address_leave_room_for_others(path: str) -> None:
     """They wait for commits under way; a client that repeats one does not keep writers out."""
     clock = StoppedClock()
-    with closing(ScratchStore(clock=clock)) as store, ExitStack() as stack:
-        store.create("orders", 2)
+    with closing(ScratchStore(clock=clock, orders=2)) as store, ExitStack() as stack:
         base = stack.enter_context(running_publisher(store))
         store.stage("orders", call(0), one := upload(chunk(0, b"1")))
         commits = threading.Thread(target=store.commit, args=("orders", call(0), declared(one)))
@@ -178,7 +175,7 @@ class HeldStore(ScratchStore):
     """A store that does not answer about the feed `slow` until it is let go."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(orders=2, slow=2)
         self.let_go = threading.Event()
 
     def before_read(self, what: str, feed: str) -> None:
@@ -188,11 +185,9 @@ class HeldStore(ScratchStore):
 
 @pytest.fixture
 def held() -> Iterator[HeldStore]:
-    with closing(HeldStore()) as store:
-        store.create("orders", 2)
-        store.create("slow", 2)
-        yield store
-        store.let_go.set()
+    store = HeldStore()
+    yield store
+    store.let_go.set()
 
 
 def asking(what: str, number: int) -> bytes:
@@ -291,8 +286,7 @@ def test_work_is_that_of_the_stored_partitions(what: str) -> None:
         body = {"n": n, "cursors": {str(each): what for each in range(n)}}
         return requests.post(f"{base}/orders/plan", json=body, timeout=60)
 
-    with closing(ScratchStore()) as store:
-        store.create("orders", 2)
+    with closing(ScratchStore(orders=2)) as store:
         publish(store, "orders", range(4))
         with running_publisher(store) as base:
             counts = []

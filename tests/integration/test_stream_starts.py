@@ -37,8 +37,7 @@ class Timed:
 @pytest.fixture
 def timed() -> Iterator[Timed]:
     clock = [0]
-    store = ScratchStore(clock=lambda: clock[0])
-    store.create("orders", 2)
+    store = ScratchStore(clock=lambda: clock[0], orders=2)
     with running_publisher(store) as base:
         feed = Timed(store, clock, f"{base}/orders")
         for time in (10, 20, 30):

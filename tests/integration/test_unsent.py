@@ -6,7 +6,6 @@ import asyncio
 import re
 import socket
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -31,12 +30,11 @@ PAGE = b"GET /orders?n=2&cursor0=_first&cursor1=_first HTTP/1.1\r\nHost: x\r\n"
 
 
 @pytest.fixture
-def full() -> Iterator[ScratchStore]:
+def full() -> ScratchStore:
     """A feed whose page is longer than what the kernel keeps of an answer."""
-    with closing(ScratchStore()) as store:
-        store.create("orders", 2)
-        publish(store, "orders", ["x" * 60_000] * 400)
-        yield store
+    store = ScratchStore(orders=2)
+    publish(store, "orders", ["x" * 60_000] * 400)
+    return store
 
 
 class Greedy:

@@ -38,10 +38,9 @@ class CountingStore(ScratchStore):
     """A store with the feeds `orders` and `others` that counts what is asked of it."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(orders=1, others=1)
         self.asked: Counter[tuple[str, str]] = Counter()
         for name in ("orders", "others"):
-            self.create(name, 1)
             publish(self, name, ["old"])
 
     def feed(self, name: str) -> FeedState:

@@ -240,8 +240,7 @@ sizes = st.sampled_from([1, 3, 199, 200, 201, 700])
 @given(st.lists(st.tuples(st.integers(0, 2), sizes), max_size=12))
 def test_packing_keeps_order_and_numbers(cut):
     """However tasks divide the rows, the feed has all in order, with numbers without gaps."""
-    store = ScratchStore()
-    store.create(FEED, 3)
+    store = ScratchStore(orders=3)
     uploads = [
         upload(chunk(partition, *(b'"%d.%d"' % (task, row) for row in range(rows))), task=task)
         for task, (partition, rows) in enumerate(cut)

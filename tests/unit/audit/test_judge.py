@@ -30,8 +30,7 @@ def ledger() -> Iterator[Ledger]:
 @pytest.fixture
 def feed() -> tuple[list[Piece], list[StoredReceipt]]:
     """Positions 1, 2: batch 0 of p; 3: batch 0 of q; 4: batch 1 of p."""
-    store = ScratchStore()
-    store.create(FEED, 2)
+    store = ScratchStore(orders=2)
     made = [
         commit(store, call(0), upload(chunk(0, b"1", b"2"), chunk(1, b"3")))[0],
         commit(store, call(0, producer="q"), upload(chunk(0, b"4")))[0],

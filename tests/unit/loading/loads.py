@@ -18,9 +18,7 @@ Files = Callable[[str, bytes | pa.Table], str]
 
 def created(partitions: int = 1) -> ScratchStore:
     """A store with the feed f."""
-    store = ScratchStore()
-    store.create("f", partitions)
-    return store
+    return ScratchStore(f=partitions)
 
 
 def loaded(*names: str, partitions: int = 1, **how: Any) -> list[list[dict[str, Any]]]:

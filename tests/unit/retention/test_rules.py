@@ -23,8 +23,7 @@ class Forgetful(ScratchStore):
 
 @pytest.mark.timeout(20)
 def test_pruning_a_store_that_removes_nothing_is_an_error() -> None:
-    store = Forgetful()
-    store.create("f", 1)
+    store = Forgetful(f=1)
     for _ in range(3):
         publish(store, chunk(0, b"1"), feed="f")
     with pytest.raises(RuntimeError, match="feed 'f': events up to position 3 were removed and"):
@@ -43,8 +42,7 @@ def test_a_pruner_stops_between_two_steps() -> None:
             removed.set()
             assert pruner._ended.wait(30)
 
-    store = Slow()
-    store.create("orders", 1)
+    store = Slow(orders=1)
     store.append(FEED, [chunk(0, b"1")] * 10 * STEP_CHUNKS)
     store.set_retention("orders", Retention(bytes=1))
     pruner = Pruner(store)
@@ -67,8 +65,7 @@ def test_a_clock_that_jumps_while_events_are_removed_removes_no_more() -> None:
             ahead[0] = 300 * DAY_MS
             jumped.set()
 
-    store = Jumping(clock=lambda: 1_000 * DAY_MS + ahead[0])
-    store.create("orders", 1)
+    store = Jumping(clock=lambda: 1_000 * DAY_MS + ahead[0], orders=1)
     store.append(FEED, [chunk(0, b"1")] * 3 * STEP_CHUNKS)
     ahead[0] = DAY_MS // 2
     store.set_retention("orders", Retention(age_ms=1))

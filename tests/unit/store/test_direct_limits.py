@@ -60,8 +60,7 @@ class Long(ScratchStore):
 @each_case("asked", [{}, {"max_chunks": 55_000}])
 def test_a_plan_has_at_most_50_000_chunks(asked: dict[str, int]) -> None:
     """A publisher's memory is bounded, whatever a reader asks for."""
-    store = Long()
-    store.create(FEED, 2)
+    store = Long(orders=2)
     plan = direct_plans.plan(store, FEED, PlanRequest(2, FIRST, **asked))
     assert (50_000, True) == (sum(each.chunks for each in plan.ranges), plan.more)
     assert "50000.0a1b2c3d" == plan.ends["0"]

@@ -48,8 +48,7 @@ def test_a_reader_that_starts_at_a_time_gets_all_since(shared_store, commits, ti
 
 def test_a_time_ahead_of_the_clock_is_refused():
     """An event before that time may still come, and the reader does not want it."""
-    store = ScratchStore(clock=lambda: 1000)
-    store.create(FEED, 1)
+    store = ScratchStore(clock=lambda: 1000, orders=1)
 
     with pytest.raises(Problem) as caught:
         ChunkFeed(store, FEED).cursors_at(1, 1001)
