@@ -1,7 +1,5 @@
 """Runs of the batch reader as Spark calls it, without Spark, and a feed of numbers to read."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """A client that does not sleep between tries, and the lines of a small page."""
 
-from __future__ import annotations
-
 import json
 
 from zeh_spark.client.http.feed_client import FeedClient, PageRequest

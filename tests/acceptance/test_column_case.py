@@ -1,7 +1,5 @@
 """Columns are found as Spark finds them: in any case, unless the session distinguishes names."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """The same code with Spark Connect: the server has the package, the client sends plans."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from functools import partial

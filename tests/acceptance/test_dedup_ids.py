@@ -1,7 +1,5 @@
 """Each id once within a window: ids that are no numbers (seeds 001 and 004)."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -3,8 +3,6 @@
 No query runs: the batches are written as it would write them.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Whose a feed is in a Delta table, and which table that is: checked with each batch."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

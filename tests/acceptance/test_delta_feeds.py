@@ -1,7 +1,5 @@
 """Several feeds in one merged Delta table: one feed's numbers say nothing about another's."""
 
-from __future__ import annotations
-
 import re
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """Delta tables to which feeds go, and from which they come, in a driver that is killed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import ExitStack
 

@@ -1,7 +1,5 @@
 """Events merged into a Delta table: of each key the newest one, whatever order they come in."""
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """A feed kept in a Delta table: what a user may do wrong, each with an error that helps."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

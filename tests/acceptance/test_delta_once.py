@@ -1,7 +1,5 @@
 """A feed kept in a Delta table: each event once, whatever crashes, is lost or restored."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections import Counter

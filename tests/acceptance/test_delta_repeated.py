@@ -1,7 +1,5 @@
 """A stateful query's batch that Spark repeats after a crash, into tables that have part of it."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """`make demo`, as somebody meets it who ends it before it is done."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -4,8 +4,6 @@ Queries of all kinds run side by side in one driver. It is killed while their fe
 when every query is at another stage, and then they run to their ends.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """A feed in a Kafka topic (002: "forwarding to Event Hubs"), on a real broker."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """A Delta table as a feed: each row once, each change in its order, and nothing left out unsaid."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """A Delta table as a feed: what a user may do wrong, each with an error that helps."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """A Delta table as a feed: what an event holds is what the table has, or it is refused."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

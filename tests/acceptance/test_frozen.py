@@ -1,7 +1,5 @@
 """Checkpoints and tables that a release has written are continued: see `tests.frozen`."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pytest

@@ -1,7 +1,5 @@
 """Jars that a session needs are found whatever else lies in the home folder."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

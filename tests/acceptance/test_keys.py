@@ -1,7 +1,5 @@
 """Keys of events, as users of Kafka expect them: what is published with a key is read with it."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")

@@ -1,7 +1,5 @@
 """How far a query is behind: in a command, in the progress, with a token."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

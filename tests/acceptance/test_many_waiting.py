@@ -1,7 +1,5 @@
 """Thousands of readers wait at one publisher: it has room for them, and wakes all of them."""
 
-from __future__ import annotations
-
 import logging
 import sys
 

@@ -1,7 +1,5 @@
 """The notebooks run as they are, and what is kept in them is what a run gives."""
 
-from __future__ import annotations
-
 import pytest
 
 from notebooks import run

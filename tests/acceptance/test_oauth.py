@@ -1,7 +1,5 @@
 """Spark reads and publishes with OAuth2 client credentials, and shows no secret."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fix_oauth import SECRET

@@ -3,8 +3,6 @@
 (002: publishers that forward; Pulsar's PU-12: relayed data is known by its origin.)
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from functools import reduce

@@ -1,7 +1,5 @@
 """What a job has published, as a DataFrame."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 import msgspec

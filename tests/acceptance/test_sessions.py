@@ -4,8 +4,6 @@ The first part is a subscriber's flow chart, case by case: message received; is 
 sequence; process; is it the last; is the next one among the deferred; close the session.
 """
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")

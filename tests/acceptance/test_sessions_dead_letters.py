@@ -1,7 +1,5 @@
 """Dead letters of sessions: on a feed, in a table, and back in their session."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Sessions that are put in order, and processed, in a driver that is killed."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What cannot be right is refused before a query starts, or stops it with what to do."""
 
-from __future__ import annotations
-
 import re
 import sys
 

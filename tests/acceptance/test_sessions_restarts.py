@@ -1,7 +1,5 @@
 """Sessions across restarts, crashes, idle times and clocks that go back."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

@@ -1,7 +1,5 @@
 """Sessions whose events come from several feeds (003, 1.1 and 1.3.1), on Spark."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

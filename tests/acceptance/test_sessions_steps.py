@@ -1,7 +1,5 @@
 """Steps by their names, and sessions whose key has several parts."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")

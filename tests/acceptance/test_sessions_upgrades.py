@@ -1,7 +1,5 @@
 """State outlives the Spark that wrote it."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

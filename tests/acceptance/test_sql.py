@@ -1,7 +1,5 @@
 """Feeds as tables and views in SQL."""
 
-from __future__ import annotations
-
 import re
 
 import orjson

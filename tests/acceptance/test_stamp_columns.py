@@ -1,7 +1,5 @@
 """Stamps as typed columns: time, producer, sequence number, as with Kafka's columns."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timezone
 

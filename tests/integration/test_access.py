@@ -1,7 +1,5 @@
 """Who may do what at a publisher: each route, with each right, and what web pages may do."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import random

@@ -1,7 +1,5 @@
 """The batch reader: when a read has reached its end, whatever the publisher."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time

@@ -1,7 +1,5 @@
 """The batch reader, called as Spark calls it, without Spark: what is read, and on the way."""
 
-from __future__ import annotations
-
 import json
 import threading
 

@@ -1,7 +1,5 @@
 """The client against a scripted server: what it asks, where a body ends, what nothing closes."""
 
-from __future__ import annotations
-
 import gzip
 import tracemalloc
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the client learns from a feed's address: the partition count, and which feed it is."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

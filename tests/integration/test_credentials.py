@@ -1,7 +1,5 @@
 """Who gets the credentials, whom the client trusts, and that no secret is shown."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Answers that end within their headers: never a whole answer without a body."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cases import each_case

@@ -1,7 +1,5 @@
 """Retention overtakes a stream: what failOnDataLoss=false continues with, once and for good."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 

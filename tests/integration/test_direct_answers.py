@@ -1,7 +1,5 @@
 """A task takes of any answer what was planned, and no more; plans with gaps are not followed."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

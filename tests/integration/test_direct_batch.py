@@ -1,7 +1,5 @@
 """Batch reads in which tasks fetch what the publisher has planned."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Limits of plans and chunks: more is refused at once, and each gives its place back."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Plans of streams: when they are asked for, and when their answers count."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import closing
 

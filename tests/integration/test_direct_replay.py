@@ -1,7 +1,5 @@
 """A batch that Spark repeats has the events that it had, or is refused by name."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """What a query asks its publisher for, and which way it reads."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

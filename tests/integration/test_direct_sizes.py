@@ -1,7 +1,5 @@
 """How much a request for chunks may ask for: more is refused by name, and tasks ask for less."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 

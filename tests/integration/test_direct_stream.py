@@ -1,7 +1,5 @@
 """Streams that read directly: the publisher plans a batch, and tasks fetch what was planned."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

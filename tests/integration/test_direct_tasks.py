@@ -1,7 +1,5 @@
 """How a batch is divided among tasks, and how a task talks to the publisher."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fix_direct import (

@@ -2,8 +2,6 @@
 depends on its partition alone, and on nothing that another one, or one publisher, has done.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from functools import partial

@@ -1,7 +1,5 @@
 """The first batch of a run whose feed holds more than a batch may have."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pytest

@@ -1,7 +1,5 @@
 """What a publisher lets grow: what a nearly full disk takes, how many names a client may begin."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

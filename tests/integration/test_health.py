@@ -1,7 +1,5 @@
 """What a publisher tells whoever watches whether it lives, and whether it can serve."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """What a publisher exports for Prometheus, compared with what was really done."""
 
-from __future__ import annotations
-
 import pytest
 import requests
 

@@ -1,7 +1,5 @@
 """The dashboard and the alert rules in conf/ name what a publisher exports, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import closing

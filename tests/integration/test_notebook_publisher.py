@@ -1,7 +1,5 @@
 """The publisher that a notebook starts, and what a notebook does where it cannot run."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`stagingLocation` in object stores, whose servers speak the protocols of S3, Google and Azure."""
 
-from __future__ import annotations
-
 import json
 import logging
 import pickle

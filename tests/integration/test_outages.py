@@ -1,7 +1,5 @@
 """What the publisher's log says of outages and of floods: one line, not one for each request."""
 
-from __future__ import annotations
-
 import random
 import resource
 import socket

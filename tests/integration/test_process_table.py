@@ -1,7 +1,5 @@
 """What `sessions.process` reads from its table, on batch frames of Spark."""
 
-from __future__ import annotations
-
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 

@@ -3,8 +3,6 @@
 tests/README.md says where the ids in brackets come from.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fix_publish import Who, published, rows

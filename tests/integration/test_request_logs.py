@@ -1,7 +1,5 @@
 """The publisher's log on its standard error, and the ids by which a request is found in it."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """The client against a server that fails: what is tried again, for how long, and what is final."""
 
-from __future__ import annotations
-
 import email.utils
 import json
 import threading

@@ -1,7 +1,5 @@
 """The listener asks for what a query has published, and never holds the query up."""
 
-from __future__ import annotations
-
 import logging
 import socket
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """The stream source: where a batch ends, how much is held, how often it asks (DESIGN 3.2, 3.5)."""
 
-from __future__ import annotations
-
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor

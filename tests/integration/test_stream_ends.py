@@ -1,7 +1,5 @@
 """The stream source: where a finite run ends, and what was removed unread (DESIGN 3.5)."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fix_log_texts import check_documented

@@ -1,7 +1,5 @@
 """Which feed events come from: asked, kept in offsets, put among the headers."""
 
-from __future__ import annotations
-
 import json
 import pickle
 

@@ -1,7 +1,5 @@
 """The stream source: what an offset says and which are refused; where a query starts."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """The stream source reads other servers: the reference implementation, and our publisher."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

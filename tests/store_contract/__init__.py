@@ -5,8 +5,6 @@
 `HYPOTHESIS_PROFILE=campaign` runs more of them.
 """
 
-from __future__ import annotations
-
 import pytest
 
 PARTS = (

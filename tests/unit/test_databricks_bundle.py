@@ -1,7 +1,5 @@
 """The asset bundle `conf/databricks.yml`, which the docs tell to deploy."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

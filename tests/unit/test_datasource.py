@@ -1,7 +1,5 @@
 """The door for Spark, as far as it needs no JVM: schemas, and when a mistake shows."""
 
-from __future__ import annotations
-
 import pytest
 from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructType
 

@@ -1,7 +1,5 @@
 """What is kept in the notebooks is from a run of their cells, and from no machine in particular."""
 
-from __future__ import annotations
-
 import base64
 import re
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """The line that shows the progress of a query."""
 
-from __future__ import annotations
-
 import json
 import logging
 from types import SimpleNamespace

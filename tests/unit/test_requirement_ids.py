@@ -1,7 +1,5 @@
 """What the documents say about requirements is what the tests say."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

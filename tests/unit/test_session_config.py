@@ -1,7 +1,5 @@
 """What `configure` sets before a session starts. No session is started here."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lines to record batches: the same rows whatever the blocks, and what happens to odd lines."""
 
-from __future__ import annotations
-
 import gc
 import json
 

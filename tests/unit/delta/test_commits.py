@@ -1,7 +1,5 @@
 """What a table's commits say, and what a batch may do next."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The look of the notebooks' charts."""
 
-from __future__ import annotations
-
 import pytest
 
 from notebooks.kit import charts

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 from examples.demo import page

@@ -1,7 +1,5 @@
 """Loops of cursors are found, and legal ones are not."""
 
-from __future__ import annotations
-
 import itertools
 
 from hypothesis import given

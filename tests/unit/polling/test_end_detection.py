@@ -1,7 +1,5 @@
 """When a read that has to end has reached its end: the cases of the module's head, one by one."""
 
-from __future__ import annotations
-
 from tests.cases import each_case
 from zeh_spark.client.http.feed_client import PageEnd
 from zeh_spark.client.polling.feed_end import Ending, events_before

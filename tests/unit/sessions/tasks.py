@@ -1,7 +1,5 @@
 """Arrow batches into a task of handlers, and its verdicts as dicts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Two events with one number and other contents: neither is lost without a word."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """What tasks do with a handler, without Spark: Arrow batches in, verdicts out."""
 
-from __future__ import annotations
-
 import datetime
 import threading
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """What the ordering does for `process`: replays, decisions, and which event each delivery is."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

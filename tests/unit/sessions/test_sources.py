@@ -1,7 +1,5 @@
 """Sessions over several sources: their clock is that of the slowest."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 from hypothesis import given

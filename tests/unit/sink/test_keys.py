@@ -1,7 +1,5 @@
 """The header `zeh-key` of events that keep their keys (option `keepKey`)."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

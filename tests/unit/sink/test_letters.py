@@ -1,7 +1,5 @@
 """Rows that cannot be published, as letters: nothing of them is lost, whatever is beside them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

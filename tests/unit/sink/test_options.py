@@ -1,7 +1,5 @@
 """What a sink may be told, and what it says about the rest."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

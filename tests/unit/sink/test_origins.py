@@ -1,7 +1,5 @@
 """The header `zeh-origin` of events that are relayed: the first identity stays."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow as pa

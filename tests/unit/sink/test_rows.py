@@ -1,7 +1,5 @@
 """Rows to events: what a frame's columns mean, what is stored, and which rows are refused."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """A frame's types are judged by what becomes of them in Arrow."""
 
-from __future__ import annotations
-
 import pytest
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type

@@ -1,7 +1,5 @@
 """What a task leaves behind when it ends."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """Which batch a task writes, where its rows go, and what the driver commits; without Spark."""
 
-from __future__ import annotations
-
 import pickle
 import uuid
 from collections import Counter

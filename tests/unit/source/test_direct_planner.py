@@ -1,7 +1,5 @@
 """Plans become a batch."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Offsets: canonical text, back as they were, and the ways on where they do not fit."""
 
-from __future__ import annotations
-
 import json
 import re
 

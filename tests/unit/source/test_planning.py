@@ -1,7 +1,5 @@
 """What goes into a batch and into a segment: laws over any intervals."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Segments travel packed and come out as they went in."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from hypothesis import given

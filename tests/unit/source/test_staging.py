@@ -1,7 +1,5 @@
 """Batches in a directory: written, found, deleted, and never anybody else's."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Where batches are staged, and what the option and its errors show of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cases import each_case

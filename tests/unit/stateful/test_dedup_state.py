@@ -1,7 +1,5 @@
 """Whose the numbers are that deduplication has seen without the id of their feed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

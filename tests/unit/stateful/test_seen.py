@@ -1,7 +1,5 @@
 """What was seen of a producer's numbers, against a set of all of them."""
 
-from __future__ import annotations
-
 import random
 
 import msgspec

@@ -1,7 +1,5 @@
 """Which ids of a request are taken from its headers."""
 
-from __future__ import annotations
-
 from tests.cases import each_case
 from zeh_spark.service.telemetry.access_log import MOST, shown_target
 from zeh_spark.service.telemetry.exchange import ids_in, trace_in

@@ -1,7 +1,5 @@
 """Arrow values to JSON text: one clear form for each type, the same from any slice."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

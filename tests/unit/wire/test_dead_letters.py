@@ -1,7 +1,5 @@
 """The form of dead letters: written, cut into parts, read again, known again."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -1,7 +1,5 @@
 """Where an event was first published, as one text."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest

@@ -1,7 +1,5 @@
 """Digests tell whether the same events came again."""
 
-from __future__ import annotations
-
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st

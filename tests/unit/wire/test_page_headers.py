@@ -1,7 +1,5 @@
 """What the header fields of a page tell."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The types of problems: what a publisher raises, and what a client reads, are the same."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cases import each_case

@@ -1,7 +1,5 @@
 """What is written in the wire format; what is read is in test_page_scanner and test_lines."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cases import each_case
