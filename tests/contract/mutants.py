@@ -112,42 +112,6 @@ def _as_found(declared: Declared | None, found: Uploads) -> Declared | None:
 # Histories
 
 
-def _delete_and_go_on(world: World) -> None:
-    world.run_batch(TaskLayout())
-    world.delete_producer()
-    world.run_batch(TaskLayout())
-
-
-def _lose_the_checkpoint(world: World) -> None:
-    world.run_batch(TaskLayout())
-    world.lose_checkpoint(0)
-    world.run_batch(TaskLayout())
-
-
-def _lose_two_checkpoints(world: World) -> None:
-    """The remedy for the first one is left in the code."""
-    _lose_the_checkpoint(world)
-    world.paste_remedy()
-    world.run_batch(TaskLayout())
-    world.lose_checkpoint(0)
-    world.run_batch(TaskLayout())
-
-
-def _run_two_drivers(world: World) -> None:
-    world.run_batch(TaskLayout())
-    world.start_a_second_driver()
-    world.run_batch(TaskLayout(), which=1)
-    for _ in range(2):
-        world.run_batch(TaskLayout(), which=0)
-
-
-def _roll_back_too_far(world: World) -> None:
-    for _ in range(4):
-        world.run_batch(TaskLayout())
-    world.roll_back(4, recut=False)
-    world.run_batch(TaskLayout(version=1))
-
-
 def _replay_with_other_rows(world: World) -> None:
     execution = world.execute(TaskLayout())
     assert execution
@@ -156,35 +120,35 @@ def _replay_with_other_rows(world: World) -> None:
     world.run_batch(TaskLayout(version=1))
 
 
-def _replay_twice_with_other_rows(world: World) -> None:
-    """The remedy for the first time is left in the code."""
-    _replay_with_other_rows(world)
-    world.paste_remedy()
-    world.run_batch(TaskLayout(version=1))
-    _replay_with_other_rows(world)
-
-
 def _restore(world: World) -> None:
-    world.run_batch(TaskLayout())
     backup = world.copy_store()
     world.run_batch(TaskLayout())
     world.restore_store(backup)
     world.run_batch(TaskLayout())
 
 
-def _restore_to_nothing(world: World) -> None:
-    backup = world.copy_store()
-    world.run_batch(TaskLayout())
-    world.restore_store(backup)
-    world.run_batch(TaskLayout())
+STEPS: dict[str, Callable[[World], object]] = {
+    "run": lambda world: world.run_batch(TaskLayout()),
+    "run-older": lambda world: world.run_batch(TaskLayout(), which=0),
+    "run-changed": lambda world: world.run_batch(TaskLayout(version=1)),
+    "delete": World.delete_producer,
+    "lose": lambda world: world.lose_checkpoint(0),
+    "start-second": World.start_a_second_driver,
+    "roll-back": lambda world: world.roll_back(4, recut=False),
+    "replay-changed": _replay_with_other_rows,
+    "restore": _restore,
+    "paste": World.paste_remedy,  # and it is left in the code
+}
 
 
-def _restore_twice(world: World) -> None:
-    """The remedy for the first one is left in the code."""
-    _restore(world)
-    world.paste_remedy()
-    world.run_batch(TaskLayout())
-    _restore(world)
+def _history(steps: str) -> Scenario:
+    """What happens, step by step."""
+
+    def scenario(world: World) -> None:
+        for step in steps.split():
+            STEPS[step](world)
+
+    return scenario
 
 
 def lose_an_upload(world: World) -> None:
@@ -222,19 +186,21 @@ _over_a_gap = functools.partial(_allowing, "accept_gap", _gap)
 CHANGED, CONFLICT = "incarnation-changed", "batch-conflict"
 
 CHECKS = [
-    Check("1 deleted", _not_deleted, _delete_and_go_on, "producer-deleted", "resurrected"),
-    Check("2 incarnation", _replacing(), _lose_the_checkpoint, CHANGED, "intruder"),
-    Check("2 both sides of replaceIncarnation", _replacing(if_set=True), _lose_two_checkpoints,
-          CHANGED, "intruder"),
-    Check("3 fence", _unfenced, _run_two_drivers, "fenced", "zombie"),
-    Check("4a expired", _never_expired, _roll_back_too_far, "batch-expired", "diverged"),
-    Check("4f conflict", _keeping(), _replay_with_other_rows, CONFLICT, "diverged"),
-    Check("4e both sides of keepFirst", _keeping(if_set=True), _replay_twice_with_other_rows,
-          CONFLICT, "diverged"),
-    Check("5 gap", _over_a_gap(), _restore, "batch-gap", "lost"),
-    Check("5 first batch", _over_a_gap(), _restore_to_nothing, "batch-gap", "lost"),
-    Check("5 both sides of acceptGap", _over_a_gap(if_set=True), _restore_twice, "batch-gap",
-          "lost"),
+    Check("1 deleted", _not_deleted, _history("run delete run"), "producer-deleted", "resurrected"),
+    Check("2 incarnation", _replacing(), _history("run lose run"), CHANGED, "intruder"),
+    Check("2 both sides of replaceIncarnation", _replacing(if_set=True),
+          _history("run lose run paste run lose run"), CHANGED, "intruder"),
+    Check("3 fence", _unfenced, _history("run start-second run run-older run-older"),
+          "fenced", "zombie"),
+    Check("4a expired", _never_expired, _history("run run run run roll-back run-changed"),
+          "batch-expired", "diverged"),
+    Check("4f conflict", _keeping(), _history("replay-changed"), CONFLICT, "diverged"),
+    Check("4e both sides of keepFirst", _keeping(if_set=True),
+          _history("replay-changed paste run-changed replay-changed"), CONFLICT, "diverged"),
+    Check("5 gap", _over_a_gap(), _history("run restore"), "batch-gap", "lost"),
+    Check("5 first batch", _over_a_gap(), _history("restore"), "batch-gap", "lost"),
+    Check("5 both sides of acceptGap", _over_a_gap(if_set=True),
+          _history("run restore paste run run restore"), "batch-gap", "lost"),
     Check("8 and 9 whole", _anything, lose_an_upload, "upload-missing", "torn"),
     Check("9 content", without_content_check, _change_a_body, "content-mismatch", "torn"),
 ]  # fmt: skip

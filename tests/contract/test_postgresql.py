@@ -13,6 +13,7 @@ from tests.cases import each_case
 from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
 from tests.fix_log_texts import check_documented
+from tests.fix_publisher import open_feeds
 from tests.patience import eventually
 from tests.store_contract.writers import FEED, call, chunk, commit, data, publish, upload
 from zeh_spark.errors import StoreError
@@ -99,8 +100,7 @@ def test_owner_of_the_schema_needs_no_more(site):
         "CREATE SCHEMA zeroeventhub AUTHORIZATION clerk",
     ):
         site.execute(statement)
-    with closing(open_store(site.url.replace("//zeh@", "//clerk@"))) as store:
-        store.create(FEED, 2)
+    with open_feeds(site.url.replace("//zeh@", "//clerk@"), orders=2) as store:
         publish(store, chunk(0, b"1"))
         assert [b"1"] == data(store)
 
@@ -117,8 +117,7 @@ def test_databases_of_any_kind_will_do(site):
         "bytea_output = 'escape'",
     ):
         server.execute(f"ALTER DATABASE odd SET {setting}")
-    with closing(open_store(server.url("odd"))) as store:
-        store.create(FEED, 2)
+    with open_feeds(server.url("odd"), orders=2) as store:
         commit(store, call(0), upload(chunk(0, '"ä"'.encode())))
         assert ['"ä"'.encode()] == data(store)
     server.drop_database("odd")

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from tests import postgresql
 from tests.contract.databases import site, store
+from tests.fix_publisher import open_feeds
 from tests.patience import eventually
 from tests.store_contract.writers import (
     FEED,
@@ -81,8 +82,7 @@ def test_connection_lost_at_the_commit_itself_is_not_known_yet(store, site):
 
 def test_database_that_is_away_is_a_busy_store(own_server):
     """Each call says so at once; when it is back, all goes on."""
-    with closing(open_store(own_server.url(own_server.create_database()))) as store:
-        store.create(FEED, 2)
+    with open_feeds(own_server.url(own_server.create_database()), orders=2) as store:
         publish(store, chunk(0, b"1"))
         own_server.stop("immediate")
         calls: list[Callable[[], object]] = [
@@ -105,8 +105,7 @@ def test_full_disk_is_a_busy_store(own_server):
         own_server.execute(f"CREATE TABLESPACE small LOCATION '{space}'")
         database = own_server.create_database()
         own_server.execute(f"ALTER DATABASE {database} SET TABLESPACE small")
-        with closing(open_store(own_server.url(database))) as store:
-            store.create(FEED, 2)
+        with open_feeds(own_server.url(database), orders=2) as store:
             publish(store, chunk(0, b"1"))
             noise = "".join(f"{number * 7919:x}" for number in range(200_000))
             parts = [chunk(0, b'"%b"' % noise[i : i + 50_000].encode()) for i in range(20)]
@@ -143,8 +142,7 @@ def small_disk(server: postgresql.Server) -> Iterator[Path]:
 @pytest.mark.kill
 def test_seal_survives_the_death_of_the_database(own_server):
     """What a producer was told will never be published is not (EX-02)."""
-    with closing(open_store(own_server.url(own_server.create_database()))) as store:
-        store.create(FEED, 2)
+    with open_feeds(own_server.url(own_server.create_database()), orders=2) as store:
         store.stage(FEED, call(0), one := upload(chunk(0, b"1")))
         publish(store, chunk(1, b"0"))  # makes what was staged durable
         store.stage(FEED, call(0), upload(number=1))
@@ -160,8 +158,7 @@ def test_seal_survives_the_death_of_the_database(own_server):
 def test_base_backup_is_a_copy(own_server):
     """A copy of the whole server, made while it is written to, is a store as of then."""
     database = own_server.create_database()
-    with closing(open_store(own_server.url(database))) as store:
-        store.create(FEED, 2)
+    with open_feeds(own_server.url(database), orders=2) as store:
         commit(store, call(0), upload(chunk(0, b"1"), chunk(1, b"2")))
         store.stage(FEED, call(1), upload(chunk(0, b"3")))
         own_server.run(
@@ -184,8 +181,7 @@ def test_base_backup_is_a_copy(own_server):
 @pytest.mark.slow
 def test_server_killed_at_any_time_keeps_what_it_acknowledged(own_server):
     """SIGKILL of the database while batches come: each that was acknowledged is there, once."""
-    with closing(open_store(own_server.url(own_server.create_database()))) as store:
-        store.create(FEED, 2)
+    with open_feeds(own_server.url(own_server.create_database()), orders=2) as store:
         for round_of in range(3):
             batches: list[int] = []
             writer = threading.Thread(target=_write_until_it_fails, args=(store, batches))

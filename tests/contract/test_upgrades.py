@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
 
 import psycopg
 import pytest
 
 from tests.contract.sites import OurSite, PostgresqlSite, SqliteSite
+from tests.fix_publisher import open_feeds
 from tests.fix_upgrades import BEFORE
 from tests.store_contract.writers import FEED, call, chunk, data, publish, upload
 from zeh_spark.errors import StoreError
@@ -29,8 +29,7 @@ FAILED = {
 @pytest.fixture
 def before(site: OurSite) -> str:
     """The URL of a store as the version before left it, with two chunks of three events."""
-    with closing(open_store(site.url)) as store:
-        store.create(FEED, 2)
+    with open_feeds(site.url, orders=2) as store:
         publish(store, chunk(0, b"1", b"22"), chunk(1, b"333"))
     site.set_version(BEFORE)
     site.execute(f"DROP TABLE {site.schema}makers")  # a table that the upgrade makes
