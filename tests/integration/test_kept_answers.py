@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from zeh_spark.publisher import Problem, Store, create_app, open_store
 from zeh_spark.service.store import direct_plans, pages
 from zeh_spark.service.store import direct_reads as store_reads
 from zeh_spark.service.store.feed import ChunkFeed
+from zeh_spark.service.store.interface import StoreBusyError
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire import direct_reads
 from zeh_spark.wire.direct_reads import ChunksRequest, Group, PlanRequest, WantedRange
@@ -210,3 +212,55 @@ def test_readers_that_are_woken_together_wait_for_their_own_time(
         assert not patient.done()
         publish(store.inner, "orders", [{"i": 7}], partition=0)
         assert b'"data":{"i": 7}' in patient.result().content
+
+
+def restored(folder: Path, *feeds: str) -> Iterator[Store]:
+    """A store with empty feeds of two partitions, and a copy of it."""
+    with closing(open_store(f"sqlite:///{folder}/a.db")) as store:
+        for each in feeds:
+            store.create(each, 2)
+    shutil.copy(folder / "a.db", folder / "b.db")
+    return (open_store(f"sqlite:///{folder}/{name}.db") for name in "ab")
+
+
+@pytest.mark.parametrize("way", ["page", "chunks"])
+def test_events_that_were_published_again_are_not_mistaken_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A restored store has the same events in other places: mine never come from another feed."""
+    monkeypatch.setattr(pages, "READ_BYTES", 1)  # each chunk is a part
+    monkeypatch.setattr(store_reads, "_GROUP_BYTES", 1)
+    old, new = restored(tmp_path, "orders", "secrets")
+    publish(new, "secrets", ["secret"])
+    for number, store in product(range(3), (old, new)):
+        publish(store, "orders", [number], partition=0)
+    assert old.feed("orders").history == new.feed("orders").history
+    both = Replaceable(old)
+    feed = ChunkFeed(both, "orders")  # type: ignore[arg-type]
+    if way == "page":
+        parts = (each.lines for each in feed.page({0: "_first"}, 1, None))
+    else:
+        _, plan = feed.plan(PlanRequest(1, {"0": "_first"}))
+        wanted = [WantedRange(each.partition, each.from_, each.to) for each in plan.ranges]
+        parts = feed.chunks(ChunksRequest(1, wanted))
+    found = [next(parts)]
+    both.inner = new
+    with pytest.raises(StoreBusyError, match="meanwhile"):
+        found += parts
+    assert not any(b"secret" in each for each in found)
+
+
+def test_a_page_does_not_go_on_in_a_history_whose_beginning_is_gone(tmp_path: Path) -> None:
+    """Retention removed what would tell that it is another one: I lose no event in silence."""
+    old, new = restored(tmp_path, "orders")
+    for number in range(100):
+        publish(old, "orders", [f"old{number}"], partition=0)
+        publish(new, "orders", [f"new{number}"], partition=int(number < 90))
+    new.remove("orders", 90)
+    store = Replaceable(old)
+    blocks = ChunkFeed(store, "orders").page({0: "_first"}, 2, None)  # type: ignore[arg-type]
+    found = [next(blocks)]
+    store.inner = new
+    with pytest.raises(StoreBusyError, match="meanwhile"):
+        found += blocks
+    assert not any(b"new" in each.lines for each in found)

@@ -18,7 +18,14 @@ from operator import attrgetter
 from typing import TypeVar
 
 from zeh_spark.service.store.commit_plan import tag
-from zeh_spark.service.store.interface import Anchor, Chunk, FeedState, Log, Store
+from zeh_spark.service.store.interface import (
+    Anchor,
+    Chunk,
+    FeedState,
+    Log,
+    Store,
+    StoreBusyError,
+)
 from zeh_spark.service.store.problems import Problem, bad_cursor, cursor_gone, other_history
 from zeh_spark.wire import problems, wire
 
@@ -39,8 +46,9 @@ class Reading:
     """Reads a feed's log in a series of snapshots, each for a part of an answer.
 
     Guarantee: no chunk is skipped, and all are of one history. Each new snapshot is refused unless
-    it has everything after the chunks that were taken, and the last chunk that was looked up has
-    the same tag, which stands for all before it.
+    it has everything after the chunks that were taken, and the last chunk that was looked up, which
+    stands for all before it. Its tag is not enough: events that are published again after a restore
+    have the same tags, and their frames are elsewhere.
 
     Args:
         positions: Those whose tags the first snapshot has.
@@ -67,7 +75,10 @@ class Reading:
             yield part  # type: ignore[misc]
 
     def log(self) -> Log:
-        """Return the snapshot; open one if there is none. Raises Problem if it is refused."""
+        """Return the snapshot; open one if there is none.
+
+        Raises Problem or StoreBusyError if it is refused.
+        """
         if self._opened is None:
             last = self._furthest
             opened = self._store.snapshot(self._name, [last.g] if last else self._positions)
@@ -75,6 +86,11 @@ class Reading:
             check_kept(log, self._after)
             if last:
                 check_history(last.partition, last.cursor, (last.g, last.tag), log)
+                if log.scan(last.g - 1, last.g, 1) != [last]:
+                    raise StoreBusyError(
+                        f"feed {self._name!r}: what is read was removed or restored meanwhile. Try "
+                        f"again in a few seconds"
+                    )
         return self._opened
 
     def chunks(self, after: Mapping[int, int], upto: int, limit: int, most: int) -> Iterator[Chunk]:
