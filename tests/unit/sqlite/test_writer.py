@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import OperationalError
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.sql.schema import VERSION
 from zeh_spark.service.sqlite import writer as sqlite_writer
 from zeh_spark.service.sqlite.store import _engine
-from zeh_spark.service.sqlite.writer import ReaderBarrier, Writer
+from zeh_spark.service.sqlite.writer import ReaderBarrier, Writer, _sqlite
 
 Work = Callable[[Connection], Any]
 
@@ -142,6 +143,16 @@ def test_transaction_that_the_database_gives_up_fails_for_all(desk: Desk) -> Non
     assert all([each.exception(30) for each in waiting])
     desk.writer.write(desk.insert("c"))
     assert ["c"] == desk.names()
+
+
+def test_a_full_disk_is_called_by_its_name(desk: Desk) -> None:
+    """SQLite gives up the whole transaction then, with all savepoints: I read why."""
+    with desk.engine.connect() as connection:  # the only one of the pool, which the writer uses
+        _sqlite(connection).execute("PRAGMA max_page_count = 8")
+    with pytest.raises(OperationalError, match="database or disk is full"):
+        desk.writer.write(desk.insert("a", 1 << 20))
+    desk.writer.write(desk.insert("b"))
+    assert ["b"] == desk.names()
 
 
 def test_closing_does_what_was_asked_for_before(desk: Desk) -> None:

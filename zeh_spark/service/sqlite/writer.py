@@ -236,8 +236,15 @@ def _under_savepoint(connection: Connection, work: Work) -> Future[Any]:
     """
 
     def nested() -> Any:
-        with connection.begin_nested():
-            return work(connection)
+        savepoint = connection.begin_nested()
+        try:
+            result = work(connection)
+        except BaseException:
+            if _sqlite(connection).in_transaction:
+                savepoint.rollback()
+            raise
+        savepoint.commit()
+        return result
 
     outcome = attempted(nested)
     if outcome.exception() and not _sqlite(connection).in_transaction:
