@@ -161,10 +161,18 @@ def test_discovery_and_plans_claim_nothing_that_a_standby_does_not_have(pair: Pa
     assert plan(pair.primary, pair.cursors()).json()["lag"]
 
 
-def test_publishing_to_a_standby_says_where_to_publish(pair: Pair) -> None:
-    """Also if I only ask for a producer's state, which waits for commits under way."""
+def test_publishing_to_a_standby_says_where_to_publish(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if I only ask for a producer's state, which waits for commits under way. The log tells
+    of no outage.
+    """
     answer = requests.get(f"{pair.replica}/orders/producers/test", timeout=30)
-    assert (503, True) == (answer.status_code, "primary" in answer.json()["detail"])
+    check("/{feed}/producers/{producer}", "GET", answer)
+    told = answer.json()
+    assert (503, True) == (answer.status_code, "primary" in told["detail"])
+    assert "replica-read-only" == told["type"].rpartition(":")[2]
+    assert [] == [each for each in caplog.messages if "fails" in each]
 
 
 def test_a_standby_serves_pages_and_direct_reads(pair: Pair) -> None:

@@ -17,6 +17,7 @@ from zeh_spark.service.app.publish_api import CALLS
 from zeh_spark.service.store.interface import (
     StoreBusyError,
     StoreOutcomeUnknownError,
+    StoreReadOnlyError,
     StoreSilentError,
     UnknownFeedError,
 )
@@ -85,6 +86,8 @@ async def _answer_unknown_feed(request: Request, exc: Exception) -> Response:
 
 
 async def _answer_store_error(request: Request, exc: Exception) -> Response:
+    if isinstance(exc, StoreReadOnlyError):  # as it should: this is no outage
+        return _answer(request, Problem(problems.REPLICA_READ_ONLY, _text_of(exc)))
     feed = request.path_params.get("feed", "")
     why = exc.__cause__ if isinstance(exc.__cause__, StoreError) else exc  # see `access.gate`
     _outages_of(request).request_failed(exchange_of(request), request.method, feed, _text_of(why))

@@ -10,7 +10,11 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.sql.upgrades import upgraded_meanwhile
-from zeh_spark.service.store.interface import StoreBusyError, StoreSilentError
+from zeh_spark.service.store.interface import (
+    StoreBusyError,
+    StoreReadOnlyError,
+    StoreSilentError,
+)
 
 _AGAIN = {
     "40001",  # serialization failure; on a standby, a read that is in the way of the replay
@@ -57,10 +61,10 @@ def explained(exc: DBAPIError) -> StoreError:
             anchor="store-busy",
         )
     if state == READ_ONLY:
-        return StoreBusyError(
+        return StoreReadOnlyError(
             f"the database takes no writes: {reason}. If it is a replica, use the primary, or a "
             f"publisher of it; or try again after it was promoted",
-            anchor="store-busy",
+            anchor="replica-read-only",
         )
     if state.startswith(_PASSING) or state in _AGAIN:
         return StoreBusyError(

@@ -61,6 +61,10 @@ class StoreSilentError(StoreBusyError):
     """
 
 
+class StoreReadOnlyError(StoreBusyError):
+    """The store's database is a replica, which takes no writes unless it is promoted."""
+
+
 class StoreOutcomeUnknownError(StoreError):
     """It is not known yet whether a commit took effect. Asking or committing again tells."""
 

@@ -47,6 +47,12 @@ TOO_MANY_CONNECTIONS = declare(
     "too-many-connections", 503, f"The publisher has too many connections. {AGAIN}"
 )
 STORE_BUSY = declare("store-busy", 503, f"Another transaction holds the lock. {AGAIN}")
+REPLICA_READ_ONLY = declare(
+    "replica-read-only",
+    503,
+    "The publisher serves a replica, which cannot do this. Ask a publisher of the primary, or ask "
+    "again if the replica is about to be promoted.",
+)
 STORE_FAILED = declare(
     "store-failed", 500, f"The store failed; the publisher's log says why. {AGAIN}"
 )
