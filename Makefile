@@ -66,11 +66,13 @@ test-all: .venv/.jars .venv-reference/.installed .venv-azurite/.installed  ## al
 	tests/acceptance/test_from_delta.py tests/acceptance/test_dedup.py tests/integration/test_feed_identity.py $(ARGS)
 	$(MAKE) $(OTHER_SPARKS:%=test-spark-%) test-oldest
 
-test-oldest: .venv-oldest/.installed .venv-reference/.installed | java  ## unit and integration tests with the oldest versions that setup.py allows
+test-oldest: COMMANDS := $(wildcard tests/acceptance/test_cli*.py)
+test-oldest: .venv-oldest/.installed .venv-reference/.installed | java  ## unit and integration tests with the oldest versions that setup.py allows; and commands with click 8.2
 	export PYSPARK_PYTHON=$(CURDIR)/.venv-oldest/bin/python; \
 	export PYSPARK_DRIVER_PYTHON=$$PYSPARK_PYTHON; \
 	$$PYSPARK_PYTHON -m tests.class_archive && \
-	$$PYSPARK_PYTHON $(TEST) -W default -m "not slow and not campaign" tests/unit tests/integration $(ARGS)
+	$$PYSPARK_PYTHON $(TEST) -W default -m "not slow and not campaign" tests/unit tests/integration $(COMMANDS) $(ARGS) && \
+	PYTHONPATH=$(CURDIR)/.venv-oldest/click-8.2 $$PYSPARK_PYTHON -m pytest -W default -m "not slow" tests/unit/cli $(COMMANDS)
 
 bench: .venv/.installed .venv-reference/.installed | java  ## measure; PEERS=kafka adds Spark's Kafka source
 	$(PYTHON) -m benchmarks $(if $(PEERS),--peers $(PEERS))
@@ -188,6 +190,7 @@ java:
 	.venv-oldest/bin/python $(PIP) --constraint .venv-oldest/constraints.txt --editable '.[publisher,test]' \
 	'pyspark[sql]==4.0.0'
 	.venv-oldest/bin/python $(PIP) --no-deps delta-spark==4.0.1
+	.venv-oldest/bin/python $(PIP) --no-deps --target .venv-oldest/click-8.2 click==8.2.1
 	touch $@
 
 # Azure Blob Storage for campaigns. Later versions need a newer Node.

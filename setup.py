@@ -44,10 +44,11 @@ def addresses() -> dict[str, str]:
 
 
 # PySpark is deliberately not here: clusters and Databricks bring their own, and pip must never
-# replace it. The lower bounds are what runs with Spark 4.0; pip leaves newer ones alone. `make
-# test-oldest` runs the tests with these versions, and those of PUBLISHER and SESSIONS.
+# replace it. The lower bounds are what runs with Spark 4.0; pip leaves newer ones alone, also those
+# that Databricks pins: tests/unit/test_databricks_pins.py. `make test-oldest` runs the tests with
+# these versions, and those of PUBLISHER and SESSIONS.
 REQUIRES = [
-    "click>=8.3",  # the command line; 8.2 takes a flag of the environment for its default
+    "click>=8.1.7",  # the command line
     "msgspec>=0.21",  # the first whose errors are ValueErrors, and whose `replace` checks the copy
     "numpy>=1.26",
     "orjson>=3.10",

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from click.testing import CliRunner
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import running_publisher
 from zeh_spark.tools.cli.main import zeh_spark
+
+_APART = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+"""For click 8.1, whose runner has no standard error of its own otherwise."""
 
 COMMAND = [sys.executable, "-m", "zeh_spark"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -31,7 +35,7 @@ def call(
     with pytest.MonkeyPatch.context() as patch:
         if folder:
             patch.chdir(folder)
-        done = CliRunner(env=environment).invoke(
+        done = CliRunner(env=environment, **_APART).invoke(
             zeh_spark, words, stdin, catch_exceptions=False, prog_name="zeh-spark"
         )
     return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
@@ -52,8 +56,9 @@ def store_url(tmp_path: Path) -> str:
 @pytest.fixture
 def env(store_url: str) -> dict[str, str]:
     """For processes: the store of the test is the one that every command uses."""
-    here = str(Path(__file__).parents[1])
-    return {**os.environ, "ZEH_STORE": store_url, "PYTHONPATH": here}
+    here, more = str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")
+    path = f"{here}{os.pathsep}{more}" if more else here
+    return {**os.environ, "ZEH_STORE": store_url, "PYTHONPATH": path}
 
 
 @pytest.fixture

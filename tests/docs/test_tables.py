@@ -9,8 +9,8 @@ import msgspec
 from docs.generate import PARTS, generated
 from tests.cases import each_case
 from tests.release import sbom
+from tests.unit.test_databricks_pins import LISTS, needs, pins
 from tests.unit.test_errors import TREE
-from tests.unit.test_package import ON_DATABRICKS
 from zeh_spark.service.app.config import FeedConfig
 from zeh_spark.spark.sessions.model import REASONS, RECORDS
 from zeh_spark.spark.sessions.ordering import in_order
@@ -137,8 +137,6 @@ def test_an_audit_speaks_as_the_example_does():
         # each rule that a publisher is judged by can be looked up, with its source
         ("guides/check-a-publisher.md", "rule",
          [(each.id, each.title, each.source) for each in RULES]),
-        # what the package needs of these versions is compared by a test of the wheel
-        ("operate/databricks.md", "library", [*ON_DATABRICKS.items()]),
     ],
 )  # fmt: skip
 def test_rows_are_those_of_the_code(page, first_cell, expected):
@@ -146,6 +144,26 @@ def test_rows_are_those_of_the_code(page, first_cell, expected):
     found = [(row[0].strip("`"), *row[1:columns]) for row in rows(page, first_cell)]
 
     assert expected == found
+
+
+def test_versions_on_databricks_are_those_of_its_lists():
+    """I see what pip leaves alone on a runtime, and in the serverless environment beside it."""
+    lists = {path.stem: pins(path) for path in LISTS}
+    columns = [
+        ("runtime-17.3", "serverless-4"),
+        ("runtime-18.0", "runtime-18.1", "runtime-18.2", "serverless-5"),
+        ("runtime-19", "serverless-6"),
+    ]
+    libraries = sorted(each.name for each in needs("REQUIRES", "SESSIONS"))
+    expected = [
+        [name, *(" or ".join(sorted({lists[each].get(name, "none") for each in column}))
+                 for column in columns)]
+        for name in libraries
+    ]  # fmt: skip
+
+    found = [row[:4] for row in rows("operate/databricks.md", "library")]
+
+    assert [row for row in expected if {*row[1:]} != {"none"}] == found
 
 
 def test_reasons_of_dead_letters_are_those_of_the_code():

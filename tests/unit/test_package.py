@@ -104,33 +104,6 @@ def test_spark_finds_the_format_by_itself():
     assert "pyspark_zeroeventhub" in done.stdout.split()
 
 
-ON_DATABRICKS = {
-    "numpy": "2.1.3",
-    "pandas": "2.2.3",
-    "protobuf": "5.29.4",
-    "pyarrow": "21.0.0",
-    "requests": "2.32.3",
-    "zstandard": "0.23.0",
-}
-"""What Databricks documents for its environment with Spark 4.1: docs/operate/databricks.md."""
-
-
-def test_an_install_on_databricks_replaces_nothing_that_is_there(about):
-    """pip adds what the cluster does not have, and leaves its pandas, protobuf and the rest."""
-    needs = [Requirement(need) for need in about.get_all("Requires-Dist", [])]
-    ours = [
-        need
-        for need in needs
-        if need.name in ON_DATABRICKS
-        and (need.marker is None or need.marker.evaluate({"extra": "sessions"}))
-    ]
-
-    replaced = [str(n) for n in ours if not n.specifier.contains(ON_DATABRICKS[n.name])]
-
-    assert replaced == []
-    assert {need.name for need in ours} == {*ON_DATABRICKS}
-
-
 def test_what_is_installed_here_has_a_version(about):
     """CI installs the same twice: `make constraints` was run after a library came."""
     lines = (ROOT / "tests" / "constraints.txt").read_text(encoding="utf-8").splitlines()

@@ -35,6 +35,13 @@ def _duration(text: str) -> str:
 _DURATION = Parsed("duration", _duration)
 
 
+class _Option(click.Option):
+    """An option whose variable is read as it is: for click 8.2, any text switches a flag on."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        return click.Parameter.resolve_envvar_value(self, ctx)
+
+
 def _setting(name: str, meaning: str, *, option: str = "", **more: Any) -> Any:
     """Return the option of a setting; its default, for people, is that of `Config`."""
     default = getattr(Config(), name)
@@ -42,6 +49,7 @@ def _setting(name: str, meaning: str, *, option: str = "", **more: Any) -> Any:
     return click.option(
         option or f"--{name.replace('_', '-')}",
         name,
+        cls=_Option,
         envvar=f"ZEH_{name.upper()}",
         show_envvar=True,
         help=f"{meaning}{shown}",
