@@ -53,7 +53,9 @@ class SqlStore(SqlBatches, SqlCursorSets, SqlEpochs, SqlRetentions, SqlTokens):
         try:
             self._administer(by, Action.CREATE_FEED, work, feed=name)
         except IntegrityError:
-            raise StoreError(f"feed {name!r} exists already. Use it, or choose another name") from None
+            raise StoreError(
+                f"feed {name!r} exists already. Use it, or choose another name"
+            ) from None
         return feed
 
     def feed(self, name: str) -> FeedState:
