@@ -14,6 +14,8 @@ from sqlalchemy import Connection, Engine, event
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.service.sql import store as sql_store
+from zeh_spark.service.sqlite.copies import backup
+from zeh_spark.testing import publish
 
 
 @pytest.fixture
@@ -77,6 +79,21 @@ def test_missing_file_is_not_made_where_it_must_exist(tmp_path):
     with pytest.raises(StoreError, match="zeh-spark create"):
         open_store(f"sqlite:///{file}", must_exist=True)
     assert not file.exists()
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_nothing_is_published_to_a_file_that_is_not_there_any_more(store, store_file, replaced):
+    """Who replaces the file under its publisher learns it, and loses no acknowledged event."""
+    copy = store_file.with_name("copy.db")
+    backup(str(store_file), copy)
+    if replaced:
+        copy.replace(store_file)
+    else:
+        store_file.unlink()
+    for use in (lambda: publish(store, "orders", [2]), store.feeds, store.tidy):
+        with pytest.raises(StoreError, match="replaced by another file"):
+            use()
+    assert replaced == store_file.exists()
 
 
 def test_keeping_many_cursors_takes_few_statements(store):

@@ -68,6 +68,7 @@ def open_sqlite(
         raise StoreError(
             f"{path} cannot be used as a store: {exc.orig}. Check the path and its permissions"
         ) from exc
+    _follow_no_other_file(path, read, write)
     watch, gate = _Watch(read), ReaderBarrier()
     writer = Writer(write, path.with_name(f"{path.name}-wal"), gate)
 
@@ -132,6 +133,31 @@ def check_names(path: Path) -> None:
                 f"zeh-spark backup",
                 anchor="a-database-has-several-names",
             )
+
+
+def _follow_no_other_file(path: Path, *engines: Engine) -> None:
+    """Have no connection used any more once another file, or none, is in the store's place.
+
+    Connections stay with the old file, which is gone with the process, and new ones would lead to
+    the other one: what was acknowledged would be lost, and readers would see both. SQLite itself
+    notices it without a write-ahead log only.
+    """
+    opened = path.stat()
+
+    def check(*_: object) -> None:
+        with suppress(FileNotFoundError):
+            if os.path.samestat(path.stat(), opened):
+                return
+        raise StoreError(
+            f"{path} was removed, or replaced by another file, while this process used it. Stop "
+            f"the process, put the right file there, and start it again. To put a copy in the "
+            f"place of a store, stop the publisher first, and use zeh-spark restore",
+            anchor="a-database-was-replaced",
+        )
+
+    for engine in engines:
+        event.listen(engine, "do_connect", check)  # which would make an empty file
+        event.listen(engine, "checkout", check)
 
 
 def make_private(path: Path, mode: int = 0o600) -> None:
