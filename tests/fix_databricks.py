@@ -67,11 +67,11 @@ class Workspace:
             re.sub(r"\$\{var\.(\w+)\}", lambda found: str(values[found[1]]), each)
             for each in told["parameters"]
         ]
-        job = {
-            "startup": str(RUNTIME / "startup.py"),
-            "program": str(ROOT / "conf" / told["python_file"]),
-            "words": words,
-        }
+        return self.run(ROOT / "conf" / told["python_file"], *words)
+
+    def run(self, program: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a program that finds `spark` and `dbutils`: all that it says is in `stdout`."""
+        job = {"startup": str(RUNTIME / "startup.py"), "program": str(program), "words": words}
         work = self.folder / "work"
         work.mkdir(exist_ok=True)
         catalog = "--conf spark.sql.catalogImplementation=hive "  # it outlives a run

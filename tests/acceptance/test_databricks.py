@@ -7,11 +7,13 @@ before the notebook. `docs/operate/databricks.md` says what this proves and what
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
 
 from notebooks import run as notebooks
+from tests.fix_databricks import ROOT
 from tests.fix_lake import why_absent
 from tests.patience import eventually
 from tests.unit.test_notebooks import code, kept, texts
@@ -107,3 +109,37 @@ def test_the_bundles_job_is_watched(databricks_job, run, spark, tmp_path):
     kept = spark.sql(f"SELECT carrier FROM {rows}").collect()
     assert sorted(str(row.carrier) for row in kept) == ["AA", "B6", "DL", "UA", "WN"]
     assert databricks_job.files_with_the_token() == []
+
+
+def test_the_plain_notebook_fills_a_table(databricks, run, tmp_path):
+    """I import the file, and change its four values; `%pip` is all that is not run here. A second
+    run adds what is new, once.
+    """
+    if absent := why_absent():
+        pytest.skip(absent)
+    text = (ROOT / "conf" / "databricks_notebook.py").read_text(encoding="utf-8")
+    assert text.startswith("# Databricks notebook source\n")
+    values = {
+        "https://feeds.example": databricks.publisher,
+        "main.default.": "spark_catalog.default.",
+        "/Volumes/main/default/feeds": str(databricks.volume),
+    }
+    for value, here in values.items():
+        assert value in text
+        text = text.replace(value, here)
+    program = tmp_path / "notebook.py"
+    program.write_text(text)
+
+    def filled(*carriers: str) -> str:
+        flights = [{"carrier": each, "dep_delay": 1, "origin": "EWR"} for each in carriers]
+        file = tmp_path / "flights.ndjson"
+        file.write_text("".join(f"{json.dumps(each)}\n" for each in flights))
+        assert run("load", "flights", str(file), "--key", "carrier").returncode == 0
+        done = databricks.run(program)
+        assert done.returncode == 0, done.stdout[-4000:]
+        assert databricks.token not in done.stdout
+        return done.stdout[done.stdout.rindex("|carrier|") :]
+
+    assert sorted(re.findall(r"\b(?:UA|DL|AA)\b", filled("UA", "DL"))) == ["DL", "UA"]
+    assert sorted(re.findall(r"\b(?:UA|DL|AA)\b", filled("AA"))) == ["AA", "DL", "UA"]
+    assert databricks.files_with_the_token() == []

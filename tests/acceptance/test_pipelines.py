@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,8 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.class_archive import SHORT_LIVED
+from tests.fix_databricks import RUNTIME
 from tests.fix_publisher import Publisher
 from tests.patience import PATIENCE
 from zeh_spark.testing import publish
@@ -40,7 +43,6 @@ class Pipeline:
         command += ["--conf", f"spark.sql.warehouse.dir={self.folder / 'warehouse'}", *words]
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         own_port = {"SPARK_TESTING": "1"}  # otherwise it is 15002
-        root = str(EXAMPLE.parents[1])
         return subprocess.run(
             command,
             cwd=self.folder,
@@ -48,7 +50,7 @@ class Pipeline:
                 **os.environ,
                 **python,
                 **own_port,
-                "PYTHONPATH": root,
+                "PYTHONPATH": f"{EXAMPLE.parents[1]}:{RUNTIME}",
                 "SPARK_LOCAL_IP": "127.0.0.1",
             },
             capture_output=True,
@@ -114,3 +116,30 @@ def test_a_pipeline_publishes_each_row_once_also_after_a_full_refresh(pipeline, 
     load(publisher, "B6")
     pipeline.complete()
     assert delayed(publisher) == Counter(["UA", "DL", "AA", "B6"])
+
+
+def test_the_pipeline_of_the_bundle_fills_its_table(pipeline, publisher, spark, monkeypatch):
+    """With a secret scope, as there. What does not fit is in `bad`, and the token nowhere."""
+    token = "the-token-of-the-pipeline"
+    secrets = {"feeds": {"token": token}}
+    monkeypatch.setenv("EMULATED_DATABRICKS", json.dumps({"widgets": {}, "secrets": secrets}))
+    conf = EXAMPLE.parents[1] / "conf"
+    shutil.copy(conf / "databricks_pipeline.py", pipeline.folder / "transformations" / "flights.py")
+    bundle = yaml.safe_load((conf / "databricks.yml").read_text(encoding="utf-8"))
+    spec = yaml.safe_load((pipeline.folder / "spark-pipeline.yml").read_text(encoding="utf-8"))
+    feed = spec["configuration"]["flights.url"]
+    told = {"feeds.url": feed, "feeds.scope": "feeds", "feeds.key": "token"}
+    assert {*told} == {*bundle["resources"]["pipelines"]["flights_pipeline"]["configuration"]}
+    spec["configuration"] = told
+    (pipeline.folder / "spark-pipeline.yml").write_text(yaml.safe_dump(spec))
+    publish(publisher.store, "flights", [{"carrier": "UA", "dep_delay": 1.5}, {"dep_delay": "?"}])
+
+    pipeline.complete()
+
+    found = spark.read.parquet(str(pipeline.folder / "warehouse" / "flights_of_pipeline"))
+    assert sorted((row.carrier or "", row.bad is None) for row in found.collect()) == [
+        ("", False),
+        ("UA", True),
+    ]
+    files = [path for path in pipeline.folder.rglob("*") if path.is_file()]
+    assert [path for path in files if token.encode() in path.read_bytes()] == []

@@ -14,9 +14,14 @@ def bundle():
     return yaml.safe_load((CONF / "databricks.yml").read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="module")
-def described(bundle):
-    return bundle["resources"]["jobs"]["flights"]
+@pytest.fixture(scope="module", params=["dev", "prod", "serverless"])
+def described(bundle, request):
+    """The job, as a target completes it."""
+    parts = (bundle, bundle["targets"][request.param])
+    job, more = (part["resources"]["jobs"]["flights"] for part in parts)
+    (task,), (there,) = job["tasks"], more["tasks"]
+    assert task["task_key"] == there["task_key"]
+    return {**job, **more, "tasks": [{**task, **there}]}
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +50,12 @@ def test_what_the_job_names_is_there(bundle, described, job):
     text = (CONF / task.spark_python_task.python_file).read_text(encoding="utf-8")
     given = {each.partition("=")[0].lstrip("-") for each in task.spark_python_task.parameters}
 
-    assert task.job_cluster_key in [each.job_cluster_key for each in job.job_clusters]
+    clusters = [each.job_cluster_key for each in job.job_clusters]
+    environments = [each.environment_key for each in job.environments]
+    assert [task.job_cluster_key or task.environment_key] == clusters + environments
     assert given == {"publisher", "table", "volume", "scope", "key", "max-seconds-behind"}
     assert all(f'"{name}"' in text or f'"--{name}"' in text for name in given)
-    used = set(re.findall(r"\$\{var\.(\w+)\}", str(described)))
+    used = set(re.findall(r"\$\{var\.(\w+)\}", str(bundle)))
     assert used == {*bundle["variables"]}
     # no secret is in the bundle: the program reads the token where scope and key tell
     parameters = described["tasks"][0]["spark_python_task"]["parameters"]
@@ -63,3 +70,17 @@ def test_somebody_is_told_when_a_run_fails_or_takes_too_long(described):
     assert notified["on_failure"] == ["${workspace.current_user.userName}"]
     assert notified["on_duration_warning_threshold_exceeded"] == notified["on_failure"]
     assert rule["metric"] == "RUN_DURATION_SECONDS"
+
+
+def test_the_pipeline_is_one_that_databricks_takes(bundle):
+    """On serverless compute, with the wheel and its program; the secret is named, and not in it."""
+    from databricks.bundles.pipelines import Pipeline
+
+    described = bundle["resources"]["pipelines"]["flights_pipeline"]
+    pipeline = Pipeline.from_dict(described)
+
+    assert Pipeline.from_dict(pipeline.as_dict()) == pipeline
+    (library,) = pipeline.libraries
+    text = (CONF / library.file.path).read_text(encoding="utf-8")
+    assert pipeline.serverless and pipeline.environment.dependencies == ["../dist/*.whl"]
+    assert {*re.findall(r'told\("([\w.]+)"\)', text)} == {*pipeline.configuration}

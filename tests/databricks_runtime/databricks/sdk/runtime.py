@@ -36,4 +36,9 @@ class Secrets:
         return str(_GIVEN["secrets"][scope][key])
 
 
-dbutils = SimpleNamespace(widgets=Widgets(), secrets=Secrets())
+class Library:
+    def restartPython(self) -> None:
+        """Do nothing: `%pip`, after which it is called, is no Python, and not run here."""
+
+
+dbutils = SimpleNamespace(widgets=Widgets(), secrets=Secrets(), library=Library())
