@@ -69,6 +69,33 @@ class Pipeline:
         return self.folder / "storage" / "_checkpoints" / "delays" / "late_flights"
 
 
+REFUSED = """
+from pathlib import Path
+
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+import zeh_spark
+
+spark = SparkSession.active()
+schemas = ["carrier STRING", StructType.fromDDL("carrier STRING, Timestamp STRING")]
+
+
+@dp.temporary_view
+def refused():
+    events = spark.readStream.format("zeroeventhub").load(spark.conf.get("flights.url"))
+    for schema in schemas:
+        try:
+            zeh_spark.parsed(events, schema)
+        except zeh_spark.errors.OptionError as exc:
+            with Path("refused").open("a") as file:
+                file.write(f"{exc}\\n")
+    return events
+"""
+"""Query functions in which `parsed` cannot know what it needs."""
+
+
 @pytest.fixture
 def pipeline(tmp_path: Path, publisher: Publisher) -> Pipeline:
     folder = shutil.copytree(EXAMPLE, tmp_path / "pipeline")
@@ -93,6 +120,18 @@ def delayed(publisher: Publisher) -> Counter[str]:
     flights = publisher.get(query, path="/delays").data
     assert {flight["dep_delay"] for flight in flights} <= {5.0}
     return Counter(flight["carrier"] for flight in flights)
+
+
+def test_a_schema_that_a_query_function_cannot_have_is_refused(pipeline):
+    """DDL text, which Spark reads elsewhere, and fields named like any column of the source."""
+    (pipeline.folder / "transformations" / "refused.py").write_text(REFUSED)
+
+    done = pipeline.run()
+
+    text, name = (pipeline.folder / "refused").read_text().splitlines()
+    assert "Run is COMPLETED" in done.stdout, done.stdout[-4000:]
+    assert "Make the type outside of it, with pyspark.sql.types.StructType.fromDDL(" in text
+    assert "the schema's field 'Timestamp' has the name of a column that a feed's frame" in name
 
 
 def test_a_pipeline_publishes_each_row_once_also_after_a_full_refresh(pipeline, publisher):

@@ -2,20 +2,21 @@
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 import zeh_spark
 
 spark = SparkSession.active()
 
-# Outside of the query function, in which Spark allows no look at a frame's columns.
-events = spark.readStream.format("zeroeventhub").load(spark.conf.get("flights.url"))
-parsed = zeh_spark.parsed(events, "carrier STRING, dep_delay DOUBLE, origin STRING")
+# Outside of the query function, in which Spark reads no DDL text.
+FLIGHT = StructType.fromDDL("carrier STRING, dep_delay DOUBLE, origin STRING")
 
 
 # A full refresh must not fill this table again: the sink would publish its rows again.
 @dp.table(table_properties={"pipelines.reset.allowed": "false"})
 def flights() -> DataFrame:
-    return parsed.drop("headers")
+    events = spark.readStream.format("zeroeventhub").load(spark.conf.get("flights.url"))
+    return zeh_spark.parsed(zeh_spark.stamped(events), FLIGHT).drop("headers")
 
 
 dp.create_sink(

@@ -70,6 +70,21 @@ def is_connect(spark: SparkSession) -> bool:
     return not hasattr(spark, "_jsparkSession")
 
 
+def columns_of(df: DataFrame) -> list[str] | None:
+    """Return the frame's columns; None in a query function of a declarative pipeline."""
+    try:
+        return df.columns
+    except PySparkException as exc:
+        if not is_refused_analysis(exc):
+            raise
+        return None
+
+
+def is_refused_analysis(exc: PySparkException) -> bool:
+    """Return whether this is how Spark refuses analysis in a pipeline's query function."""
+    return str(exc.getCondition()).startswith("ATTEMPT_ANALYSIS")
+
+
 CASE_SENSITIVE = "spark.sql.caseSensitive"
 
 

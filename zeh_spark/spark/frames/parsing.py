@@ -8,14 +8,19 @@ another meaning. Runs on the driver, and only builds expressions.
 
 from __future__ import annotations
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructField, StructType, VariantType
 
 from zeh_spark.errors import ERRORS_PAGE, OptionError
-from zeh_spark.spark.frames.compat import column_of, quoted
+from zeh_spark.spark.frames.compat import column_of, columns_of, is_refused_analysis
+from zeh_spark.wire.stamp_columns import KEY, POSITION, STAMP_COLUMNS
 
-_CORRUPT, _VALUE = "_zeh_corrupt", "value"
+OF_SOURCE = ("partition", "headers", "data", POSITION, KEY.name, *(s.name for s in STAMP_COLUMNS))
+"""The columns that a frame of the source may have."""
+
+_CORRUPT, _VALUE, _PARSED = "_zeh_corrupt", "value", "_zeh_parsed"
 _SHOWN = 200
 _HELP = (
     f". Correct the schema, or keep such events in a column of their own: parsed(df, schema, "
@@ -46,22 +51,39 @@ def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) ->
     if isinstance(schema, str):
         if not schema.strip():
             raise OptionError("the schema is empty. Name at least one field", option="schema")
-        schema = DataType.fromDDL(schema)  # `a INT` is a struct; a type's name alone is that type
+        schema = _type_of(schema)
+    columns = columns_of(df)
+    place = column_of(df, "partition") if columns else None
     if isinstance(schema, VariantType):
-        return _variant(df, corrupt)
+        return _variant(df, corrupt, place)
     if not isinstance(schema, StructType):
-        return _unnamed(df, schema, corrupt)
+        return _unnamed(df, schema, corrupt, place)
     bad = StructField(corrupt or _CORRUPT, StringType())
     struct = StructType([*schema.fields, bad])
-    _check_names(df, struct if corrupt else schema)
-    read = df.withColumn("data", _value(_text(), struct))
+    _check_names(df, columns, struct if corrupt else schema)
+    read = df.withColumn(_PARSED, _value(_text(), struct)).drop("data")
     if not corrupt:
-        text = F.col("data").getField(_CORRUPT)
+        text = F.col(_PARSED).getField(_CORRUPT)
         why = F.concat(F.lit("not read: "), _unread(text, schema))
-        read = read.withColumn("data", _checked(df, text, why, struct))
-    others = [F.col(quoted(name)) for name in df.columns if name != column_of(df, "data")]
+        read = read.withColumn(_PARSED, _checked(place, _PARSED, text, why, struct))
     names = (struct if corrupt else schema).fieldNames()
-    return read.select(*others, *(F.col("data").getField(name).alias(name) for name in names))
+    fields = (F.col(_PARSED).getField(name).alias(name) for name in names)
+    return read.select("*", *fields).drop(_PARSED)
+
+
+def _type_of(ddl: str) -> DataType:
+    """Return the type: `a INT` is a struct, and the name of a type is that type."""
+    try:
+        return DataType.fromDDL(ddl)
+    except PySparkException as exc:
+        if not is_refused_analysis(exc):
+            raise
+        raise OptionError(
+            f"inside a query function of a pipeline, Spark does not read the DDL text {ddl!r}. "
+            f"Make the type outside of it, with pyspark.sql.types.StructType.fromDDL({ddl!r}), and "
+            f"give it to parsed",
+            option="schema",
+        ) from exc
 
 
 def _text() -> Column:
@@ -74,7 +96,7 @@ def _value(text: Column, struct: StructType) -> Column:
     return F.from_json(text, struct, options)
 
 
-def _unnamed(df: DataFrame, kind: DataType, corrupt: str | None) -> DataFrame:
+def _unnamed(df: DataFrame, kind: DataType, corrupt: str | None, place: str | None) -> DataFrame:
     """Parse values that are no objects, as the one field of an object."""
     if corrupt:
         raise OptionError(
@@ -88,11 +110,11 @@ def _unnamed(df: DataFrame, kind: DataType, corrupt: str | None) -> DataFrame:
     wrapped = F.col("data").getField(_CORRUPT)
     text = F.substr(wrapped, F.lit(len(before) + 1), F.length(wrapped) - len(before) - 1)
     why = F.lit(f"it is no {kind.simpleString()}")
-    checked = read.withColumn("data", _checked(df, text, why, struct))
+    checked = read.withColumn("data", _checked(place, "data", text, why, struct))
     return checked.withColumn("data", F.col("data").getField(_VALUE))
 
 
-def _variant(df: DataFrame, corrupt: str | None) -> DataFrame:
+def _variant(df: DataFrame, corrupt: str | None, place: str | None) -> DataFrame:
     value = F.try_parse_json("data")
     bad = F.when(F.col("data").isNotNull() & value.isNull(), F.col("data"))
     if corrupt:
@@ -101,25 +123,27 @@ def _variant(df: DataFrame, corrupt: str | None) -> DataFrame:
     read = df.withColumn("data", F.struct(value.alias(_VALUE), bad.alias(_CORRUPT)))
     found = F.when(
         F.col("data").getField(_CORRUPT).isNull(), F.col("data").getField(_VALUE)
-    ).otherwise(_complaint(df, F.col("data").getField(_CORRUPT), why).cast(VariantType()))
+    ).otherwise(_complaint(place, F.col("data").getField(_CORRUPT), why).cast(VariantType()))
     return read.withColumn("data", found)
 
 
-def _checked(df: DataFrame, bad: Column, why: Column, struct: StructType) -> Column:
+def _checked(place: str | None, name: str, bad: Column, why: Column, struct: StructType) -> Column:
     """Return the parsed value, which raises an error if there is a text that does not fit.
 
     It is a column of its own, so that the optimizer computes it once for all fields. `bad` is the
-    text, if it does not fit, and `why` says what does not fit. The frame may tell the event's
-    partition.
+    text, if it does not fit, and `why` says what does not fit.
     """
-    return F.when(bad.isNull(), F.col("data")).otherwise(_complaint(df, bad, why).cast(struct))
+    return F.when(bad.isNull(), F.col(name)).otherwise(_complaint(place, bad, why).cast(struct))
 
 
-def _complaint(df: DataFrame, text: Column, why: Column) -> Column:
-    """Return what raises an error about an event that does not fit."""
+def _complaint(place: str | None, text: Column, why: Column) -> Column:
+    """Return what raises an error about an event that does not fit.
+
+    `place` is the column with the event's partition, if there is one.
+    """
     where = F.lit("")
-    if column_of(df, "partition"):
-        where = F.concat(F.lit(", in partition "), F.col("partition").cast("string"))
+    if place:
+        where = F.concat(F.lit(", in partition "), F.col(place).cast("string"))
     said = F.concat(
         F.lit("an event does not fit the schema of zeh_spark.parsed"),
         F.coalesce(where, F.lit("")),
@@ -138,7 +162,7 @@ def _unread(text: Column, schema: StructType) -> Column:
     names = F.array(*(F.lit(field.name) for field in schema))
     shown = F.array(*(F.lit(f"{field.name} {field.dataType.simpleString()}") for field in schema))
     given = F.from_json(text, "map<string, string>")
-    read = F.from_json(F.to_json(F.col("data")), "map<string, string>")
+    read = F.from_json(F.to_json(F.col(_PARSED)), "map<string, string>")
     unread = F.array_except(
         F.array_intersect(names, F.map_keys(F.map_filter(given, lambda _, each: each.isNotNull()))),
         F.map_keys(read),
@@ -148,12 +172,15 @@ def _unread(text: Column, schema: StructType) -> Column:
     return F.coalesce(F.nullif(listed, F.lit("")), F.lit("a value inside a field"))
 
 
-def _check_names(df: DataFrame, struct: StructType) -> None:
-    taken = {name.lower() for name in df.columns if name != column_of(df, "data")}
+def _check_names(df: DataFrame, columns: list[str] | None, struct: StructType) -> None:
+    data = column_of(df, "data") if columns else "data"
+    taken = {name.lower() for name in columns or OF_SOURCE if name != data}
+    where = "a column of the frame" if columns else "a column that a feed's frame may have"
     for name in struct.fieldNames():
         if name.lower() in taken:
             raise OptionError(
-                f"the schema's field {name!r} has the name of a column of the frame. Rename that "
-                f"column first: df.withColumnRenamed({name!r}, …)",
+                f"the schema's field {name!r} has the name of {where}. Rename that column first: "
+                f"df.withColumnRenamed({name!r}, …)"
+                + ("" if columns else ", and call parsed outside of the query function"),
                 option="schema",
             )

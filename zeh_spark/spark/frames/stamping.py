@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import MapType
 
 from zeh_spark.errors import OptionError
-from zeh_spark.spark.frames.compat import column_of, quoted
+from zeh_spark.spark.frames.compat import column_of, columns_of
 from zeh_spark.wire.stamp_columns import (
     HEADERS,
     KEY,
@@ -49,25 +49,26 @@ def stamped(df: DataFrame, *, key: bool = False) -> DataFrame:
     Raises:
         OptionError: the frame has no column `headers`, or a column with one of these names.
     """
-    headers = column_of(df, "headers")
-    if not has_headers(df):
+    columns = columns_of(df)
+    if columns and not has_headers(df):
         raise OptionError(
             "the frame has no column 'headers' MAP<STRING, STRING>, which holds the stamps. Call "
             "stamped(df) before headers are dropped, or read with stamps=columns",
             option="headers",
         )
     added = (*STAMP_COLUMNS, KEY) if key else STAMP_COLUMNS
-    taken = {name.lower() for name in df.columns} & {each.name.lower() for each in added}
+    taken = {name.lower() for name in columns or ()} & {each.name.lower() for each in added}
     if taken:
         raise OptionError(
             f"the frame has a column {sorted(taken)[0]!r} already, which is added here. Rename it, "
             f"or call stamped(df) before zeh_spark.parsed(df, schema)",
             option=sorted(taken)[0],
         )
-    columns = {each.name: _typed(each) for each in added}
     own = F.map_filter("headers", lambda name, _: ~name.isin(*sorted(HEADERS)))
-    others = [own.alias(name) if name == headers else F.col(quoted(name)) for name in df.columns]
-    return df.select(*others, *(column.alias(name) for name, column in columns.items()))
+    headers = column_of(df, "headers") if columns else "headers"
+    return df.select("*", *(_typed(each).alias(each.name) for each in added)).withColumn(
+        str(headers), own
+    )
 
 
 def _typed(stamp: StampColumn) -> Column:
