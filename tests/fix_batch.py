@@ -16,18 +16,22 @@ class Feed:
     """Numbers in partitions, a checkpoint after each `every` of them and at the page's end.
 
     A cursor is the count of events before it. A page holds as many events as the hint says and
-    `surplus` more, or `most`, which then may be `open`: without a checkpoint at its end.
+    `surplus` more, or `most`, which then may be `open`: without a checkpoint at its end. A cursor
+    that is among `answers` gets what it has there.
     """
 
-    def __init__(self, *partitions, every=1, most=10_000, surplus=0, open=False):
+    def __init__(self, *partitions, every=1, most=10_000, surplus=0, open=False, answers=None):
         self.partitions = [list(each) for each in partitions]
         self.every = every
         self.most = most
         self.surplus = surplus
         self.open = open
+        self.answers = answers or {}
 
     def __call__(self, request):
         partition, cursor = cursor_of(request)
+        if cursor in self.answers:
+            return self.answers[cursor]
         events = self.partitions[partition]
         if cursor == wire.LAST:
             return ok(wire.checkpoint_line(partition, str(len(events))))

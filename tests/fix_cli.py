@@ -41,6 +41,13 @@ def call(
     return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
 
+def succeed(*words: str, stdin: str = "") -> str:
+    """Run a command that has to succeed; return what it printed."""
+    done = call(*words, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @contextmanager
 def published(url: str) -> Iterator[str]:
     """Serve a store from this process; gives the base URL. `serve` is tested in a process."""

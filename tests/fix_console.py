@@ -167,10 +167,10 @@ class Visitor:
 
 
 @contextmanager
-def site(*, tokens: bool = True) -> Iterator[Site]:
+def site(*, tokens: bool = True, **feeds: int) -> Iterator[Site]:
     """A publisher with a console, and an administrator's token unless it has none."""
     clock = Clock()
-    store = ScratchStore(clock=clock.ms)
+    store = ScratchStore(clock=clock.ms, **feeds)
     if tokens:
         token_of(store, *ADMIN, name="first")
     hosts = None if tokens else own_hosts("127.0.0.1", [])

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -178,6 +179,13 @@ def serving_app(
         finally:
             server.should_exit = True
             thread.join(30)
+
+
+def change_file(file: Path, statement: str) -> None:
+    """Let another process change the file of a SQLite store."""
+    with closing(sqlite3.connect(file, timeout=30)) as connection:
+        connection.execute(statement)
+        connection.commit()
 
 
 def token_of(store: Store, *grants: Grant, name: str = "test") -> str:

@@ -27,7 +27,7 @@ from tests.fix_middlemen import NOTHING, Gateway, passed
 from tests.fix_publisher import open_feeds, store_url
 from tests.fix_raw_server import Answer, Request
 from tests.fix_spark import in_batches, without_code
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, Halt
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import running_publisher
 
@@ -90,14 +90,9 @@ class Watched(Gateway):
     def hold(self, pattern: str) -> tuple[threading.Event, threading.Event]:
         """Keep back the first request that fits: it has come, when the first event is set, and
         continues when the test sets the second."""
-        come, go = threading.Event(), threading.Event()
-
-        def wait() -> None:
-            come.set()
-            go.wait(PATIENCE)
-
-        self.once(pattern, before=wait)
-        return come, go
+        halt = Halt()
+        self.once(pattern, before=halt)
+        return halt.reached, halt.go
 
     def asked(self, pattern: str) -> list[Request]:
         """The requests that fit."""

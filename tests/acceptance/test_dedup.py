@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from tests.fix_backup import SqliteFile
-from tests.fix_cli import call, published
+from tests.fix_cli import published, succeed
 from tests.fix_publisher import new_feed
 from tests.fix_spark import without_code
 from zeh_spark import dedup
@@ -48,12 +48,7 @@ def run(collected):
 def load(store_url, feed, numbers):
     """As a user does it who names no producer. By key: all partitions of both feeds get events."""
     lines = "".join(json.dumps({"i": i, "d": "a"}) + "\n" for i in numbers)
-    command(["load", feed, "-", "--store", store_url, "--key", "i"], lines)
-
-
-def command(words, given=""):
-    done = call(*words, stdin=given)
-    assert done.returncode == 0, done.stderr
+    succeed("load", feed, "-", "--store", store_url, "--key", "i", stdin=lines)
 
 
 def id_of(url):
@@ -245,7 +240,7 @@ def test_numbers_that_a_restored_publisher_uses_again(place, landed, bronze, run
     landed(range(30))
     first = run(frame)
     place.restore(backup)
-    command(["new-history", "orders", "--store", place.url, "--yes"])
+    succeed("new-history", "orders", "--store", place.url, "--yes")
     backup = place.back_up()
     load(place.url, "orders", range(100, 110))
     landed(range(100, 110))

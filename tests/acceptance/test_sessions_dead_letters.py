@@ -8,18 +8,12 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
-from tests.fix_cli import call
+from tests.fix_cli import succeed
 from tests.fix_lake import why_absent
 from tests.fix_sessions import AT, needs_batches
 from zeh_spark import sessions
 
 NAMES = {"session": "headers['order']", "sequence": "headers['step']"}
-
-
-def command(*words, given=""):
-    done = call(*words, stdin=given)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.slow
@@ -44,7 +38,7 @@ def test_dead_letters_are_explained_and_go_back_into_their_session(orders, spark
     kept.clear()
     orders.run()
 
-    letters = command("dead-letters", dead_feed)
+    letters = succeed("dead-letters", dead_feed)
     told = "gap: session '{}', number {}, expected {}, missing {} to {}, held since "
     told += "1970-01-01T00:01:40Z"
     assert [
@@ -74,8 +68,8 @@ def test_dead_letters_are_explained_and_go_back_into_their_session(orders, spark
     for each in repaired:
         each["data"]["row"]["headers"].setdefault("step", "0")
     text = "\n".join(map(json.dumps, repaired))
-    assert "Published 3 dead letters.\n" == command("replay-dead", orders.url, given=text)
-    assert "published before" in command("replay-dead", orders.url, given=text)
+    assert "Published 3 dead letters.\n" == succeed("replay-dead", orders.url, stdin=text)
+    assert "published before" in succeed("replay-dead", orders.url, stdin=text)
     for _ in range(2):
         sessions.replay(dead, orders.url, producerId="repair", batchId="1")
     orders.run()

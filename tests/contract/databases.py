@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.contract.sites import PostgresqlSite
+from tests.patience import Halt
 from tests.postgresql import Server
 from tests.store_contract.site import StoppedClock
 from tests.store_contract.writers import FEED, declared
@@ -56,24 +56,23 @@ def in_threads(count: int, work: Callable[[int], object]) -> list[BaseException]
 @contextmanager
 def stopped_at(step: str, work: Callable[[], object]) -> Iterator[None]:
     """Work in a thread that stands before a step of a commit or an upload, until the block ends."""
-    begun, free = threading.Event(), threading.Event()
+    halt = Halt()
     module = next(each for each in (sql_commits, sql_uploads) if hasattr(each, step))
     real = getattr(module, step)
 
     def held(*given: Any) -> None:
-        begun.set()
-        assert free.wait(20)
+        halt()
         real(*given)
 
     with ThreadPoolExecutor(1) as thread:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, step, held)
             working = thread.submit(work)
-            assert begun.wait(20)
+            assert halt.reached.wait(20)
         try:
             yield
         finally:
-            free.set()
+            halt.go.set()
     working.result()
 
 

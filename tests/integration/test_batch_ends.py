@@ -173,15 +173,11 @@ def test_an_ending_cursor_that_does_not_come_by_itself_is_asked_for(read, most):
 
 def test_a_target_beyond_the_partitions_last_event(read):
     """Where `_last` is of all partitions: the error names the way on, as lag looks the same."""
-    feed = Feed(range(9))
-
-    def respond(request):
-        last = cursor_of(request)[1] == wire.LAST
-        return ok(wire.checkpoint_line(0, "50")) if last else feed(request)
+    feed = Feed(range(9), answers={wire.LAST: ok(wire.checkpoint_line(0, "50"))})
 
     with pytest.raises(UnavailableError, match=r"at '50' when .* endingCursors=quiet"):
-        read(respond, 1)
-    assert [list(range(9))] == read(respond, 1, endingCursors="quiet")
+        read(feed)
+    assert [list(range(9))] == read(feed, endingCursors="quiet")
 
 
 def test_answers_that_lag_behind_are_waited_for(read):
@@ -215,25 +211,19 @@ def test_a_target_that_was_removed_ends_no_read(read, monkeypatch):
     named cannot be replaced; the error says what to do.
     """
     monkeypatch.setattr(finite_read, "SETTLED", 0)
-    feed = Feed(range(60), most=5)
+    feed = Feed(range(60), most=5, answers={"60": refused(410, "removed")})
 
-    def respond(request):
-        return refused(410, "removed") if cursor_of(request)[1] == "60" else feed(request)
-
-    assert [list(range(60))] == read(respond, 1)
+    assert [list(range(60))] == read(feed)
     with pytest.raises(PublisherError, match=r"removed what is after '60'.*last_cursors"):
-        read(respond, 1, endingCursors='{"0": "60"}')
+        read(feed, endingCursors='{"0": "60"}')
 
 
 def test_the_feed_is_asked_for_another_target(read):
     """A busy feed ends, too, whose first target was removed while it was read."""
-    feed = Feed(range(60), every=7, most=7)
+    feed = Feed(range(60), every=7, most=7, answers={"60": refused(410, "removed")})
 
     def respond(request):
-        cursor = cursor_of(request)[1]
-        if cursor == "60":
-            return refused(410, "removed")
-        if cursor not in (wire.LAST, wire.FIRST):
+        if cursor_of(request)[1] not in (wire.LAST, wire.FIRST, "60"):
             feed.partitions[0] += [len(feed.partitions[0])]
         return feed(request)
 
@@ -245,16 +235,10 @@ def test_the_feed_is_asked_for_another_target(read):
 
 def test_a_replica_that_does_not_know_the_target_is_an_error(read):
     """It refuses what it does not have yet; that is no proof of an end."""
-    whole, lagging = Feed(range(33)), Feed(range(20))
-
-    def respond(request):
-        cursor = cursor_of(request)[1]
-        if cursor == "33":
-            return refused(409, "unknown cursor")
-        return (whole if cursor == wire.LAST else lagging)(request)
+    answers = {wire.LAST: ok(wire.checkpoint_line(0, "33")), "33": refused(409, "unknown cursor")}
 
     with pytest.raises(UnavailableError, match=r"nothing after cursor '20'.*at '33'"):
-        read(respond, 1)
+        read(Feed(range(20), answers=answers))
 
 
 def test_a_batch_read_continues_after_pages_without_events(read):

@@ -32,9 +32,7 @@ PROTECTING = {
 
 @pytest.fixture
 def console() -> Iterator[Site]:
-    with site() as found:
-        for name in ("orders", "secret"):
-            found.store.create(name, 2)
+    with site(orders=2, secret=2) as found:
         yield found
 
 

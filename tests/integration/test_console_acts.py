@@ -23,8 +23,7 @@ RETENTION = "/feeds/orders/retention"
 
 @pytest.fixture
 def console() -> Iterator[Site]:
-    with site() as found:
-        found.store.create("orders", 1)
+    with site(orders=1) as found:
         publish(found.store, "orders", range(10))
         found.store.save_cursors("orders", "ware/house", 1, {0: "0.00000000"})
         yield found

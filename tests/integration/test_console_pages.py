@@ -25,8 +25,7 @@ from zeh_spark.wire import dead_letters
 
 @pytest.fixture
 def console() -> Iterator[Site]:
-    with site() as found:
-        found.store.create("orders", 2)
+    with site(orders=2) as found:
         yield found
 
 

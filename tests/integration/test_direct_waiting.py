@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.patience import PATIENCE, eventually
+from tests.patience import PATIENCE, Halt, eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.errors import StoreError
 from zeh_spark.service.app import direct_api
@@ -118,19 +117,13 @@ def test_an_event_that_comes_while_a_plan_begins_to_wait_wakes_it(store, plan, m
 def test_an_event_that_other_readers_know_already_wakes(store, plan):
     """I looked before it came, and wait after it woke others, while one more waits for the next."""
     before = cursor(store)
-    looked, go = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        looked.set()
-        assert go.wait(PATIENCE)
-
-    store.then["unread"] = 1, hold  # the plan has seen the feed, and looks for chunks
+    store.then["unread"] = 1, (look := Halt())  # the plan has seen the feed, and looks for chunks
     late = plan(before)
-    assert looked.wait(PATIENCE)
+    assert look.reached.wait(PATIENCE)
     publish(store, "orders", ["new"])
     other = plan(cursor(store))
     is_waiting(store)
-    go.set()
+    look.go.set()
     assert 1 == events(late)
     assert not other.done()
     publish(store, "orders", ["newer"])
@@ -149,19 +142,13 @@ def test_stopping_wakes_a_plan_although_the_store_hangs(store, plan):
     """A restart of the publisher does not wait for a database."""
     waits = plan(cursor(store))
     is_waiting(store)
-    hangs, go = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        hangs.set()
-        assert go.wait(PATIENCE)
-
-    store.then["version"] = 1, hang
-    assert hangs.wait(PATIENCE)
+    store.then["version"] = 1, (hang := Halt())
+    assert hang.reached.wait(PATIENCE)
     stopped = plan.stop()
     try:
         assert 0 == events(waits)
     finally:
-        go.set()
+        hang.go.set()
         stopped.result(PATIENCE)
 
 

@@ -1,8 +1,7 @@
 """What a publisher tells whoever watches whether it lives, and whether it can serve."""
 
-import sqlite3
 import threading
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 import pytest
 import requests
@@ -10,7 +9,7 @@ import requests
 from tests.cases import each_case
 from tests.fix_log_texts import check_documented
 from tests.fix_metrics import Scrape
-from tests.fix_publisher import served, token_of
+from tests.fix_publisher import change_file, served, token_of
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.errors import StoreError
@@ -34,13 +33,6 @@ def watched(store, telemetry=None, gate=None, tables=None):
 
         ask.app, ask.base = app, base
         yield ask
-
-
-def change(file, statement):
-    """Let another process change the store's file."""
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute(statement)
-        connection.commit()
 
 
 def test_a_publisher_that_can_serve_is_alive_and_ready(store, file):
@@ -67,7 +59,7 @@ def test_a_publisher_that_can_serve_is_alive_and_ready(store, file):
 def test_a_publisher_whose_store_fails_is_alive_and_not_ready(store, file, statement, check):
     """A load balancer sends its requests elsewhere, and nobody restarts the process."""
     with watched(store) as ask:
-        change(file, statement)
+        change_file(file, statement)
         eventually(lambda: ask("/readyz")[0] == 503)
         status, told = ask("/readyz")
         alive = ask("/healthz")

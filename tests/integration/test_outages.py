@@ -3,7 +3,6 @@
 import random
 import resource
 import socket
-import sqlite3
 import tempfile
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -14,7 +13,7 @@ import requests
 
 from tests.fix_log_texts import check_documented
 from tests.fix_publish import Caller, Who, rows
-from tests.fix_publisher import connected, open_feeds
+from tests.fix_publisher import change_file, connected, open_feeds
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import Feed, create_app, open_store
@@ -27,12 +26,6 @@ from zeh_spark.wire.upload_format import upload_body
 
 def lines(caplog, logger="zeh_spark.publisher"):
     return [each.getMessage() for each in caplog.records if each.name.startswith(logger)]
-
-
-def change(file, statement):
-    with closing(sqlite3.connect(file, timeout=30)) as connection:
-        connection.execute(statement)
-        connection.commit()
 
 
 @pytest.fixture
@@ -56,9 +49,9 @@ def begin_and_end(caplog):
 
 def test_an_outage_has_a_line_when_it_begins_and_one_when_it_ends(base, file, caplog):
     """Whatever number of requests it fails."""
-    change(file, "ALTER TABLE feeds RENAME TO others")
+    change_file(file, "ALTER TABLE feeds RENAME TO others")
     failed = [status(base) for _ in range(20)]
-    change(file, "ALTER TABLE others RENAME TO feeds")
+    change_file(file, "ALTER TABLE others RENAME TO feeds")
     works = [status(base) for _ in range(5)]
 
     assert ([500] * 20, [200] * 5) == (failed, works)
@@ -74,7 +67,7 @@ def test_what_retention_cannot_remove_is_logged(base, file, caplog):
     """Old events fill the disk: I learn it before it is full."""
     with closing(open_store(f"sqlite:///{file}")) as store:
         store.set_retention("orders", Retention(bytes=1))
-        change(
+        change_file(
             file, "CREATE TRIGGER no BEFORE DELETE ON chunks BEGIN SELECT RAISE(ABORT, 'no'); END"
         )
         with Pruner(store, every_seconds=0.01):
@@ -86,11 +79,11 @@ def test_writes_that_fail_do_not_seem_to_work_because_reads_do(base, file, caplo
     """A full disk is such an outage."""
     caller = Caller(f"{base}/orders")
     who = Who(n=1)
-    change(file, "ALTER TABLE uploads RENAME TO others")
+    change_file(file, "ALTER TABLE uploads RENAME TO others")
     first = caller.upload(who, rows(1)).status
     status(base)
     second = caller.upload(who, rows(1)).status
-    change(file, "ALTER TABLE others RENAME TO uploads")
+    change_file(file, "ALTER TABLE others RENAME TO uploads")
     third = caller.upload(who, rows(1)).status
 
     assert (500, 500, 201) == (first, second, third)
@@ -100,9 +93,9 @@ def test_writes_that_fail_do_not_seem_to_work_because_reads_do(base, file, caplo
 
 
 def test_a_readiness_probe_notices_the_end_without_other_requests(base, file, caplog):
-    change(file, "ALTER TABLE feeds RENAME TO others")
+    change_file(file, "ALTER TABLE feeds RENAME TO others")
     eventually(lambda: status(base, "readyz") == 503)
-    change(file, "ALTER TABLE others RENAME TO feeds")
+    change_file(file, "ALTER TABLE others RENAME TO feeds")
     eventually(lambda: status(base, "readyz") == 200)
 
     begins, ends = begin_and_end(caplog)

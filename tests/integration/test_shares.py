@@ -208,23 +208,25 @@ def asking(what: str, number: int) -> bytes:
 PAGE = b"GET /orders?n=2&cursor0=_first HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-@pytest.mark.parametrize("what", ["page", "cursors", "plan"])
-def test_slow_reads_of_one_address_leave_threads_for_others(held: HeldStore, what: str) -> None:
-    """Many pages of a client that take long: other clients, and other feeds, are answered."""
+ALL = [f"127.0.0.{number + 10}" for number in range(4 * WORKERS)]
+"""Many addresses of this machine."""
+
+
+@pytest.mark.parametrize(
+    ("what", "sources"),
+    [*((each, [OURS] * 2 * WORKERS) for each in ("page", "cursors", "plan")), ("plan", ALL)],
+    ids=["page", "cursors", "plan", "plans of all"],
+)
+def test_slow_reads_leave_threads_for_others(
+    held: HeldStore, what: str, sources: list[str]
+) -> None:
+    """Many pages of a client that take long: other clients, and other feeds, are answered. Streams
+    plan all the time: who reads page by page still gets its turn.
+    """
     with running_publisher(held) as base, ExitStack() as stack:
-        for number in range(2 * WORKERS):
-            link = stack.enter_context(connected(base, OURS))
+        for number, source in enumerate(sources):
+            link = stack.enter_context(connected(base, source))
             link.sendall(asking(what, number))
-        assert b"HTTP/1.1 200" == told(base, OTHERS, PAGE)
-        held.let_go.set()
-
-
-def test_plans_of_all_clients_leave_threads_for_pages(held: HeldStore) -> None:
-    """Streams plan all the time. Who reads page by page still gets its turn."""
-    with running_publisher(held) as base, ExitStack() as stack:
-        for number in range(4 * WORKERS):
-            link = stack.enter_context(connected(base, f"127.0.0.{number + 10}"))
-            link.sendall(asking("plan", number))
         assert b"HTTP/1.1 200" == told(base, OTHERS, PAGE)
         held.let_go.set()
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import threading
 from collections.abc import Iterable, Sequence
 
-from tests.patience import eventually
+from tests.patience import Halt, eventually
 from zeh_spark.service.postgresql.group_commit import GROUP, Asked, CommitQueue, CommitQueues
 from zeh_spark.service.store.interface import StoreOutcomeUnknownError
 
@@ -40,21 +39,20 @@ def waiting(lane: CommitQueue, commits: Iterable[Asked]) -> list[threading.Threa
 def test_what_waits_is_done_together_and_in_order() -> None:
     """While one commit runs, the others gather."""
     groups: list[list[int]] = []
-    begun, free = threading.Event(), threading.Event()
+    halt = Halt()
 
     def do(group: Sequence[Asked]) -> None:
         groups.append(list(map(answer, group)))
-        begun.set()
-        assert free.wait(20)
+        halt()
         tell(group)
 
     lane, threads = CommitQueue(do), []
     for number in range(GROUP + 10):
         threads.append(threading.Thread(target=lane.through, args=(asked(number),)))
         threads[-1].start()
-        assert begun.wait(20)
+        assert halt.reached.wait(20)
         eventually(lambda number=number: len(lane._waiting) == number)
-    free.set()
+    halt.go.set()
     for each in threads:
         each.join()
     assert [1, GROUP, 9] == [len(each) for each in groups]
@@ -63,11 +61,10 @@ def test_what_waits_is_done_together_and_in_order() -> None:
 
 def test_failure_of_a_group_reaches_all_of_it() -> None:
     """Who leads is interrupted; who waits hears that nothing is known, and the lane goes on."""
-    begun, free = threading.Event(), threading.Event()
+    halt = Halt()
 
     def do(group: Sequence[Asked]) -> None:
-        begun.set()
-        assert free.wait(20)
+        halt()
         if len(group) > 1:
             group[0].done.set_result(0)
             raise SystemExit
@@ -84,9 +81,9 @@ def test_failure_of_a_group_reaches_all_of_it() -> None:
     threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
     for at, each in enumerate(threads):
         each.start()
-        assert begun.wait(20)
+        assert halt.reached.wait(20)
         eventually(lambda at=at: len(lane._waiting) == at)
-    free.set()
+    halt.go.set()
     for each in threads:
         each.join()
     assert [SystemExit] == [each for each in ends if each is SystemExit]
@@ -99,27 +96,25 @@ def test_failure_of_a_group_reaches_all_of_it() -> None:
 
 
 def test_who_has_an_answer_does_not_wait_for_the_next_group() -> None:
-    begun, free = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
-    numbers = itertools.count()
+    first, second = halts = Halt(), Halt()
+    left = iter(halts)
 
     def do(group: Sequence[Asked]) -> None:
-        number = next(numbers)
-        begun[number].set()
-        assert free[number].wait(20)
+        next(left)()
         tell(group)
 
     lane = CommitQueue(do)
     threads = waiting(lane, map(asked, range(2)))
-    assert begun[0].wait(20)
+    assert first.reached.wait(20)
     last = threading.Thread(target=lane.through, args=(asked(2),))
     last.start()
     eventually(lambda: len(lane._waiting) == 1)
-    free[0].set()
-    assert begun[1].wait(20)
+    first.go.set()
+    assert second.reached.wait(20)
     for each in threads:
         each.join(20)
         assert not each.is_alive()
-    free[1].set()
+    second.go.set()
     last.join()
 
 

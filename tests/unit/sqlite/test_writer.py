@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
+from tests.patience import Halt
 from zeh_spark.errors import StoreError
 from zeh_spark.service.sql.schema import VERSION
 from zeh_spark.service.sqlite import writer as sqlite_writer
@@ -54,15 +55,13 @@ class Desk:
     @contextmanager
     def held(self) -> Iterator[None]:
         """The writer is at work meanwhile, and takes nothing else."""
-        begun, free = threading.Event(), threading.Event()
-        holding = self._threads.submit(
-            self.writer.write, lambda _: (begun.set(), free.wait(30)), durable=False
-        )
-        begun.wait(30)
+        halt = Halt()
+        holding = self._threads.submit(self.writer.write, halt, durable=False)
+        halt.reached.wait(30)
         try:
             yield
         finally:
-            free.set()
+            halt.go.set()
             holding.result(30)
 
     def names(self) -> list[str]:
@@ -123,13 +122,13 @@ def test_work_that_fails_undoes_itself_alone(desk: Desk) -> None:
 
 def test_nobody_hears_of_success_before_the_commit(desk: Desk) -> None:
     """While a transaction is under way, all that belong to it wait, and nobody sees a part."""
-    begun, free = threading.Event(), threading.Event()
+    halt = Halt()
     with desk.held():
         first = desk.later(desk.insert("a"))
-        second = desk.later(lambda connection: (begun.set(), free.wait(30)))
-    begun.wait(30)
+        second = desk.later(halt)
+    halt.reached.wait(30)
     assert (False, []) == (first.done(), desk.names())
-    free.set()
+    halt.go.set()
     second.result(30)
     first.result(30)
     assert ["a"] == desk.names()
