@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import requests
 from prometheus_client.parser import text_string_to_metric_families
-
-Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 class Scrape:

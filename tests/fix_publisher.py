@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import json
 import os
+import resource
 import socket
 import sqlite3
+import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -181,6 +183,17 @@ def serving_app(
             thread.join(30)
 
 
+@contextmanager
+def limited(what: int, most: int) -> Iterator[None]:
+    """Lower a limit of this process, `resource.RLIMIT_…`, for a block."""
+    soft, hard = resource.getrlimit(what)
+    resource.setrlimit(what, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, (soft, hard))
+
+
 def change_file(file: Path, statement: str) -> None:
     """Let another process change the file of a SQLite store."""
     with closing(sqlite3.connect(file, timeout=30)) as connection:
@@ -217,6 +230,31 @@ def new_feed(store: Path | str, *events: object, partitions: int = 1) -> str:
 def connected(base: str, source: str = "127.0.0.1") -> socket.socket:
     """A connection to a publisher of this machine, from one of its addresses."""
     return socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2])), 30, (source, 0))
+
+
+class Burst:
+    """Requests that are under way at a time, each on a connection of its own."""
+
+    def __init__(self, base: str, requests: Iterable[bytes], source: str = "127.0.0.1") -> None:
+        self._sockets = []
+        for each in requests:
+            self._sockets.append(connected(base, source))
+            self._sockets[-1].sendall(each)
+            self._sockets[-1].setblocking(False)
+
+    def answers(self, status: int | str = "") -> list[str]:
+        """The beginnings of the answers (with this status) that have come so far."""
+        found = []
+        for each in self._sockets:
+            with suppress(BlockingIOError):
+                found.append(each.recv(4096, socket.MSG_PEEK).decode(errors="replace"))
+        return [each for each in found if each.startswith(f"HTTP/1.1 {status}")]
+
+    def close(self) -> None:
+        """Break all of them off."""
+        while self._sockets:
+            with self._sockets.pop() as each:
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def is_silent(connection: socket.socket) -> bool:

@@ -27,14 +27,9 @@ def sql(spark):
 
 
 @pytest.fixture
-def store():
+def base():
     store = ScratchStore(orders=2, copies=2)
     publish(store, "orders", DATA)
-    return store
-
-
-@pytest.fixture
-def base(store):
     with running_publisher(store) as base:
         yield base
 

@@ -9,7 +9,7 @@ import os
 import resource
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,15 @@ import pytest
 import requests
 
 from tests.fix_metrics import Scrape
-from tests.fix_publisher import connected, is_silent, new_feed, served, serving_app, token_of
+from tests.fix_publisher import (
+    connected,
+    is_silent,
+    limited,
+    new_feed,
+    served,
+    serving_app,
+    token_of,
+)
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app, open_store
@@ -286,17 +294,11 @@ def test_a_connection_that_is_closed_makes_room(listener: Listener) -> None:
         assert 1 == listener.open
 
 
-@contextmanager
-def no_file_left() -> Iterator[None]:
+def no_file_left() -> AbstractContextManager[None]:
     """This process can open no file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.open(os.devnull, os.O_RDONLY)
     os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return limited(resource.RLIMIT_NOFILE, free)
 
 
 def test_without_a_file_left_connections_are_refused(

@@ -1,24 +1,20 @@
 """Limits of plans and chunks: more is refused at once, and each gives its place back."""
 
 import json
-import socket
-import struct
 import threading
-from contextlib import closing, suppress
+from contextlib import closing
 
 import pytest
 import requests
 
+from tests.fix_publisher import Burst
 from tests.patience import PATIENCE, eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.errors import StoreError
 from zeh_spark.testing import publish, running_publisher
 
-ALL_PLANS, ALL_ANSWERS = 64, 256
-"""The limits that the documentation names."""
-
 PLANS, ANSWERS = 48, 192
-"""What one client has of them: the last quarter is for others."""
+"""What one client has of the 64 and 256 that the documentation names: the rest is for others."""
 
 MORE = 8
 
@@ -51,31 +47,11 @@ def base(store):
         store.go.set()
 
 
-class Burst:
-    """Requests that are under way at a time."""
-
-    def __init__(self, base, what, body, count):
-        text = json.dumps(body).encode()
-        head = f"POST /orders/{what} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(text)}\r\n\r\n"
-        port = int(base.rpartition(":")[2])
-        self._sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
-        for each in self._sockets:
-            each.sendall(head.encode() + text)
-            each.setblocking(False)
-
-    def answers(self, status=""):
-        """The beginnings of the answers (with this status) that have come so far."""
-        found = []
-        for each in self._sockets:
-            with suppress(BlockingIOError):
-                found.append(each.recv(4096, socket.MSG_PEEK).decode(errors="replace"))
-        return [each for each in found if each.startswith(f"HTTP/1.1 {status}")]
-
-    def close(self):
-        """Break all of them off."""
-        for each in self._sockets:
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            each.close()
+def burst(base, what, body, count):
+    """So many requests for a plan, or for chunks."""
+    text = json.dumps(body)
+    head = f"POST /orders/{what} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(text)}\r\n\r\n"
+    return closing(Burst(base, [(head + text).encode()] * count))
 
 
 @pytest.fixture
@@ -90,11 +66,11 @@ def asked(base):
 def held(store, base, what, body, most):
     """Hold as many as possible; return how many were answered, and some refusals."""
     store.go.clear()
-    with closing(Burst(base, what, body, most + MORE)) as burst:
-        eventually(lambda: len(burst.answers(503)) >= MORE)
+    with burst(base, what, body, most + MORE) as sent:
+        eventually(lambda: len(sent.answers(503)) >= MORE)
         store.go.set()
-        eventually(lambda: len(burst.answers(200)) + len(burst.answers(503)) == most + MORE)
-        return len(burst.answers(200)), burst.answers(503)
+        eventually(lambda: len(sent.answers(200)) + len(sent.answers(503)) == most + MORE)
+        return len(sent.answers(200)), sent.answers(503)
 
 
 both = pytest.mark.parametrize(("what", "most"), [("plan", PLANS), ("chunks", ANSWERS)])
@@ -122,8 +98,8 @@ def test_what_is_beyond_the_limit_is_refused_at_once(store, base, asked, what, m
 def test_those_that_break_off_give_their_places_back(store, base, asked, what, most):
     """Clients that die do not take the publisher away from others."""
     store.go.clear()
-    with closing(Burst(base, what, asked[what], most + MORE)) as burst:
-        eventually(lambda: len(burst.answers(503)) >= MORE)
+    with burst(base, what, asked[what], most + MORE) as sent:
+        eventually(lambda: len(sent.answers(503)) >= MORE)
     store.go.set()
     eventually(lambda: held(store, base, what, asked[what], most)[0] == most)
 
@@ -131,9 +107,9 @@ def test_those_that_break_off_give_their_places_back(store, base, asked, what, m
 def test_answers_that_the_store_breaks_off_give_their_places_back(store, base, asked):
     """A damaged range does not take the publisher away from readers of others."""
     store.damaged = True
-    with closing(Burst(base, "chunks", asked["chunks"], ANSWERS)) as burst:
-        eventually(lambda: len(burst.answers()) == ANSWERS)
-        assert 0 == len(burst.answers(503))
+    with burst(base, "chunks", asked["chunks"], ANSWERS) as sent:
+        eventually(lambda: len(sent.answers()) == ANSWERS)
+        assert 0 == len(sent.answers(503))
     store.damaged = False
     eventually(lambda: held(store, base, "chunks", asked["chunks"], ANSWERS)[0] == ANSWERS)
 
@@ -142,11 +118,11 @@ def test_plans_that_wait_leave_their_places_to_others(store, base, asked):
     """Idle streams do not take the publisher away from those that have something to read."""
     ends = requests.post(f"{base}/orders/plan", json=asked["plan"], timeout=30).json()["ends"]
     waiting = {"n": 2, "cursors": ends, "wait": 50}
-    with closing(Burst(base, "plan", waiting, PLANS)) as burst:
+    with burst(base, "plan", waiting, PLANS) as sent:
         eventually(lambda: held(store, base, "plan", asked["plan"], PLANS)[0] == PLANS)
-        assert [] == burst.answers()
+        assert [] == sent.answers()
         publish(store, "orders", [5])
-        eventually(lambda: len(burst.answers(200)) == PLANS)
+        eventually(lambda: len(sent.answers(200)) == PLANS)
 
 
 def test_no_proxy_may_change_an_answer_with_chunks(base, asked):

@@ -4,7 +4,7 @@ import random
 import resource
 import socket
 import tempfile
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from functools import partial
 
 import psutil
@@ -13,7 +13,7 @@ import requests
 
 from tests.fix_log_texts import check_documented
 from tests.fix_publish import Caller, Who, rows
-from tests.fix_publisher import change_file, connected, open_feeds
+from tests.fix_publisher import change_file, connected, limited, open_feeds
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import Feed, create_app, open_store
@@ -136,17 +136,6 @@ def test_clients_learn_nothing_of_the_database_that_is_away(postgresql_server, c
                 if each in told]  # fmt: skip
 
 
-@contextmanager
-def small_files(size):
-    """While this lasts, no file of the process can get larger: writes fail as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def large_upload():
     """An upload that does not stay in memory while it arrives."""
     generator = random.Random(1)
@@ -159,7 +148,7 @@ def large_upload():
 def test_a_full_temporary_directory_is_a_problem_and_no_reset(base, caplog):
     """A producer learns what is wrong, and tries again."""
     caller, body, who = Caller(f"{base}/orders"), large_upload(), Who(n=1)
-    with small_files(300_000):
+    with limited(resource.RLIMIT_FSIZE, 300_000):  # writes fail as on a full disk
         refused = [caller.upload(who, body) for _ in range(3)]
     taken = caller.upload(who, body)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -15,7 +14,7 @@ import requests
 
 from tests.cases import each_case
 from tests.fix_publish import Who, rows
-from tests.fix_publisher import connected, is_silent, token_of
+from tests.fix_publisher import Burst, connected, is_silent, token_of
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from tests.store_contract.site import StoppedClock
@@ -37,31 +36,6 @@ OURS, OTHERS = "127.0.0.1", "127.0.0.2"
 @pytest.fixture
 def store() -> ScratchStore:
     return ScratchStore(orders=2)
-
-
-class Uploads:
-    """Uploads whose bodies do not come, from one address."""
-
-    def __init__(self, base: str, count: int, token: str = "") -> None:
-        self._sockets = [connected(base, OURS) for _ in range(count)]
-        for number, each in enumerate(self._sockets):
-            each.sendall(head("0.0." + str(number), 100, token, "Expect: 100-continue\r\n"))
-            each.setblocking(False)
-
-    def answers(self, status: int) -> int:
-        """How many have been answered so."""
-        found = 0
-        for each in self._sockets:
-            try:
-                begin = each.recv(4096, socket.MSG_PEEK)
-            except BlockingIOError:
-                continue
-            found += begin.startswith(b"HTTP/1.1 %d" % status)
-        return found
-
-    def close(self) -> None:
-        for each in self._sockets:
-            each.close()
 
 
 def head(name: str, length: int, token: str = "", more: str = "") -> bytes:
@@ -103,11 +77,14 @@ def test_dripping_uploads_of_one_client_leave_room_for_others(store: ScratchStor
     if by == "token":
         theirs, mine = (token_of(store, *ADMIN, name=name) for name in ("theirs", "mine"))
     app = create_app(store, gate=Gate(store) if mine else None)
-    with running_publisher(store, app) as base, closing(Uploads(base, BODIES, theirs)) as dripping:
-        eventually(lambda: dripping.answers(429) == BODIES - BODIES // SHARE)
+    heads = [
+        head(f"0.0.{number}", 100, theirs, "Expect: 100-continue\r\n") for number in range(BODIES)
+    ]
+    with running_publisher(store, app) as base, closing(Burst(base, heads, OURS)) as dripping:
+        eventually(lambda: len(dripping.answers(429)) == BODIES - BODIES // SHARE)
 
         assert b"HTTP/1.1 201" == uploaded(base, OURS if mine else OTHERS, mine)
-        assert BODIES // SHARE == dripping.answers(100)
+        assert BODIES // SHARE == len(dripping.answers(100))
         assert b"HTTP/1.1 429" == uploaded(base, OTHERS if mine else OURS, theirs)
         dripping.close()  # a client that was refused gets its share again
         eventually(lambda: uploaded(base, OURS, theirs) in {b"HTTP/1.1 201", b"HTTP/1.1 200"})

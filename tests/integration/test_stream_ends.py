@@ -68,9 +68,7 @@ def test_b_the_target_ends_it(feed, start):
     scripted.before = grow
     run = start(scripted, finite=True)
 
-    rows = run.to_the_end()
-
-    assert list(range(110)) == rows
+    assert list(range(110)) == run.to_the_end()
 
 
 def test_c_the_first_event_after_the_target_ends_it(feed, start):

@@ -69,10 +69,6 @@ class Told:
     def duplicates(self) -> int:
         return self.count("duplicates")
 
-    @property
-    def controls(self) -> int:
-        return self.count("controls")
-
     def count(self, name: str) -> int:
         return sum(each.get(name, 0) for each in self.counts)
 

@@ -32,9 +32,7 @@ from zeh_spark.service.store.batches import (
 )
 from zeh_spark.service.store.commit_decision import Step, decide
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.wire.upload_format import Content
 
-MORE = Content(9, 9 << 99)
 OPTIONS = {
     "acceptGap": "accept_gap",
     "replaceIncarnation": "replace_incarnation",
