@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame
 from benchmarks import queries
 from benchmarks.feeds import PARTITIONS, build, serving
 from benchmarks.rows import Row
+from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.client.http.feed_client import FeedClient, PageRequest
 from zeh_spark.client.options.given import parse
-from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.spark.source.segments import Segment, pack, unpack
 from zeh_spark.wire import hashes, wire

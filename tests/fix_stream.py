@@ -11,8 +11,8 @@ import pytest
 
 from tests.fix_raw_server import NO_IDENTITY, ok, refused
 from tests.patience import PATIENCE
+from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.client.options.given import parse
-from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.spark.frames.compat import ReadAllAvailable
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.spark.source.stream import StreamReader

@@ -12,7 +12,7 @@ import zstandard
 
 from tests.cases import each_case
 from tests.fix_publish import Who, rows
-from zeh_spark.spark.decoding.lines import Decoder
+from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.wire.upload_format import CHUNK_EVENTS, LINE_BYTES, Chunker, upload_body
 from zeh_spark.wire.wire import MAX_DEPTH
 

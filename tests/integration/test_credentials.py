@@ -17,6 +17,7 @@ from tests.fix_raw_server import (
     short,
 )
 from tests.ports import free_port
+from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse
@@ -27,7 +28,6 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.spark.source.batch import BatchReader
 from zeh_spark.spark.source.options import SourceOptions
 

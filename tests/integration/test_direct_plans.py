@@ -9,9 +9,9 @@ from starlette.responses import PlainTextResponse
 from tests.fix_batch import batch_reader
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
+from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.errors import OptionError
 from zeh_spark.publisher import create_app
-from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.testing import publish, running_publisher
 
 

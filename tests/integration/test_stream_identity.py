@@ -9,8 +9,8 @@ from tests.fix_batch import batch_reader
 from tests.fix_raw_server import NO_IDENTITY, refused
 from tests.fix_stream import Feed, Log
 from tests.patience import eventually
+from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.errors import CheckpointError, OptionError, PublisherError
-from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.wire.problems import URN as PROBLEM
 
 A, B = "9f86d081884c7d65", "60303ae22b998861"

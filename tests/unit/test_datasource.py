@@ -4,10 +4,10 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructType
 
 from tests.cases import each_case
+from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import OptionError
 from zeh_spark.spark.datasource import ZeroEventHubDataSource, decoder
-from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.spark.source.batch import BatchReader
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.spark.source.stream import StreamReader

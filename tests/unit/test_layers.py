@@ -23,19 +23,19 @@ LAYERS = {
     "client.options": {"errors", "wire"},
     "client.http": {"client.options", "errors", "wire", "wire.problems"},
     "client": {"client.http", "client.options", "errors", "wire", "wire.problems"},
+    "client.decoding": {"client.http", "errors", "wire"},
     "client.polling": {"client.http", "errors", "wire"},
     "spark.frames": {"errors", "wire"},
     "spark.stateful": {"errors", "spark.frames", "wire"},
-    "spark.decoding": {"client.http", "errors", "wire"},
     "spark.sink": {
         "client.http", "client.options", "errors", "spark.frames", "wire", "wire.problems",
     },
     "spark.source": {
-        "client.http", "client.options", "client.polling", "errors", "spark.decoding",
+        "client.decoding", "client.http", "client.options", "client.polling", "errors",
         "spark.frames", "wire",
     },
     "spark": {
-        "client.options", "errors", "spark.decoding", "spark.frames", "spark.sink", "spark.source",
+        "client.decoding", "client.options", "errors", "spark.frames", "spark.sink", "spark.source",
         "spark.stateful", "wire",
     },
     "spark.delta": {"errors", "spark.frames", "spark.sink", "spark.source", "wire"},

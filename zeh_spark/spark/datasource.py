@@ -31,12 +31,12 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from zeh_spark.client.decoding.header_columns import TYPES
+from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.client.options.given import parse, refuse_unknown
 from zeh_spark.client.options.option_fields import declared
 from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.spark import sql_tables
-from zeh_spark.spark.decoding.header_columns import TYPES
-from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.spark.frames.compat import found_column
 from zeh_spark.spark.sink.options import OF_SPARK, SinkOptions, sink_options
 from zeh_spark.spark.sink.row_layout import RowLayout, layout

@@ -30,7 +30,7 @@ for name in ("zeh-spark", "pandas", "protobuf", "pyarrow", "pyspark"):
     except metadata.PackageNotFoundError:
         pass
 try:
-    import zeh_spark, zeh_spark.client.http.transport, zeh_spark.spark.decoding.lines
+    import zeh_spark, zeh_spark.client.http.transport, zeh_spark.client.decoding.lines
     found["zeh_spark"] = zeh_spark.__version__
     found["file"] = zeh_spark.__file__
 except Exception as exc:

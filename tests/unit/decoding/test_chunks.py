@@ -14,12 +14,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.cases import each_case
+from zeh_spark.client.decoding import chunks as chunk_decode
+from zeh_spark.client.decoding.chunks import ChunkDecoder
+from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.client.http.direct_client import FetchedGroup
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import MalformedLineError, PublisherError, StoreError
-from zeh_spark.spark.decoding import chunks as chunk_decode
-from zeh_spark.spark.decoding.chunks import ChunkDecoder
-from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.wire import wire
 from zeh_spark.wire.direct_reads import HEADERS, name_hash

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests import strategies
 from tests.cases import each_case
+from zeh_spark.client.decoding import lines as decode
+from zeh_spark.client.decoding.lines import Decoder, blocks
 from zeh_spark.errors import MalformedLineError, PublisherError
-from zeh_spark.spark.decoding import lines as decode
-from zeh_spark.spark.decoding.lines import Decoder, blocks
 from zeh_spark.wire import wire
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, parse_stamped, untold
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 from msgspec import UNSET
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.client.http import direct_client
 from zeh_spark.client.http.discovery import Discovered, discover
 from zeh_spark.client.http.feed_client import FeedClient, PageRequest
@@ -32,7 +33,6 @@ from zeh_spark.client.polling.feed_end import MOST_WITHOUT_EVENTS, Ending
 from zeh_spark.client.polling.feed_end_probes import EndProbes, first_checkpoint
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
-from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.spark.source import offsets
 from zeh_spark.spark.source.batch_source import FeedTask, reads_directly
 from zeh_spark.spark.source.options import SourceOptions

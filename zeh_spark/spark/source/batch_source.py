@@ -22,9 +22,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.client.http.lag import Lag
 from zeh_spark.errors import OptionError, ReplayError
-from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.spark.source.offsets import Offset, Position, StagedBatch
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity

@@ -18,14 +18,14 @@ import msgspec
 import pyarrow as pa
 from msgspec import UNSET
 
+from zeh_spark.client.decoding.chunks import ChunkDecoder
+from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.client.http import direct_client
 from zeh_spark.client.http.feed_client import located
 from zeh_spark.client.http.lag import Lag, lag_of
 from zeh_spark.client.http.responses import problem_document
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.errors import CursorGoneError, PublisherError
-from zeh_spark.spark.decoding.chunks import ChunkDecoder
-from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.spark.source.batch_source import FeedTask
 from zeh_spark.spark.source.offsets import Position
 from zeh_spark.spark.source.options import SourceOptions

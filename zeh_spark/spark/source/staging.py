@@ -25,8 +25,8 @@ import pyarrow as pa
 import xxhash
 from pyarrow import ArrowException, fs
 
+from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.errors import StagingError
-from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.spark.source.batch_source import FeedTask
 from zeh_spark.spark.source.offsets import StagedBatch
 from zeh_spark.spark.source.segments import unpack

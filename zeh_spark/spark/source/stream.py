@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.errors import OptionError, at_spark_border
-from zeh_spark.spark.decoding.lines import Decoder
 from zeh_spark.spark.frames.compat import (
     ReadAllAvailable,
     ReadMaxBytes,

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import zstandard
 
+from zeh_spark.client.decoding.header_columns import columns_of, times_of, without
+from zeh_spark.client.decoding.lines import Decoder, cut_strings, each_once, is_utf8, strings
 from zeh_spark.client.http.direct_client import FetchedGroup
 from zeh_spark.errors import PublisherError
-from zeh_spark.spark.decoding.header_columns import columns_of, times_of, without
-from zeh_spark.spark.decoding.lines import Decoder, cut_strings, each_once, is_utf8, strings
 from zeh_spark.wire import wire
 from zeh_spark.wire.event_key import HEADER as KEY_HEADER
 from zeh_spark.wire.event_origin import HEADER as ORIGIN

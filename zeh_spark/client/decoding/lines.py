@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET, Raw, UnsetType
 
+from zeh_spark.client.decoding.header_columns import check, columns_of, without
 from zeh_spark.errors import MalformedLineError
-from zeh_spark.spark.decoding.header_columns import check, columns_of, without
 from zeh_spark.wire import wire
 from zeh_spark.wire.feed_identity import HEADER, TIME_DIGITS, FeedIdentity, parse_stamped, stamp
 from zeh_spark.wire.stamp_columns import OF_HEADERS, POSITION
