@@ -81,6 +81,10 @@ class FeedIdentity:
         """The ids of the feed and of the feeds that it was copied from."""
         return frozenset({self.id, *(feed_of(each.id) for each in self.epochs)})
 
+    def knows(self, feed: str) -> bool:
+        """Return whether cursors of the feed with that id, or that name, are valid in this feed."""
+        return feed == self.id or (self.told and feed in self.feeds)
+
     def document(self) -> dict[str, Any]:
         return {"id": self.id, "epochs": [{"id": e.id, "time": e.time} for e in self.epochs]}
 

@@ -96,6 +96,13 @@ class Decoder:
             if batch.num_rows:
                 yield batch
 
+    def whole(self, lines: bytes, partition: int, feed: FeedIdentity | None) -> pa.RecordBatch:
+        """Return one record batch of all lines, which may be none (errors as in `batches`)."""
+        found = list(self.batches(lines, partition, feed))
+        if len(found) > 1:
+            return pa.Table.from_batches(found).combine_chunks().to_batches()[0]
+        return found[0] if found else self._batch(b"", partition, feed, None)
+
     def _batch(
         self, block: bytes, partition: int, feed: FeedIdentity | None, position: int | None
     ) -> pa.RecordBatch:

@@ -12,14 +12,15 @@ Runs in threads of the driver and in tasks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from enum import Enum
 
 from zeh_spark.client.http.feed_client import FeedClient, Page, PageEnd, PageRequest, Statistics
 from zeh_spark.client.http.responses import TransientError
+from zeh_spark.client.options.reading_options import Cursors
 from zeh_spark.client.polling.cursor_loops import CursorRounds
-from zeh_spark.client.polling.feed_end import SETTLED, Ending
+from zeh_spark.client.polling.feed_end import MOST_WITHOUT_EVENTS, SETTLED, Ending
 from zeh_spark.client.polling.feed_end_probes import GONE, UNKNOWN, EndProbes
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.wire import wire
@@ -27,6 +28,7 @@ from zeh_spark.wire import wire
 log = logging.getLogger(__name__)
 
 _LONG_WITHOUT_TARGET = 100
+_GROUP_BYTES = 1 << 20
 
 
 class Doubt(Enum):
@@ -83,6 +85,20 @@ class EndUnknownError(Exception):
             cursor=cursor,
             anchor=anchors.get(self.doubt, "it-is-not-known-where-a-batch-read-ends"),
         )
+
+
+def grouped(intervals: Iterable[wire.Interval]) -> Iterator[list[wire.Interval]]:
+    """Yield intervals in groups of at least 1 MiB of lines, and then the rest."""
+    group: list[wire.Interval] = []
+    size = 0
+    for interval in intervals:
+        group.append(interval)
+        size += len(interval.lines)
+        if size >= _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 class FiniteRead:
@@ -283,3 +299,20 @@ class FiniteRead:
                 self.request.partition,
                 self.ending.target,
             )
+
+
+def find_target(client: FeedClient, request: PageRequest, ends: Cursors) -> tuple[str | None, bool]:
+    """Return the cursor at which a partition ends by `endingCursors`, and whether it has to come.
+
+    The cursor is None if it is not known. `request` says what the pages ask for.
+    """
+    if isinstance(ends, dict):
+        return ends[request.partition], True
+    return (None if ends == "quiet" else EndProbes(client, request).target()), False
+
+
+def find_end(client: FeedClient, request: PageRequest, ends: Cursors) -> FiniteRead:
+    """Return the read of a partition to its end as it is now, by `endingCursors`."""
+    target, exact = find_target(client, request, ends)
+    ending = Ending(target, most_without_events=MOST_WITHOUT_EVENTS)
+    return FiniteRead(client, request, ending, exact=exact)

@@ -15,7 +15,7 @@ Runs on the driver (`partitions`) and in tasks (`read`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,8 +30,8 @@ from zeh_spark.client.http.discovery import Discovered, discover
 from zeh_spark.client.http.feed_client import FeedClient, PageRequest
 from zeh_spark.client.options.given import parse
 from zeh_spark.client.polling.feed_end import MOST_WITHOUT_EVENTS, Ending
-from zeh_spark.client.polling.feed_end_probes import EndProbes, first_checkpoint
-from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
+from zeh_spark.client.polling.feed_end_probes import first_checkpoint
+from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead, find_target, grouped
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
 from zeh_spark.spark.source import offsets
 from zeh_spark.spark.source.batch_source import FeedTask, reads_directly
@@ -40,8 +40,6 @@ from zeh_spark.spark.source.planned_batch import plan_batch, tasks_of
 from zeh_spark.wire import wire
 from zeh_spark.wire.direct_reads import PlanRequest
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
-
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,8 @@ class FeedPartition(FeedTask):
         client = FeedClient(self.options)
         client.transport.has_answered()  # on the driver
         epochs: set[Epoch | None] = set()
-        for lines in gathered(follow(client, self, epochs.add)):
+        for group in grouped(follow(client, self, epochs.add)):
+            lines = b"".join(interval.lines for interval in group)
             yield from decoder.batches(lines, self.request.partition, self.feed)
         if self.feed and self.feed.told and not epochs <= {self.feed.epochs[-1]}:
             self._check_epochs(client, self.feed)
@@ -157,11 +156,8 @@ class BatchReader(DataSourceReader):
         if start == wire.LAST or options.starting_cursors == "last":
             start = first_checkpoint(client, request)
         first = replace(request, cursor=start)
-        if isinstance(options.ending_cursors, dict):
-            return FeedPartition(first, options.ending_cursors[partition], True, self._options)
-        if options.ending_cursors == "quiet":
-            return FeedPartition(first, None, False, self._options)
-        return FeedPartition(first, EndProbes(client, request).target(), False, self._options)
+        target, exact = find_target(client, request, options.ending_cursors)
+        return FeedPartition(first, target, exact, self._options)
 
     @at_spark_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -231,16 +227,3 @@ def follow(
             yield interval
     except EndUnknownError as exc:
         raise exc.as_error() from exc.__cause__
-
-
-def gathered(intervals: Iterable[wire.Interval]) -> Iterator[bytes]:
-    """Yield the lines of intervals, with small intervals joined to blocks of at least 1 MiB."""
-    blocks: list[bytes] = []
-    size = 0
-    for interval in intervals:
-        blocks.append(interval.lines)
-        size += len(interval.lines)
-        if size >= _BLOCK:
-            yield b"".join(blocks)
-            blocks, size = [], 0
-    yield b"".join(blocks)

@@ -352,7 +352,7 @@ def check_identity(known: str | None, identity: FeedIdentity, url: object) -> No
     copied from. `known` is the id in the checkpoint's offsets; None if it has only the initial one.
     Raises CheckpointError if it is another feed, or the publisher tells no id any more.
     """
-    if known is None or known == identity.id or (identity.told and known in identity.feeds):
+    if known is None or identity.knows(known):
         return
     if identity.told:
         raise CheckpointError(

@@ -1,0 +1,240 @@
+"""Read a feed without Spark: events in Arrow, with the cursors after them.
+
+One request is under way at a time, in the caller's thread. A read to the end takes the partitions
+one after the other. One that follows asks them in turn; if none has anything new, one request waits
+for all (spec "wait"). Rejected: a thread for each partition, which a service would have to end.
+
+Rule for editors: nothing is read ahead of what the caller has. By asking for the next page he says
+that he has kept the last one, and only then its cursors are reported to the publisher.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from itertools import islice
+from typing import Any, TypeAlias
+from urllib.parse import quote, urlencode
+
+import pyarrow as pa
+
+from zeh_spark.client.decoding.lines import Decoder
+from zeh_spark.client.http.direct_client import cursors_at
+from zeh_spark.client.http.discovery import discover
+from zeh_spark.client.http.feed_client import FeedClient, Page, PageRequest
+from zeh_spark.client.http.responses import TransientError
+from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.given import parse
+from zeh_spark.client.options.option_fields import option_name
+from zeh_spark.client.options.reading_options import ReadingOptions
+from zeh_spark.client.polling.feed_end_probes import first_checkpoint
+from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead, find_end, grouped
+from zeh_spark.client.polling.position_reporter import PositionReporter
+from zeh_spark.errors import CheckpointError, OptionError, ZeroEventHubError
+from zeh_spark.wire import wire
+from zeh_spark.wire.feed_identity import untold
+
+Pages: TypeAlias = Generator[tuple[pa.RecordBatch, str], None, None]
+
+_MOST_WAITED_FOR = 100
+"""Most partitions for which one request waits, so that its URL stays short."""
+_KEEP_SECONDS = 5.0
+"""Seconds that the end of a read waits for its position to be reported."""
+
+
+def reader(
+    url: str,
+    cursors: str | Mapping[Any, str] | None = None,
+    *,
+    follow: bool = False,
+    **options: object,
+) -> Pages:
+    """Read a feed: yield pages of events, each with the cursors after it, from cursors on.
+
+    A page is an Arrow record batch with events of one partition up to a checkpoint, in the columns
+    of the Spark source: `partition`, `headers` (a map) and `data` (JSON, byte for byte). It has
+    about `page_size_hint` events, and little more than 1 MiB, unless the publisher's checkpoints
+    lie further apart. It has no rows if only a cursor moved.
+
+    The cursors are JSON text, which also names the feed. Keep them in the transaction that keeps
+    the events. By asking for the next page you say that the last one was kept: after a transaction
+    that failed, begin a new reader. No request is sent before the first page is asked for, or after
+    the reader's `close()`. A reader belongs to one thread.
+
+    Args:
+        url: the feed's address.
+        cursors: where to begin: the cursors of the page that was kept last; a cursor for each
+            partition, as dict or JSON; `first` or `last`. None begins at the first event, or at
+            `starting_timestamp`.
+        follow: whether to go on at the end of the feed. A page without events then says that all
+            was read, and the next one waits for events, for up to `wait`.
+        **options: options of the Spark source, in Python's spelling: those that say how to reach
+            the publisher (`token`, `ca_file`, `retry_timeout="30s"`), and `headers`,
+            `page_size_hint`, `partition_count`, `ending_cursors`, `feed_id`, `cursor_set`, `wait`
+            and `poll_interval`. A value of None counts as not given.
+
+    Raises:
+        OptionError: an option or the cursors are not valid.
+        CheckpointError: with the first page: the cursors belong to another feed.
+        CursorGoneError: with a page: events were removed before they were read.
+        PublisherError: with a page: the publisher refuses, or breaks the protocol.
+        UnavailableError: with a page: the publisher did not answer within `retry_timeout`.
+    """
+    given = {option_name(name): str(value) for name, value in options.items() if value is not None}
+    kept: dict[str, str] = {}
+    if cursors is not None:
+        given.pop("startingTimestamp", None)
+        with suppress(ValueError):
+            cursors = json.loads(cursors) if isinstance(cursors, str) else cursors
+        if isinstance(cursors, Mapping):
+            begun = {str(name): cursor for name, cursor in cursors.items()}
+            kept = {name: begun.pop(name) for name in ("feed", "reader") if name in begun}
+            given = {"partitionCount": str(len(begun)), **given}
+            cursors = json.dumps(begun)
+        given["startingCursors"] = str(cursors).removeprefix("_")
+    parsed = parse(ReadingOptions, {"url": url, **given})
+    if follow:
+        parsed.check_stream()
+        if parsed.ending_cursors != "last":
+            raise OptionError("follow=True excludes 'ending_cursors'. Leave one of them out")
+    return _Reader(replace(parsed, columns=("partition", "headers", "data")), kept).pages(follow)
+
+
+class _Reader:
+    """One read. Guarantee: a page has what lies between two positions, each event once.
+
+    `kept` has the ids of the feed and of the reader, if they came with the cursors.
+    """
+
+    def __init__(self, options: ReadingOptions, kept: dict[str, str]) -> None:
+        self._options = options
+        self._kept = kept
+        self._client = FeedClient(options)
+        self._decoder = Decoder(options.columns, "", False, options.hidden_headers)
+        impatient = Transport(replace(options, retry_timeout=0.0))
+        self._reporter = PositionReporter(options.cursor_set, impatient)
+        if name := self._reporter.reader(kept.get("reader")):
+            kept["reader"] = name
+
+    def pages(self, follow: bool) -> Pages:
+        try:
+            yield from self._begin()
+            yield from self._on_and_on() if follow else self._to_the_end()
+        except EndUnknownError as exc:
+            raise exc.as_error() from exc.__cause__
+        self._reporter.wait(_KEEP_SECONDS)
+
+    def _begin(self) -> Pages:
+        """Find where the read begins. What `last` or a time means is yielded, to be kept."""
+        options, transport = self._options, self._client.transport
+        count, given = self._identify(), options.starting_cursors
+        everywhere = wire.LAST if given == "last" else wire.FIRST
+        self._cursors = [*given.values()] if isinstance(given, dict) else [everywhere] * count
+        before = [*self._cursors]
+        if options.starting_timestamp is not None:
+            self._cursors = cursors_at(transport, count, options.starting_timestamp)
+        for partition, cursor in enumerate(self._cursors):
+            if cursor == wire.LAST:
+                request = self._request(partition)
+                self._cursors[partition] = first_checkpoint(self._client, request)
+        if before != self._cursors:
+            yield from self._give(0, ())
+
+    def _identify(self) -> int:
+        """Ask which feed is served, and return its number of partitions.
+
+        Raises CheckpointError if it is not the one that the cursors belong to.
+        """
+        options, known = self._options, self._kept.get("feed")
+        if known:
+            self._client.transport.has_answered()  # when the cursors were read
+        is_untold = known == options.feed  # a feed that told no id then keeps its name
+        found = discover(
+            self._client.transport,
+            options.partition_count,
+            has_identity=bool(known) and not is_untold,
+        )
+        self._identity = now = untold(options.feed) if is_untold else found.named(options.feed)
+        if known and not now.knows(known):
+            raise CheckpointError(
+                f"the cursors belong to the feed {known!r}, and the publisher at {options.url} "
+                f"{f'serves {now.id!r}' if now.told else 'tells no id'}. Correct the url; or, if "
+                f"it is the same feed at another address, without an id, set feed_id={known!r}",
+                expected=known,
+                got=now.id,
+                anchor="the-publisher-now-serves-another-feed",
+            )
+        self._kept["feed"] = now.id
+        return found.partition_count
+
+    def _request(self, partition: int) -> PageRequest:
+        return PageRequest(
+            partition,
+            self._cursors[partition],
+            len(self._cursors),
+            self._options.page_size_hint,
+            self._options.requested_headers,
+            tell=self._identity.told,
+        )
+
+    def _to_the_end(self) -> Pages:
+        ends, requests = self._options.ending_cursors, map(self._request, range(len(self._cursors)))
+        for read in [find_end(self._client, request, ends) for request in requests]:
+            while not read.ending.ended:
+                with closing(read.next_page()) as intervals:
+                    yield from self._answer(read.request.partition, intervals, read)
+
+    def _on_and_on(self) -> Pages:
+        at_once = False  # whether the publisher did not wait when it was last asked to
+        while True:
+            before = [*self._cursors]
+            for partition in range(len(before)):
+                with self._client.page(self._request(partition)) as page:
+                    yield from self._answer(partition, page, page)
+            if before != self._cursors:
+                at_once = False
+                continue
+            yield from self._give(0, ())  # the caller learns that he has all that there is
+            if at_once:
+                time.sleep(self._options.poll_interval)
+            at_once = not self._has_waited()
+
+    def _has_waited(self) -> bool:
+        """Have the publisher wait for events after any cursor; return whether it waited in vain.
+
+        What it answers is read with the next pages. So is an error.
+        """
+        wait, count = int(self._options.wait), len(self._cursors)
+        if not wait or count > _MOST_WAITED_FOR:
+            return False
+        given = {f"cursor{partition}": cursor for partition, cursor in enumerate(self._cursors)}
+        given |= {"n": str(count), "pagesizehint": "1", "wait": str(wait)}
+        began = time.monotonic()
+        with suppress(TransientError, ZeroEventHubError):
+            query = urlencode(given, quote_via=quote, safe="")
+            with closing(self._client.transport.body(query)) as body:
+                list(islice(body, 2))  # all of it, unless the publisher ignores the hint
+        return time.monotonic() - began >= wait
+
+    def _answer(
+        self, partition: int, intervals: Iterable[wire.Interval], answer: Page | FiniteRead
+    ) -> Pages:
+        for group in grouped(intervals):
+            page = answer.page if isinstance(answer, FiniteRead) else answer
+            if self._identity.told and page.standing.epoch != self._identity.epochs[-1]:
+                self._identify()  # an epoch has begun
+            if group[-1].cursor != self._cursors[partition]:
+                yield from self._give(partition, group)
+
+    def _give(self, partition: int, group: Sequence[wire.Interval]) -> Pages:
+        """Yield a page with its cursors, and report these when the caller is back."""
+        if group:
+            self._cursors[partition] = group[-1].cursor
+        lines = b"".join(each.lines for each in group)
+        feed = self._options.stamping(self._identity)
+        events = self._decoder.whole(lines, partition, feed)
+        yield events, json.dumps(wire.by_partition(self._cursors) | self._kept)
+        self._reporter.keep(tuple(self._cursors), self._kept.get("reader"))
