@@ -118,6 +118,8 @@ DOCS = ["mike>=2.1", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.27"]
 DEV = [
     *TEST,
     "delta-spark==4.4.0",  # 4.4.1 names jars that Maven Central does not have
+    "deltalake>=1",  # the docs keep a feed in its tables, and in those of DuckDB
+    "duckdb>=1.1",
     "mypy==2.4.1",
     "pandas-stubs<3",
     "pyspark[sql]==4.2.0",

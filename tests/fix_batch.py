@@ -6,6 +6,7 @@ import pytest
 
 from tests.fix_raw_server import NO_IDENTITY, ok
 from tests.fix_stream import DECODER
+from zeh_spark import reading
 from zeh_spark.client.options.given import parse
 from zeh_spark.spark.source.batch import BatchReader
 from zeh_spark.spark.source.options import SourceOptions
@@ -66,17 +67,31 @@ def rows_of(reader, tasks):
                 yield row["partition"], int(row["data"])
 
 
-@pytest.fixture
-def read(raw_server):
-    """`read(feed, …)`: the numbers of each partition that is not empty."""
+def with_spark(url, count, options):
+    """The numbers of each partition, as tasks of the batch source read them."""
+    reader = batch_reader(url, **options)
+    tasks = list(reader.partitions())
+    return [[number for _, number in rows_of(reader, [task])] for task in tasks]
+
+
+def without_spark(url, count, options):
+    """The same, as a program reads them."""
+    found = [[] for _ in range(count)]
+    for page, _ in reading.reader(url, **options):
+        for event in page.to_pylist():
+            found[event["partition"]].append(int(event["data"]))
+    return found
+
+
+@pytest.fixture(params=[with_spark, without_spark])
+def read(raw_server, request):
+    """`read(feed, …)`: the numbers of each partition, with Spark's batch source and without."""
 
     def run(feed, partitions=None, **given):
         raw_server.respond = feed
         raw_server.discovery = raw_server.discovery or NO_IDENTITY
         count = partitions or len(feed.partitions)
         usual = {"partitionCount": str(count), "retryTimeout": "1s", "pageSizeHint": "10"}
-        reader = batch_reader(raw_server.url, **{**usual, **given})
-        tasks = list(reader.partitions())
-        return [[number for _, number in rows_of(reader, [task])] for task in tasks]
+        return request.param(raw_server.url, count, {**usual, **given})
 
     return run

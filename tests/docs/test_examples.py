@@ -8,7 +8,8 @@ What a block does depends on its language:
 - a block with a title, like ```` ```toml title="publisher.toml" ````: is written to that file.
 - `text`, `sql` and others without a title: only shown.
 
-A page begins in an empty directory, and its blocks run from top to bottom. A block after the
+A page begins in an empty directory, and its blocks run from top to bottom. One that reads the
+variable DATABASE_URL gets a database of PostgreSQL. A block after the
 comment `<!-- not run: REASON -->` is left out. The port 8080 is replaced by a free one.
 """
 
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from markdown_it import MarkdownIt
 
+from tests import postgresql
 from tests.cases import each_case
 from tests.patience import PATIENCE, eventually
 from tests.ports import free_port
@@ -44,6 +46,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _NOT_RUN = re.compile(r"<!--\s*not run: \S.*?-->", re.DOTALL)
 _STARTS = re.compile(r"\.start\(|to_delta\(")
 _WAITS = re.compile(r"awaitTermination|drain\(|processAllAvailable")
+_DATABASE = "DATABASE_URL"
 _TITLE = re.compile(r'title="([^"]+)"')
 
 
@@ -165,10 +168,21 @@ def _change_directory(spark: SparkSession, directory: str | Path) -> str:
     return before
 
 
+def _case(page: Path) -> Any:
+    marks = [pytest.mark.postgresql] if _DATABASE in page.read_text(encoding="utf-8") else []
+    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_every_code_block_runs(page: Path, reader: Reader, spark: SparkSession) -> None:
+@pytest.mark.parametrize("page", [_case(page) for page in PAGES])
+def test_every_code_block_runs(
+    page: Path, reader: Reader, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """I copy the blocks of a page one after the other, and each does what it says."""
+    if postgresql.marked:
+        postgresql.needed()
+        server = postgresql.shared()
+        monkeypatch.setenv(_DATABASE, server.url(server.create_database()))
     for block in blocks(page):
         try:
             reader.follow(block)

@@ -22,9 +22,12 @@ LAYERS = {
     "wire.problems": {"errors"},
     "client.options": {"errors", "wire"},
     "client.http": {"client.options", "errors", "wire", "wire.problems"},
-    "client": {"client.http", "client.options", "errors", "wire", "wire.problems"},
     "client.decoding": {"client.http", "errors", "wire"},
-    "client.polling": {"client.http", "errors", "wire"},
+    "client.polling": {"client.http", "client.options", "errors", "wire"},
+    "client": {
+        "client.decoding", "client.http", "client.options", "client.polling", "errors", "wire",
+        "wire.problems",
+    },
     "spark.frames": {"errors", "wire"},
     "spark.stateful": {"errors", "spark.frames", "wire"},
     "spark.sink": {
@@ -215,7 +218,7 @@ def test_two_folder_levels_are_enough():
     ("modules", "unwanted"),
     [
         (
-            "client.http.feed_client publish",
+            "client.http.feed_client publish reading",
             ["pyspark", "zeh_spark.publisher", "zeh_spark.service", *SERVER],
         ),
         (

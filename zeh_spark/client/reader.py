@@ -36,6 +36,7 @@ from zeh_spark.client.polling.position_reporter import PositionReporter
 from zeh_spark.errors import CheckpointError, OptionError, ZeroEventHubError
 from zeh_spark.wire import wire
 from zeh_spark.wire.feed_identity import untold
+from zeh_spark.wire.stamp_columns import STAMP_COLUMNS
 
 Pages: TypeAlias = Generator[tuple[pa.RecordBatch, str], None, None]
 
@@ -100,7 +101,9 @@ def reader(
         parsed.check_stream()
         if parsed.ending_cursors != "last":
             raise OptionError("follow=True excludes 'ending_cursors'. Leave one of them out")
-    return _Reader(replace(parsed, columns=("partition", "headers", "data")), kept).pages(follow)
+    stamps = [each.name for each in STAMP_COLUMNS] if parsed.stamps == "columns" else []
+    columns = ("partition", *stamps, "headers", "data")
+    return _Reader(replace(parsed, columns=columns), kept).pages(follow)
 
 
 class _Reader:
