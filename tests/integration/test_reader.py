@@ -7,6 +7,7 @@ ways.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from itertools import chain
 
@@ -18,6 +19,7 @@ from tests.fix_stream import Feed as LoggedFeed
 from tests.fix_stream import Log
 from tests.integration.test_stream_identity import COPY, A, B, Stamped, tells
 from tests.patience import eventually
+from zeh_spark.client.polling import position_reporter
 from zeh_spark.errors import (
     AccessError,
     CheckpointError,
@@ -288,6 +290,24 @@ def test_the_publisher_keeps_a_position_that_i_have_kept(publisher):
     assert [] == list(pages)
     eventually(lambda: kept(1) == json.loads(second)["1"])
     assert json.loads(first)["reader"] == json.loads(second)["reader"]
+
+
+def threads():
+    return {*threading.enumerate()}
+
+
+def test_a_reader_leaves_no_thread_behind(publisher, monkeypatch):
+    """A service may make a reader every minute."""
+    monkeypatch.setattr(position_reporter, "_IDLE_SECONDS", 0.05)
+    publisher.publish(*range(10), partition=0)
+    pages = reader(publisher.url, cursor_set="service", page_size_hint=1)
+    next(pages)
+    before = threads()
+    for _ in range(2):
+        next(pages, None)
+        eventually(lambda: not [each for each in threads() - before if "cursors" in each.name])
+
+    assert publisher.store.saved_cursors("orders", "service")
 
 
 def test_a_second_reader_with_one_cursor_set_is_told(publisher, caplog):

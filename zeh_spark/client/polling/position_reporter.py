@@ -25,6 +25,9 @@ from zeh_spark.wire import wire
 _AT_A_TIME = 100
 """The number of cursors in a request, so that its URL stays short."""
 
+_IDLE_SECONDS = 60.0
+"""Seconds without a new position after which the thread ends. The next position starts another."""
+
 _LOG_SECONDS = 60.0
 """Seconds after which the same warning is logged again."""
 
@@ -32,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class PositionReporter:
-    """Reports the newest position, in a thread that begins with the first one.
+    """Reports the newest position, in a thread that begins with the first one, and ends when idle.
 
     Args:
         name: the name of the cursor set (the option `cursorSet`); None to report nothing.
@@ -79,8 +82,11 @@ class PositionReporter:
             with self._news:
                 self._busy = False
                 self._news.notify_all()
-                self._news.wait_for(lambda: self._newest is not None)
-                (cursors, reader), self._newest = self._newest or ((), None), None
+                self._news.wait_for(lambda: self._newest is not None, _IDLE_SECONDS)
+                if self._newest is None:
+                    self._thread = None
+                    return
+                (cursors, reader), self._newest = self._newest, None
                 self._busy = True
             if reader != named:
                 kept, named = {}, reader
