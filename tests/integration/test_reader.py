@@ -6,6 +6,7 @@ ways.
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -14,7 +15,7 @@ from itertools import chain
 import pytest
 
 from tests.fix_batch import Feed
-from tests.fix_raw_server import NO_IDENTITY, refused
+from tests.fix_raw_server import NO_IDENTITY, ok, refused
 from tests.fix_stream import Feed as LoggedFeed
 from tests.fix_stream import Log
 from tests.integration.test_stream_identity import COPY, A, B, Stamped, tells
@@ -31,6 +32,7 @@ from zeh_spark.errors import (
 from zeh_spark.reading import reader
 from zeh_spark.service.retention.rules import prune
 from zeh_spark.service.store.interface import Retention
+from zeh_spark.wire.wire import checkpoint_line
 
 
 def numbers(page):
@@ -200,6 +202,30 @@ def test_a_publisher_that_does_not_wait_is_asked_now_and_then(raw_server):
     assert [1] == numbers(next_events(pages))
     assert len(raw_server.requests) < 30
     pages.close()
+
+
+def test_a_publisher_that_moves_its_cursor_for_ever_is_not_kept_busy(raw_server):
+    """Each answer has another cursor and no event: after some time there are pauses."""
+    raw_server.discovery = NO_IDENTITY
+    moves = itertools.count()
+    raw_server.respond = lambda request: ok(checkpoint_line(0, f"c{next(moves)}"))
+    pages = reader(raw_server.url, follow=True, partition_count=1, poll_interval="30d")
+    cursors = [json.loads(kept)["0"] for _, kept in itertools.islice(pages, 101)]
+    pages.close()
+
+    assert cursors[-2:] == ["c99", "c99"]  # which says that it waits from now on
+
+
+def test_events_before_a_cursor_that_comes_again_are_not_lost(raw_server):
+    raw_server.discovery = NO_IDENTITY
+    body = b"".join(
+        [*[Long().event(number) for number in range(30)], checkpoint_line(0, "c1"),
+         Long().event(30), checkpoint_line(0, "c1")]
+    )  # fmt: skip
+    raw_server.respond = lambda request: ok(body if request.query["cursor0"] == "_first" else b"")
+    pages = reader(raw_server.url, partition_count=1, ending_cursors="quiet")
+
+    assert list(range(31)) == list(chain(*(numbers(page) for page, _ in pages)))
 
 
 @pytest.mark.parametrize("answer", [refused(400, "one cursor at a time"), refused(503)])

@@ -1,8 +1,8 @@
 """Read a feed without Spark: events in Arrow, with the cursors after them.
 
-One request is under way at a time, in the caller's thread. A read to the end takes the partitions
-one after the other. One that follows asks them in turn; if none has anything new, one request waits
-for all (spec "wait"). Rejected: a thread for each partition, which a service would have to end.
+One request is under way at a time, in the caller's thread: a read that follows asks the partitions
+in turn, and if none has anything new, one request waits for all (spec "wait"). Rejected: a thread
+for each partition, which a service would have to end.
 
 Rule for editors: nothing is read ahead of what the caller has. By asking for the next page he says
 that he has kept the last one, and only then its cursors are reported to the publisher.
@@ -26,7 +26,6 @@ from zeh_spark.client.http.direct_client import cursors_at
 from zeh_spark.client.http.discovery import discover
 from zeh_spark.client.http.feed_client import FeedClient, Page, PageRequest
 from zeh_spark.client.http.responses import TransientError
-from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.given import parse
 from zeh_spark.client.options.option_fields import option_name
 from zeh_spark.client.options.reading_options import ReadingOptions
@@ -40,10 +39,10 @@ from zeh_spark.wire.stamp_columns import STAMP_COLUMNS
 
 Pages: TypeAlias = Generator[tuple[pa.RecordBatch, str], None, None]
 
+_MOST_SKIPPED = 100
+"""Rounds in a row that only move cursors before a read pauses: some publishers move for ever."""
 _MOST_WAITED_FOR = 100
 """Most partitions for which one request waits, so that its URL stays short."""
-_KEEP_SECONDS = 5.0
-"""Seconds that the end of a read waits for its position to be reported."""
 
 
 def reader(
@@ -117,8 +116,8 @@ class _Reader:
         self._kept = kept
         self._client = FeedClient(options)
         self._decoder = Decoder(options.columns, "", False, options.hidden_headers)
-        impatient = Transport(replace(options, retry_timeout=0.0))
-        self._reporter = PositionReporter(options.cursor_set, impatient)
+        self._reporter = PositionReporter(options)
+        self._events = 0
         if name := self._reporter.reader(kept.get("reader")):
             kept["reader"] = name
 
@@ -128,7 +127,7 @@ class _Reader:
             yield from self._on_and_on() if follow else self._to_the_end()
         except EndUnknownError as exc:
             raise exc.as_error() from exc.__cause__
-        self._reporter.wait(_KEEP_SECONDS)
+        self._reporter.wait()
 
     def _begin(self) -> Pages:
         """Find where the read begins. What `last` or a time means is yielded, to be kept."""
@@ -152,14 +151,11 @@ class _Reader:
         Raises CheckpointError if it is not the one that the cursors belong to.
         """
         options, known = self._options, self._kept.get("feed")
+        transport, count = self._client.transport, options.partition_count
         if known:
-            self._client.transport.has_answered()  # when the cursors were read
+            transport.has_answered()  # when the cursors were read
         is_untold = known == options.feed  # a feed that told no id then keeps its name
-        found = discover(
-            self._client.transport,
-            options.partition_count,
-            has_identity=bool(known) and not is_untold,
-        )
+        found = discover(transport, count, has_identity=bool(known) and not is_untold)
         self._identity = now = untold(options.feed) if is_untold else found.named(options.feed)
         if known and not now.knows(known):
             raise CheckpointError(
@@ -192,12 +188,14 @@ class _Reader:
 
     def _on_and_on(self) -> Pages:
         at_once = False  # whether the publisher did not wait when it was last asked to
+        skipped = 0  # how many rounds in a row only moved cursors
         while True:
-            before = [*self._cursors]
+            before, events = [*self._cursors], self._events
             for partition in range(len(before)):
                 with self._client.page(self._request(partition)) as page:
                     yield from self._answer(partition, page, page)
-            if before != self._cursors:
+            skipped = skipped + 1 if events == self._events else 0
+            if before != self._cursors and skipped < _MOST_SKIPPED:
                 at_once = False
                 continue
             yield from self._give(0, ())  # the caller learns that he has all that there is
@@ -229,7 +227,8 @@ class _Reader:
             page = answer.page if isinstance(answer, FiniteRead) else answer
             if self._identity.told and page.standing.epoch != self._identity.epochs[-1]:
                 self._identify()  # an epoch has begun
-            if group[-1].cursor != self._cursors[partition]:
+            is_new = any(interval.events for interval in group)
+            if is_new or group[-1].cursor != self._cursors[partition]:
                 yield from self._give(partition, group)
 
     def _give(self, partition: int, group: Sequence[wire.Interval]) -> Pages:
@@ -239,5 +238,6 @@ class _Reader:
         lines = b"".join(each.lines for each in group)
         feed = self._options.stamping(self._identity)
         events = self._decoder.whole(lines, partition, feed)
+        self._events += events.num_rows
         yield events, json.dumps(wire.by_partition(self._cursors) | self._kept)
         self._reporter.keep(tuple(self._cursors), self._kept.get("reader"))

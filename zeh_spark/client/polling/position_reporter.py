@@ -14,11 +14,13 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from urllib.parse import quote, urlencode
 
 from zeh_spark.client.http.responses import TransientError, without_request_id
 from zeh_spark.client.http.transport import Transport
+from zeh_spark.client.options.reading_options import ReadingOptions
 from zeh_spark.errors import ZeroEventHubError
 from zeh_spark.wire import wire
 
@@ -37,14 +39,13 @@ log = logging.getLogger(__name__)
 class PositionReporter:
     """Reports the newest position, in a thread that begins with the first one, and ends when idle.
 
-    Args:
-        name: the name of the cursor set (the option `cursorSet`); None to report nothing.
-        transport: one that does not retry, because the next position replaces one that is lost.
+    Without the option `cursorSet` it reports nothing. It does not retry, because the next position
+    replaces one that is lost.
     """
 
-    def __init__(self, name: str | None, transport: Transport) -> None:
-        self._name = name
-        self._transport = transport
+    def __init__(self, options: ReadingOptions) -> None:
+        self._name = options.cursor_set
+        self._transport = Transport(replace(options, retry_timeout=0.0))
         self._new_reader = secrets.token_hex(8)
         self._news = threading.Condition()
         self._newest: tuple[Sequence[str], str | None] | None = None
@@ -69,7 +70,7 @@ class PositionReporter:
                 self._thread.start()
             self._news.notify_all()
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float = 5.0) -> None:
         """Wait until the newest position was sent, for at most so many seconds."""
         with self._news:
             self._news.wait_for(lambda: self._newest is None and not self._busy, seconds)

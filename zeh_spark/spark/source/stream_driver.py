@@ -42,9 +42,6 @@ from zeh_spark.wire.feed_identity import FeedIdentity, untold
 
 log = logging.getLogger(__name__)
 
-_KEEP_SECONDS = 5.0
-"""Seconds that the end of a run waits for its position to be reported."""
-
 TellsBehind = Callable[[bool, lag.Lag | None], dict[str, Any] | None]
 """Returns what an offset tells of the feed's end: given whether there is more, and the lag."""
 
@@ -159,9 +156,7 @@ class StreamDriver:
         self._paged = PagedSource(self._client, options, lambda: self._feed.tells)
         self._planned = PlannedSource(self._client.transport, options)
         self._source: BatchSource | None = None
-        self._reporter = PositionReporter(
-            options.cursor_set, Transport(replace(options, retry_timeout=0.0))
-        )
+        self._reporter = PositionReporter(options)
         self._made_at: float | None = None
         self._delivered: _Delivered | None = None
 
@@ -193,7 +188,7 @@ class StreamDriver:
         if began:
             return began.to_json()
         if limits.finite:  # the run ends here, and perhaps the process
-            self._reporter.wait(_KEEP_SECONDS)
+            self._reporter.wait()
         return start
 
     def _limited(self, limits: Limits) -> Limits:
