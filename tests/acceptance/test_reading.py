@@ -57,7 +57,7 @@ def test_each_event_is_kept_once_whenever_the_program_is_killed(publisher, tmp_p
 
 def test_a_program_gets_the_rows_of_spark(publisher, spark):
     """I may move from one to the other: the columns and all values are the same."""
-    publisher.publish({"order": 17}, "text", None, 1.5)
+    publisher.publish({"order": 17}, "text", 1.5)
     frame = spark.read.format("zeroeventhub").load(publisher.url)
     rows = [event for page, _ in reader(publisher.url) for event in page.to_pylist()]
 

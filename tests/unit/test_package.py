@@ -81,7 +81,7 @@ def test_extras_are_those_of_the_documentation(about):
     deltas = [need for need in about.get_all("Requires-Dist", []) if need.startswith("delta")]
 
     assert {"publisher", "sessions", "docs", "test", "dev"} == extras
-    assert ["dev"] == [re.search(r"extra == ['\"](\w+)", need)[1] for need in deltas]
+    assert {"dev"} == {re.search(r"extra == ['\"](\w+)", need)[1] for need in deltas}
 
 
 def test_spark_finds_the_format_by_itself():
