@@ -110,7 +110,7 @@ TEST = [
 
 # The site, which `make docs` builds. The reference of the Python API is read from the sources. mike
 # publishes a version of it beside the others.
-DOCS = ["mike>=2.1", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.27"]
+DOCS = ["mike>=2.1", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.27", "ruff"]  # for signatures
 
 # Pinned: what decides whether `make lint` is green, and the Spark that is developed on. A Python
 # data source needs pyarrow of PySpark's `sql` extra; pandas comes with it for what is grouped and
