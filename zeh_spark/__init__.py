@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from zeh_spark._lazy import lazily
 
 if TYPE_CHECKING:
+    from zeh_spark.client.options.auth import register_auth as register_auth
     from zeh_spark.spark.datasource import register as register
     from zeh_spark.spark.frames.parsing import parsed as parsed
     from zeh_spark.spark.frames.stamping import stamped as stamped
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = lazily(
     __name__,
     {
+        "client.options.auth": "register_auth",
         "spark.datasource": "register",
         "spark.frames.parsing": "parsed",
         "spark.progress": "ProgressListener drain",

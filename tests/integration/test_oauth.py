@@ -16,8 +16,8 @@ from tests.fix_oauth import CLIENT, SECRET, TokenServer
 from tests.fix_raw_server import ok, refused
 from tests.patience import eventually
 from zeh_spark.client.http.credentials import masked
-from zeh_spark.client.http.oauth import OAuthTokens
 from zeh_spark.client.http.responses import TransientError
+from zeh_spark.client.http.tokens import Tokens
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse
@@ -67,7 +67,7 @@ def test_a_token_is_renewed_shortly_before_it_expires(token_server, lifetime, ag
     """30 s before, or after four fifths of a shorter life."""
     now = [1000.0]
     token_server.lifetime = lifetime
-    tokens = OAuthTokens(options(token_server), clock=lambda: now[0])
+    tokens = Tokens(options(token_server), clock=lambda: now[0])
     tokens.token()
     now[0] += age
 
@@ -79,7 +79,7 @@ def test_a_token_is_renewed_shortly_before_it_expires(token_server, lifetime, ag
 def test_a_token_is_used_to_its_end_while_the_token_server_is_down(token_server):
     """A short outage of it stops no query."""
     now = [1000.0]
-    tokens = OAuthTokens(options(token_server), clock=lambda: now[0])
+    tokens = Tokens(options(token_server), clock=lambda: now[0])
     first = tokens.token()
     token_server.script = [(503, {})]
     now[0] += 290
@@ -93,7 +93,7 @@ def test_a_token_is_used_to_its_end_while_the_token_server_is_down(token_server)
 def test_a_silent_token_server_does_not_delay_who_has_a_token(token_server):
     """One thread asks for the next token; the others go on with theirs."""
     now = [1000.0]
-    tokens = OAuthTokens(options(token_server), clock=lambda: now[0])
+    tokens = Tokens(options(token_server), clock=lambda: now[0])
     first = tokens.token()
     token_server.silence = threading.Event()
     now[0] += 290
@@ -106,10 +106,10 @@ def test_a_silent_token_server_does_not_delay_who_has_a_token(token_server):
         assert first != asking.result(30)
 
 
-@pytest.mark.parametrize("how", [OAuthTokens.token, lambda tokens: tokens.instead_of("old")])
+@pytest.mark.parametrize("how", [Tokens.token, lambda tokens: tokens.instead_of("old")])
 def test_threads_share_the_failure_for_which_they_wait(token_server, how):
     """A server that is silent for a minute does not hold up the last of 32 threads for 32."""
-    tokens = OAuthTokens(options(token_server))
+    tokens = Tokens(options(token_server))
     token_server.silence, token_server.script = threading.Event(), [(503, {})] * 8
     with ThreadPoolExecutor(8) as pool:
         asking = [pool.submit(how, tokens) for _ in range(8)]
@@ -125,7 +125,7 @@ def test_a_token_that_is_given_again_stays_hidden(token_server):
     """Token servers give the same token until shortly before it expires."""
     document = {"access_token": "the-same-token-as-before", "token_type": "Bearer"}
     token_server.script = [(200, document)] * 15
-    tokens = OAuthTokens(options(token_server))
+    tokens = Tokens(options(token_server))
     for _ in range(15):
         tokens.instead_of("the-same-token-as-before")
 

@@ -4,8 +4,6 @@
 on which it was read. They are renewed by hand, because tests have no network.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

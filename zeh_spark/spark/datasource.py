@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 
 from zeh_spark.client.decoding.header_columns import TYPES
 from zeh_spark.client.decoding.lines import Decoder
+from zeh_spark.client.options.auth import REGISTERED
 from zeh_spark.client.options.given import parse, refuse_unknown
 from zeh_spark.client.options.option_fields import declared
 from zeh_spark.errors import OptionError, at_spark_border
@@ -231,6 +232,9 @@ def register(spark: SparkSession) -> None:
     session's own Python thread has one, so call this in each other thread that writes. Otherwise
     Spark says DATA_SOURCE_NOT_FOUND for `df.write.format("zeroeventhub")`.
 
+    Call it after `register_auth`, which it makes known to Spark's processes. Spark 4.0 keeps the
+    format that it has found by itself, so there only entry points are known to them.
+
     Args:
         spark: the session. It becomes the calling thread's active session, too.
     """
@@ -242,8 +246,11 @@ def register(spark: SparkSession) -> None:
     jvm: Any = getattr(spark, "_jvm", None)  # a session of Spark Connect belongs to no thread
     if jvm is not None:
         jvm.SparkSession.setActiveSession(spark._jsparkSession)
+    source: type[DataSource] = ZeroEventHubDataSource
+    if REGISTERED:  # a class that no module has is pickled as a whole, with its factories
+        source = type("WithFactories", (ZeroEventHubDataSource,), {"factories": REGISTERED})
     try:
-        spark.dataSource.register(ZeroEventHubDataSource)
+        spark.dataSource.register(source)
     except AnalysisException as exc:
         # Spark 4.0 refuses what it has found by itself.
         if exc.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":

@@ -26,8 +26,8 @@ from zeh_spark.wire.option_values import SECRET_HEADER_PREFIX, parse_token
 _METADATA = "zeroeventhub.options"
 _PREFIX = "option."
 _PROVIDER = "provider"
-_TOKENS = {"token", "tokenfile"}
-_OAUTH = {option_name(name).lower() for name in NO_TOKENS} - _TOKENS
+_TOKENS = {"token", "tokenfile", "auth"}
+_SOURCES = {option_name(name).lower() for name in NO_TOKENS} - _TOKENS
 
 
 def options_of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
@@ -94,6 +94,6 @@ def options_of_table(schema: StructType, given: Mapping[str, str]) -> dict[str, 
     text = next((each.metadata[_METADATA] for each in schema if _METADATA in each.metadata), "{}")
     kept = orjson.loads(text)
     replaced = (
-        _TOKENS | _OAUTH if _TOKENS & own.keys() else _TOKENS if _OAUTH & own.keys() else set()
+        _TOKENS | _SOURCES if _TOKENS & own.keys() else _TOKENS if _SOURCES & own.keys() else set()
     )
     return {**{name: value for name, value in kept.items() if name not in replaced}, **own}

@@ -28,7 +28,6 @@ import urllib3
 import zeh_spark
 from zeh_spark.client.http.connections import find_adapter
 from zeh_spark.client.http.credentials import masked, read_token
-from zeh_spark.client.http.oauth import tokens_for
 from zeh_spark.client.http.request_ids import REQUEST_ID, RequestIds
 from zeh_spark.client.http.responses import (
     TransientError,
@@ -41,6 +40,7 @@ from zeh_spark.client.http.responses import (
     paused,
 )
 from zeh_spark.client.http.retry import PAUSES, Client, Retry
+from zeh_spark.client.http.tokens import tokens_for
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.wire import wire
@@ -75,7 +75,7 @@ class Transport:
         self._token = options.token
         if options.token_file and not options.token:
             self._token = read_token(options.token_file)
-        self._oauth = tokens_for(options)
+        self._tokens = tokens_for(options)
         masked.add(self._token, *_secrets(options))
 
     @property
@@ -118,8 +118,8 @@ class Transport:
         Redirects are followed, with credentials for the feed's own origin only. A request with
         another method than GET follows only redirects that keep method and body (307, 308), and a
         body goes to the feed's own origin only. No redirect leads from https to http. After a 401,
-        a token file is read again, or the token server asked again. After a 429 with Retry-After,
-        no request of this process is sent to that origin with this token until the pause is over.
+        a token file is read again, or the source asked again. After a 429 with Retry-After, no
+        request of this process is sent to that origin with this token until the pause is over.
         Each request that is sent has an id of its own (see `request_ids`), which errors and log
         lines name. `path` and `query` are added to those of the feed's URL. With `proven` a refusal
         counts only if its framing shows that nothing is missing. With `any_status` refusals are
@@ -282,8 +282,8 @@ class Transport:
 
     def _token_now(self) -> str | None:
         """Return the token to send; in a task, that of the driver as long as it is valid."""
-        if self._oauth and not (self._given and self._token == self._given):
-            self._token = self._oauth.token()
+        if self._tokens and not (self._given and self._token == self._given):
+            self._token = self._tokens.token()
         return self._token
 
     def _refresh_token(self, refused: str | None) -> bool:
@@ -291,8 +291,8 @@ class Transport:
 
         Any thread may have done so before.
         """
-        if self._oauth:
-            self._token = self._oauth.instead_of(refused)
+        if self._tokens:
+            self._token = self._tokens.instead_of(refused)
             return self._token != refused
         file = self._options.token_file
         if not file or (self._given and not os.access(file, os.R_OK)):  # in a task elsewhere

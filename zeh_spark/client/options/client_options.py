@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from zeh_spark.client.options.auth import Auth, parse_auth
 from zeh_spark.client.options.option_fields import option, option_name
 from zeh_spark.errors import OptionError
 from zeh_spark.wire.option_values import (
@@ -51,6 +52,10 @@ class ClientOptions:
     oauth_scope: str | None = option(
         parse_text, None, "OAuth2: the scope to request, if the token server needs one"
     )
+    auth: Auth | None = option(
+        parse_auth, None, "tokens from what `zeh_spark.register_auth` has registered by this name"
+    )
+    auth_scope: str | None = option(parse_text, None, "the scope to request from it")
     ca_file: str | None = option(
         parse_text, None, "PEM file of the authorities to trust instead of the system's"
     )
@@ -98,15 +103,16 @@ class ClientOptions:
 
     def check(self) -> None:
         """Refuse options that contradict each other. Raises OptionError."""
-        refuse_two_tokens({"token": self.token, "token_file": self.token_file})
+        refuse_two_tokens({name: getattr(self, name) for name in _SOURCES})
         self._check_oauth()
+        if self.auth_scope and not self.auth:
+            raise OptionError("option 'auth.scope' needs 'auth'. Set both", option="auth.scope")
         if self.client_key_file and not self.client_cert_file:
             raise OptionError(
                 "option 'clientKeyFile' needs 'clientCertFile'. Set both options",
                 option="clientKeyFile",
             )
-        tokens = self.token, self.token_file, self.oauth_token_url
-        if any(tokens) and "authorization" in self.http_headers:
+        if any(getattr(self, name) for name in _SOURCES) and "authorization" in self.http_headers:
             raise OptionError(
                 f"'{SECRET_HEADER_PREFIX}Authorization' and a token exclude each other. Set one of "
                 f"them",
@@ -117,37 +123,27 @@ class ClientOptions:
         names = ("oauth_token_url", "oauth_client_id", "oauth_client_secret")
         given = {option_name(name): getattr(self, name) for name in names}
         missing = [name for name, value in given.items() if not value]
-        if len(missing) < len(given) or self.oauth_scope:
-            if missing:
-                raise OptionError(
-                    f"option {missing[0]!r} is missing: OAuth2 needs {', '.join(given)}. Set all "
-                    f"of them",
-                    option=missing[0],
-                )
-            if self.token or self.token_file:
-                raise OptionError(
-                    "'oauth.tokenUrl' and a token exclude each other. Set one of them",
-                    option="oauth.tokenUrl",
-                )
+        if missing and (len(missing) < len(given) or self.oauth_scope):
+            raise OptionError(
+                f"option {missing[0]!r} is missing: OAuth2 needs {', '.join(given)}. Set them all",
+                option=missing[0],
+            )
 
+
+_SOURCES = ("token", "token_file", "oauth_token_url", "auth")
+"""The fields each of which says where tokens come from."""
 
 NO_TOKENS: dict[str, Any] = dict.fromkeys(
-    (
-        "token",
-        "token_file",
-        "oauth_token_url",
-        "oauth_client_id",
-        "oauth_client_secret",
-        "oauth_scope",
-    )
+    (*_SOURCES, "oauth_client_id", "oauth_client_secret", "oauth_scope", "auth_scope")
 )
 """The fields from which tokens come, without values, for feeds that must not get them."""
 
 
 def refuse_two_tokens(given: Mapping[str, object], prefix: str = "") -> None:
-    """Raise OptionError if a feed has both a token and a file with one."""
-    if given.get("token") and given.get("token_file"):
-        token, file = (option_name(each, prefix) for each in ("token", "token_file"))
+    """Raise OptionError if a feed has two sources of tokens."""
+    names = [option_name(each, prefix) for each in _SOURCES if given.get(each)]
+    if len(names) > 1:
         raise OptionError(
-            f"options {token!r} and {file!r} exclude each other. Set one of them", option=file
+            f"options {names[0]!r} and {names[1]!r} exclude each other. Set one of them",
+            option=names[1],
         )

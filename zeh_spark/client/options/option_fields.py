@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_OAUTH = "oauth_"
+_DOTTED = ("oauth_", "auth_")
 
 
 def option(
@@ -71,11 +71,12 @@ class Declared:
 def option_name(field_name: str, prefix: str = "") -> str:
     """Return the public name: `max_bytes_per_trigger` → `maxBytesPerTrigger`.
 
-    With the prefix `deadLetter`, `keep_first` becomes `deadLetterKeepFirst`. The options of OAuth2
-    have a dot, as elsewhere: `oauth_token_url` becomes `oauth.tokenUrl`.
+    With the prefix `deadLetter`, `keep_first` becomes `deadLetterKeepFirst`. The options of a
+    source of tokens have a dot, as elsewhere: `oauth_token_url` becomes `oauth.tokenUrl`.
     """
-    if field_name.startswith(_OAUTH):
-        return f"oauth.{option_name(field_name.removeprefix(_OAUTH))}"
+    if field_name.startswith(_DOTTED):
+        source, _, name = field_name.partition("_")
+        return f"{source}.{option_name(name)}"
     first, *rest = [prefix, *field_name.split("_")] if prefix else field_name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 

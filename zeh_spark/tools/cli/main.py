@@ -82,6 +82,8 @@ _OPTIONS = {
     "oauth.clientId": "ZEH_OAUTH_CLIENT_ID",
     "oauth.clientSecret": "ZEH_OAUTH_CLIENT_SECRET",
     "oauth.scope": "ZEH_OAUTH_SCOPE",
+    "auth": "ZEH_AUTH",
+    "auth.scope": "ZEH_AUTH_SCOPE",
     "caFile": "--ca-file",
     "clientCertFile": "--client-cert",
     "clientKeyFile": "--client-key",

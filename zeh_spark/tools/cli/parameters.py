@@ -130,19 +130,21 @@ BATCH = click.option(
 PATIENCE = {"retryTimeout": "10s"}
 """How long an unreachable publisher is retried while somebody waits at the terminal."""
 
-_OAUTH = {
+_SOURCES = {
     "oauth.tokenUrl": "ZEH_OAUTH_TOKEN_URL",
     "oauth.clientId": "ZEH_OAUTH_CLIENT_ID",
     "oauth.clientSecret": "ZEH_OAUTH_CLIENT_SECRET",
     "oauth.scope": "ZEH_OAUTH_SCOPE",
+    "auth": "ZEH_AUTH",
+    "auth.scope": "ZEH_AUTH_SCOPE",
 }
-"""The environment variables with credentials of OAuth2, by their options."""
+"""The environment variables that name a source of tokens, by their options."""
 
 _TOKEN_FILE = click.option(
     "--token-file", "tokenFile", envvar="ZEH_TOKEN_FILE", show_envvar=True, metavar="FILE",
     help="The file with the token to send. Without one, the token in ZEH_TOKEN is sent, if it is "
     "set, or one that ZEH_OAUTH_TOKEN_URL gives for ZEH_OAUTH_CLIENT_ID and "
-    "ZEH_OAUTH_CLIENT_SECRET.",
+    "ZEH_OAUTH_CLIENT_SECRET, or one of the source that ZEH_AUTH names.",
 )  # fmt: skip
 _CA_FILE = click.option(
     "--ca-file", "caFile", metavar="FILE",
@@ -177,7 +179,7 @@ def connects(command: Callable[..., Any]) -> Callable[..., Any]:
         if "tokenFile" not in connect and token:
             connect["token"] = token
         elif "tokenFile" not in connect:
-            connect.update({k: v for k, name in _OAUTH.items() if (v := os.environ.get(name))})
+            connect.update({k: v for k, name in _SOURCES.items() if (v := os.environ.get(name))})
         for each in sent_headers:
             name, found, value = each.partition("=")
             if not found:

@@ -38,8 +38,7 @@ _DURATION = Parsed("duration", _duration)
 class _Option(click.Option):
     """An option whose variable is read as it is: for click 8.2, any text switches a flag on."""
 
-    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        return click.Parameter.resolve_envvar_value(self, ctx)
+    resolve_envvar_value = click.Parameter.resolve_envvar_value
 
 
 def _setting(name: str, meaning: str, *, option: str = "", **more: Any) -> Any:

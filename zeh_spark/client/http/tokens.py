@@ -1,10 +1,10 @@
-"""Tokens of OAuth2 client credentials (RFC 6749, 4.4): asked for, kept until they expire, renewed.
+"""Tokens that a source gives: asked for, kept until they expire, renewed, and shared by threads.
 
-All transports of a process that have the same credentials share one token. Rejected: a library
-(requests-oauthlib, authlib), because the grant is one request, and what remains here, to keep and
-to renew the token for many threads, they leave to their callers.
+A source is what `register_auth` has registered, or a token server, for OAuth2 client credentials
+(RFC 6749, 4.4). Rejected: a library (requests-oauthlib, authlib), because the grant is one request,
+and what remains here, to keep and to renew the token for many threads, they leave to their callers.
 
-Rule for editors: no error and no log shows the secret or a token. Runs wherever a client runs.
+Rule for editors: no error and no log shows a secret or a token. Runs wherever a client runs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -23,8 +24,8 @@ from requests.auth import HTTPBasicAuth
 
 from zeh_spark.client.http.credentials import masked
 from zeh_spark.client.http.responses import TransientError, body_text, innermost, problem_document
-from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.errors import AccessError, OptionAdvice, UnavailableError
+from zeh_spark.client.options.client_options import NO_TOKENS, ClientOptions
+from zeh_spark.errors import AccessError, OptionAdvice, UnavailableError, ZeroEventHubError
 from zeh_spark.wire import problems
 from zeh_spark.wire.option_values import parse_token
 
@@ -53,29 +54,24 @@ class _Token(NamedTuple):
     expires_at: float
 
 
-class OAuthTokens:
-    """The tokens that a token server gives for some credentials.
+class Tokens:
+    """The tokens of the source that some options name.
 
-    One thread at a time asks the server. The others use the token that they have while it is valid;
-    else they wait, and share the answer, or the failure.
+    One thread at a time asks it. The others use the token that they have while it is valid; else
+    they wait, and share the answer, or the failure.
     """
 
     def __init__(self, options: ClientOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._clock = clock
+        self._source: Any = None
         self._lock = threading.Lock()
         self._token: _Token | None = None
         self._failure: tuple[float, TransientError] | None = None
-        self._name, self._secret = (
-            quote(each or "", safe="")
-            for each in (options.oauth_client_id, options.oauth_client_secret)
-        )
         self._recent: deque[str] = deque()
-        basic = base64.b64encode(f"{self._name}:{self._secret}".encode()).decode()
-        masked.add(options.oauth_client_secret, self._secret, basic)
 
     def token(self) -> str:
-        """Return a token that is valid now, as far as the server has told."""
+        """Return a token that is valid now, as far as the source has told."""
         now, held = self._clock(), self._token
         if held and now < held.renew_at:
             return held.text
@@ -98,7 +94,7 @@ class OAuthTokens:
     def instead_of(self, refused: str | None) -> str:
         """Return another token than one that the publisher refused (errors as in `token`).
 
-        Any thread may have asked for it before. It is the same one if the server gives it again.
+        Any thread may have asked for it before. It is the same one if the source gives it again.
         """
         now = self._clock()
         with self._lock:
@@ -108,10 +104,10 @@ class OAuthTokens:
             return held.text
 
     def _fetched(self, since: float) -> _Token:
-        """Ask the server for a token, and keep it.
+        """Ask the source for a token, and keep it.
 
         `since` is when this thread began to wait. A failure since then is this thread's, too: a
-        server that is silent for a minute is not asked by all threads, one after the other.
+        source that is silent for a minute is not asked by all threads, one after the other.
         """
         if self._failure and self._failure[0] > since:
             failure = self._failure[1]
@@ -119,13 +115,56 @@ class OAuthTokens:
         try:
             self._token = self._fetch()
         except TransientError as exc:
+            exc.within = self._options.first_contact if self._token is None else None
             self._failure = self._clock(), exc
             raise
         return self._token
 
     def _fetch(self) -> _Token:
-        began = self._clock()
-        document = self._asked()
+        began, now = self._clock(), time.time()
+        options, auth = self._options, self._options.auth
+        scope = options.auth_scope or options.oauth_scope
+        try:
+            self._source = self._source or (auth.factory() if auth else ClientCredentials(options))
+            given = self._source.get_token(*([scope] if scope else []))
+            token = parse_token(str(getattr(given, "token", given)))
+            lifetime = float(getattr(given, "expires_on", None) or "inf") - now
+        except (TransientError, ZeroEventHubError):
+            raise
+        except Exception as exc:  # of a user's code: it may be gone at the next try
+            said = masked(f"{type(exc).__name__}: {exc}")[:500]
+            final = AccessError(
+                f"auth {auth and auth.name!r} gives no token ({said}). Check what its factory "
+                f"needs in this process: the driver and each executor ask it themselves",
+                anchor=_ANCHOR,
+            )
+            raise TransientError(final) from exc
+        masked.add(token)
+        if token in self._recent:  # a source gives one until it expires
+            self._recent.remove(token)
+        self._recent.append(token)
+        if len(self._recent) > _RECENT:
+            masked.forget(self._recent.popleft())
+        expires_at = began + lifetime
+        return _Token(token, began, expires_at - min(_MARGIN, lifetime / 5), expires_at)
+
+
+class ClientCredentials:
+    """Gives the tokens that a token server has for some credentials."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._options = options
+        self._name, self._secret = (
+            quote(each or "", safe="")
+            for each in (options.oauth_client_id, options.oauth_client_secret)
+        )
+        basic = base64.b64encode(f"{self._name}:{self._secret}".encode()).decode()
+        masked.add(options.oauth_client_secret, self._secret, basic)
+
+    def get_token(self, *scopes: str) -> SimpleNamespace:
+        """Ask for a token. Raises AccessError if the server refuses, TransientError if it fails."""
+        began = time.time()
+        document = self._asked(scopes)
         try:
             token = parse_token(str(document["access_token"]))
             lifetime = float(document.get("expires_in", float("inf")))
@@ -134,20 +173,13 @@ class OAuthTokens:
             raise self._refused("its answer has no valid access_token and expires_in") from None
         if kind != "bearer":
             raise self._refused(f"its token is of type {kind[:50]!r} instead of 'Bearer'")
-        masked.add(token)
-        if token in self._recent:  # the server gives one until it expires
-            self._recent.remove(token)
-        self._recent.append(token)
-        if len(self._recent) > _RECENT:
-            masked.forget(self._recent.popleft())
-        expires_at = began + lifetime
-        return _Token(token, began, expires_at - min(_MARGIN, lifetime / 5), expires_at)
+        return SimpleNamespace(token=token, expires_on=began + lifetime)
 
-    def _asked(self) -> dict[str, Any]:
+    def _asked(self, scopes: tuple[str, ...]) -> dict[str, Any]:
         options = self._options
         form = {"grant_type": "client_credentials"}
-        if options.oauth_scope:
-            form["scope"] = options.oauth_scope
+        if scopes:
+            form["scope"] = " ".join(scopes)
         try:
             with (
                 requests.Session() as session,
@@ -189,30 +221,23 @@ class OAuthTokens:
             advice=OptionAdvice("check {}", ("oauth.tokenUrl",)),
             anchor=_ANCHOR,
         )
-        within = self._options.first_contact if self._token is None else None
-        return TransientError(final, within=within)
+        return TransientError(final)
 
     @property
     def _server(self) -> str:
         return (self._options.oauth_token_url or "").partition("?")[0]
 
 
-_tokens: dict[tuple[object, ...], OAuthTokens] = {}
-"""The tokens of this process by their credentials."""
+_tokens: dict[tuple[object, ...], Tokens] = {}
+"""The tokens of this process by their sources."""
 
+_KEY = (*sorted(NO_TOKENS.keys() - {"token", "token_file"}), "ca_file")
 _lock = threading.Lock()
 
 
-def tokens_for(options: ClientOptions) -> OAuthTokens | None:
-    """Return the tokens for some options; None if they have no OAuth2 credentials."""
-    if not options.oauth_token_url:
+def tokens_for(options: ClientOptions) -> Tokens | None:
+    """Return the tokens for some options; None if they name no source of tokens."""
+    if not options.auth and not options.oauth_token_url:
         return None
-    key = (
-        options.oauth_token_url,
-        options.oauth_client_id,
-        options.oauth_client_secret,
-        options.oauth_scope,
-        options.ca_file,
-    )
     with _lock:
-        return _tokens.setdefault(key, OAuthTokens(options))
+        return _tokens.setdefault(tuple(getattr(options, each) for each in _KEY), Tokens(options))
