@@ -82,13 +82,13 @@ def test_each_command_is_in_the_list_of_what_it_talks_to() -> None:
         if command and any("--token-file" in option.opts for option in command.params)
     }
 
-    assert set(main._OVER_HTTP) == sending
-    assert main._OVER_HTTP.keys() & main._ON_STORES.keys() == set()
+    assert set(main._WITHOUT_STORE) == sending | {"explain"}
+    assert main._WITHOUT_STORE.keys() & main._ON_STORES.keys() == set()
 
 
 def test_what_is_said_of_a_command_fits_a_terminal() -> None:
     """The list has one line for each command, 80 columns wide, in the order of the alphabet."""
-    for group in (main._OVER_HTTP, main._ON_STORES):
+    for group in (main._WITHOUT_STORE, main._ON_STORES):
         room = 80 - len("    ") - max(map(len, group))
         assert [] == [name for name, (_, about) in group.items() if len(about) > room]
         assert sorted(group) == list(group)

@@ -3,7 +3,7 @@
 A command is loaded only when it is used, so that client commands need nothing but the core, and
 start fast. The list of commands loads none: shells ask for it at each Tab.
 
-Rule for editors: a new command is a line of `_OVER_HTTP` or, if it needs the extra `publisher`, of
+Rule for editors: a new command is a line of `_WITHOUT_STORE` or, if it needs the extra `publisher`, of
 `_ON_STORES`. An exit code keeps its meaning for ever, because scripts decide by it. A traceback is
 always a bug of ours.
 """
@@ -27,12 +27,12 @@ from zeh_spark.errors import (
 )
 from zeh_spark.tools.cli import output
 
-_OVER_HTTP = {
+_WITHOUT_STORE = {
     "audit": ("feed_commands", "Check that what was published is on a feed, unaltered."),
     "check": ("diagnosis_commands", "Test any publisher against the ZeroEventHub specification."),
     "dead-letters": ("dead_letter_commands", "Print the dead letters of a feed."),
-    "explain": ("explain_command", "Print what an error means, and what to do about it."),
     "doctor": ("diagnosis_commands", "Find what keeps Spark from reading and publishing."),
+    "explain": ("explain_command", "Print what an error means, and what to do about it."),
     "feeds": ("reader_commands", "List the feeds of a publisher, or of a store (extra)."),
     "lag": ("diagnosis_commands", "Show how many events a reader has not read yet."),
     "producers": ("feed_commands", "List the producers of a feed, or the batches of one."),
@@ -58,7 +58,7 @@ _ON_STORES = {
     "serve": ("serve_command", "Serve the feeds of a store, and tables, over HTTP."),
     "token": ("token_commands", "Make, list and revoke tokens."),
 }
-COMMANDS = _OVER_HTTP | _ON_STORES
+COMMANDS = _WITHOUT_STORE | _ON_STORES
 """The commands by name: the module, and what `zeh-spark --help` and shell completion say of it."""
 
 _FUNCTIONS = {
@@ -117,7 +117,7 @@ class _Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of the commands, without loading them (see `click.Group`)."""
         for head, group in (
-            ("Commands that talk to a publisher", _OVER_HTTP),
+            ("Commands that need no store", _WITHOUT_STORE),
             ("Commands that work on a store, or serve it (extra: publisher)", _ON_STORES),
         ):
             with formatter.section(head):
