@@ -3,9 +3,9 @@
 A command is loaded only when it is used, so that client commands need nothing but the core, and
 start fast. The list of commands loads none: shells ask for it at each Tab.
 
-Rule for editors: a new command is a line of `_WITHOUT_STORE` or, if it needs the extra `publisher`, of
-`_ON_STORES`. An exit code keeps its meaning for ever, because scripts decide by it. A traceback is
-always a bug of ours.
+Rule for editors: a new command is a line of `_WITHOUT_STORE` or, if it needs the extra `publisher`,
+of `_ON_STORES`. An exit code keeps its meaning for ever, because scripts decide by it. A traceback
+is always a bug of ours.
 """
 
 from __future__ import annotations
