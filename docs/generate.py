@@ -43,8 +43,8 @@ def sink_options() -> str:
 
 
 def connection_options() -> str:
-    """Return the table of the options that source and sink share."""
-    return _options("connection option", list(declared(ClientOptions)), ClientOptions)
+    """Return the names of the options that source and sink share."""
+    return ", ".join(f"`{name}`" for name in declared(ClientOptions))
 
 
 def _options(first: str, names: list[str], kind: type[ClientOptions]) -> str:

@@ -55,8 +55,8 @@ class SourceOptions(ReadingOptions):
     min_events_per_trigger: int | None = option(
         parse_count,
         None,
-        "number of events for which a micro-batch waits, for at most `maxTriggerDelay`; the first "
-        "one of a run does not wait, and one that has reached a maximum does not wait either",
+        "number of events for which a micro-batch waits, unless it is the first one of a run, has "
+        "reached a maximum, or has waited for `maxTriggerDelay`",
         query="streaming",
     )
     max_trigger_delay: float = option(
