@@ -8,6 +8,8 @@ another meaning. Runs on the driver, and only builds expressions.
 
 from __future__ import annotations
 
+from functools import partial, reduce
+
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -15,12 +17,13 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType, Var
 
 from zeh_spark.errors import ERRORS_PAGE, OptionError
 from zeh_spark.spark.frames.compat import column_of, columns_of, is_refused_analysis
+from zeh_spark.spark.frames.remainder import leaves, split
 from zeh_spark.wire.stamp_columns import KEY, POSITION, STAMP_COLUMNS
 
 OF_SOURCE = ("partition", "headers", "data", POSITION, KEY.name, *(s.name for s in STAMP_COLUMNS))
 """The columns that a frame of the source may have."""
 
-_CORRUPT, _VALUE, _PARSED = "_zeh_corrupt", "value", "_zeh_parsed"
+_CORRUPT, _VALUE, _PARSED, _REST = "_zeh_corrupt", "value", "_zeh_parsed", "_zeh_rest"
 _SHOWN = 200
 _HELP = (
     f". Correct the schema, or keep such events in a column of their own: parsed(df, schema, "
@@ -28,7 +31,13 @@ _HELP = (
 )
 
 
-def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) -> DataFrame:
+def parsed(
+    df: DataFrame,
+    schema: str | DataType,
+    corrupt: str | None = None,
+    *,
+    rescued: str | None = None,
+) -> DataFrame:
     """Return the frame with the JSON text in `data` parsed by a schema.
 
     The fields of a struct become columns instead of `data`. A value of any other type
@@ -40,13 +49,17 @@ def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) ->
         schema: a type, or its DDL text, like `id BIGINT, amount DOUBLE` or `VARIANT`.
         corrupt: the name of a STRING column to add. It has the text of an event that does not fit
             the schema, and that event's fields are NULL. Without it, such an event fails the query.
+        rescued: the name of a STRING column to add, like `_rescued_data`. It has the JSON text of
+            all that the typed columns do not show: fields that the schema does not name and values
+            that do not fit, at their paths in the event; NULL if there are none. See
+            docs/guides/read.md for arrays and for what does not fit.
 
     Returns:
         The frame with the other columns unchanged.
 
     Raises:
         OptionError: the schema is empty, a field has the name of another column of the frame, or
-            `corrupt` is given for a schema without named fields.
+            `corrupt` or `rescued` does not fit the schema, or both are given.
     """
     if isinstance(schema, str):
         if not schema.strip():
@@ -54,6 +67,15 @@ def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) ->
         schema = _type_of(schema)
     columns = columns_of(df)
     place = column_of(df, "partition") if columns else None
+    if rescued is not None:
+        if corrupt or not isinstance(schema, StructType) or rescued in ("", *schema.names):
+            raise OptionError(
+                f"rescued={rescued!r} has to be the name of a new column, for a schema with other "
+                f"named fields, and without corrupt=",
+                option="rescued",
+            )
+        _check_names(df, columns, StructType([*schema.fields, StructField(rescued, StringType())]))
+        return _rescued(df, schema, rescued)
     if isinstance(schema, VariantType):
         return _variant(df, corrupt, place)
     if not isinstance(schema, StructType):
@@ -94,6 +116,38 @@ def _value(text: Column, struct: StructType) -> Column:
     """Return the value of a text, with the text itself in the last field if it does not fit."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": struct.names[-1]}
     return F.from_json(text, struct, options)
+
+
+def _rescued(df: DataFrame, schema: StructType, rescued: str) -> DataFrame:
+    """Parse what fits, and add a column with the rest.
+
+    Only for an event that does not fit as a whole, each leaf is read alone, and so Spark itself
+    says which of them fit. Rejected: what its mode PERMISSIVE reads of such an event, because a
+    setting decides whether it is anything (`spark.sql.json.enablePartialResults`); and a UDF in
+    Arrow, because that needs pandas.
+    """
+    corrupt = StructField(_CORRUPT, StringType())
+    struct = StructType([*schema.fields, corrupt])
+    text, value, rest = F.col(_PARSED)["text"], F.col(_PARSED)[_VALUE], F.col(_REST)
+    unfit = value[_CORRUPT].isNotNull()
+    flags = []
+    for path, kind in leaves(schema).items():
+        nested = reduce(lambda kind, name: StructType([StructField(name, kind)]), path[:0:-1], kind)
+        alone = _value(text, StructType([StructField(path[0], nested), corrupt]))
+        flags.append(F.when(alone[_CORRUPT].isNull(), "1").otherwise("0"))
+    split_event = F.udf(partial(split, schema=schema), "typed STRING, rest STRING", useArrow=False)
+    read = df.withColumn(_PARSED, _pair(_text(), _value(_text(), struct))).drop("data")
+    read = read.withColumn(_REST, split_event(text, F.when(unfit, F.concat(*flags))))
+    again = F.when(rest["typed"].isNull(), value).otherwise(_value(rest["typed"], struct))
+    fields = (F.when(~unfit, value[name]).alias(name) for name in schema.names)
+    read = read.withColumn(_PARSED, _pair(text, again)).select(
+        "*", *fields, F.when(unfit, text).otherwise(rest["rest"]).alias(rescued)
+    )
+    return read.drop(_PARSED, _REST)
+
+
+def _pair(text: Column, value: Column) -> Column:
+    return F.struct(text.alias("text"), value.alias(_VALUE))
 
 
 def _unnamed(df: DataFrame, kind: DataType, corrupt: str | None, place: str | None) -> DataFrame:
