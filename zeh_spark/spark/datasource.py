@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     DataType,
@@ -106,7 +106,7 @@ class ZeroEventHubDataSource(DataSource):
         return sql_tables.with_options(StructType(fields), self._given)
 
     @at_spark_border
-    def reader(self, schema: StructType) -> BatchReader:
+    def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of `spark.read` (see `DataSource.reader`)."""
         refuse_of_other_query(self._given, streaming=False)
         options = self._source_options(schema)
