@@ -32,10 +32,6 @@ class _Number(str):
     """The text of a number."""
 
 
-class _Repeated(list):  # type: ignore[type-arg]  # of pairs
-    """The fields of an object in which a name comes twice."""
-
-
 def leaves(schema: T.StructType, above: Path = ()) -> dict[Path, T.DataType]:
     """Return the path and the type of each field that is no struct, also in nested structs."""
     found: dict[Path, T.DataType] = {}
@@ -50,9 +46,9 @@ def split(
 ) -> tuple[str | None, str | None]:
     """Return the JSON of what is to be typed, and of the rest, each at its paths in the event.
 
-    Both are None if nothing is left. The rest is the whole text if that is no JSON object, or has a
-    name twice outside of arrays and maps. `fits` has "1" for each leaf that Spark reads, and "0"
-    for the others, in the order of `leaves`; it is None if Spark reads all.
+    Both are None if nothing is left. The rest is the whole text if that is no JSON object, or if a
+    name comes twice in an object. `fits` has "1" for each leaf that Spark reads, and "0" for the
+    others, in the order of `leaves`; it is None if Spark reads all.
     """
     try:
         event = json.loads(
@@ -68,16 +64,18 @@ def split(
         return "{}", text
 
 
-def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Repeated:
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
-    return fields if len(fields) == len(pairs) else _Repeated(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a name comes twice")
+    return fields
 
 
 def _split(
     event: Any, schema: T.StructType, above: Path, fits: dict[Path, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     if not isinstance(event, dict):
-        raise ValueError("no object, or one with a name twice")
+        raise ValueError("no object")
     types = {field.name: field.dataType for field in schema}
     typed, rest = {}, {}
     for name, value in event.items():
@@ -88,7 +86,7 @@ def _split(
                 typed[name] = value
             if shown < _SAME:
                 rest[name] = value
-        elif isinstance(kind, T.StructType) and isinstance(value, dict | _Repeated):
+        elif isinstance(kind, T.StructType) and isinstance(value, dict):
             typed[name], below = _split(value, kind, path, fits)
             if below:
                 rest[name] = below
@@ -99,8 +97,6 @@ def _split(
 
 def _shown(value: Any, kind: T.DataType | None) -> int:
     """Return how much of a value is in what Spark reads as this type."""
-    if isinstance(value, _Repeated):
-        return _OTHER
     if isinstance(value, list):
         inner = kind.elementType if isinstance(kind, T.ArrayType) else kind
         return min((_shown(each, inner) for each in value), default=_SAME)
@@ -152,9 +148,9 @@ def _write(value: Any) -> str:
     """Return JSON text in which numbers are as they came."""
     if isinstance(value, _Number):
         return str(value)
-    if isinstance(value, dict | _Repeated):
-        pairs = value.items() if isinstance(value, dict) else value
-        return f"{{{','.join(f'{json.dumps(name)}:{_write(each)}' for name, each in pairs)}}}"
+    if isinstance(value, dict):
+        fields = (f"{json.dumps(name)}:{_write(each)}" for name, each in value.items())
+        return f"{{{','.join(fields)}}}"
     if isinstance(value, list):
         return f"[{','.join(map(_write, value))}]"
     return json.dumps(value)
