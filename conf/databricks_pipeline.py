@@ -17,7 +17,7 @@ told = spark.conf.get
 token = dbutils.secrets.get(told("feeds.scope"), told("feeds.key"))
 feed = spark.readStream.format("zeroeventhub").option("token", token).load(told("feeds.url"))
 
-# Outside of the query function, in which Spark allows no look at a frame's columns.
+# Outside of the query function, in which Spark reads no DDL text.
 events = zeh_spark.parsed(feed, "carrier STRING, dep_delay DOUBLE, origin STRING", corrupt="bad")
 
 
