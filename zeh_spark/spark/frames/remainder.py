@@ -21,7 +21,7 @@ from pyspark.sql import types as T
 Path = tuple[str, ...]
 
 _INTEGER = re.compile(r"-?\d+")
-_DAY = re.compile(r"[+-]?\d+(-\d\d?){0,2}")
+_DAY = re.compile(r"[+-]?\d{4,}(-\d\d?){0,2}")
 _MOMENT = re.compile(r"[+-]?\d{4}[^.]*(\.\d{1,6}0*(\D.*)?)?")
 _LAST_SECOND = 253_402_300_799  # of the year 9999
 _OTHER, _MORE, _SAME = range(3)
