@@ -70,9 +70,8 @@ class SourceOptions(ReadingOptions):
         parse_size,
         None,
         "maximum size of a micro-batch, in bytes or with a unit, as far as checkpoint lines allow; "
-        "by default `512m` if executors fetch, and `128m` if the driver fetches, because the "
-        "driver's memory use grows with it; on Spark 4.0 and 4.1 the first one of a run may be "
-        "four times as large",
+        "by default `512m` if executors fetch, and `128m` if the driver fetches; on Spark 4.0 and "
+        "4.1 the first one of a run may be four times as large",
         query="streaming",
     )
     min_partitions: int | None = option(
