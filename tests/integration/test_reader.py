@@ -27,6 +27,7 @@ from zeh_spark.errors import (
     CursorGoneError,
     MalformedLineError,
     OptionError,
+    PublisherError,
     UnknownOptionError,
 )
 from zeh_spark.reading import reader
@@ -214,6 +215,20 @@ def test_a_publisher_that_moves_its_cursor_for_ever_is_not_kept_busy(raw_server)
     pages.close()
 
     assert cursors[-2:] == ["c99", "c99"]  # which says that it waits from now on
+
+
+def test_a_publisher_whose_cursors_form_a_loop_is_not_followed_for_ever(raw_server):
+    """I do not get the same events again and again without being told."""
+    raw_server.discovery = NO_IDENTITY
+    after = {"_first": "k1", "k1": "k2", "k2": "k1"}
+
+    def respond(request):
+        event = Long().event(1)
+        return ok(event + checkpoint_line(0, after[request.query["cursor0"]]))
+
+    raw_server.respond = respond
+    with pytest.raises(PublisherError, match=r"partition 0: .* form a loop: .*'k2' is 'k1' again"):
+        next_events(itertools.islice(reader(raw_server.url, follow=True, partition_count=1), 2, 50))
 
 
 def test_events_before_a_cursor_that_comes_again_are_not_lost(raw_server):

@@ -29,6 +29,7 @@ from zeh_spark.client.http.responses import TransientError
 from zeh_spark.client.options.given import parse
 from zeh_spark.client.options.option_fields import option_name
 from zeh_spark.client.options.reading_options import ReadingOptions
+from zeh_spark.client.polling.cursor_loops import CursorRounds
 from zeh_spark.client.polling.feed_end_probes import first_checkpoint
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead, find_end, grouped
 from zeh_spark.client.polling.position_reporter import PositionReporter
@@ -188,12 +189,13 @@ class _Reader:
 
     def _on_and_on(self) -> Pages:
         at_once = False  # whether the publisher did not wait when it was last asked to
-        skipped = 0  # how many rounds in a row only moved cursors
+        skipped = 0  # how many times in a row only cursors moved
+        rounds = [*map(CursorRounds, range(len(self._cursors)), self._cursors)]
         while True:
             before, events = [*self._cursors], self._events
             for partition in range(len(before)):
                 with self._client.page(self._request(partition)) as page:
-                    yield from self._answer(partition, page, page)
+                    yield from self._answer(partition, rounds[partition].checked(page), page)
             skipped = skipped + 1 if events == self._events else 0
             if before != self._cursors and skipped < _MOST_SKIPPED:
                 at_once = False

@@ -12,9 +12,11 @@ Runs on the driver and in tasks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from zeh_spark.errors import PublisherError
+from zeh_spark.wire import wire
 from zeh_spark.wire.phrases import counted
 
 _NEAR = 1_000
@@ -45,6 +47,12 @@ class CursorRounds:
         self._last = cursor
         self._far, self._near = _Mark(cursor), _Mark(cursor)
         self._reach = 1
+
+    def checked(self, intervals: Iterable[wire.Interval]) -> Iterator[wire.Interval]:
+        """Yield the next intervals of the read (errors as in `follow`)."""
+        for interval in intervals:
+            self.follow(interval.cursor, interval.events)
+            yield interval
 
     def follow(self, cursor: str, events: int) -> None:
         """Note the next cursor of the read, and how many events came before it.
