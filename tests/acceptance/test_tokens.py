@@ -46,6 +46,14 @@ def test_a_token_can_go_into_a_file_of_mine_alone(run: Run, tmp_path: Path) -> N
     ]
 
 
+def test_a_token_that_was_not_made_leaves_no_file(run: Run, tmp_path: Path) -> None:
+    """I correct the command, and run it again."""
+    words = "token", "create", "a", "--admin", "--output", "a.txt"
+    failed = run(*words, "--store", f"sqlite:///{tmp_path}/nowhere/feeds.db")
+    assert (1, False) == (failed.returncode, (tmp_path / "a.txt").exists())
+    assert 0 == run(*words).returncode
+
+
 def test_a_new_token_names_its_store_and_feeds_that_are_not_there(run: Run) -> None:
     """I see at once that a publisher of another store does not know it, and that I mistyped."""
     run("create", "orders", "--partitions", "1")

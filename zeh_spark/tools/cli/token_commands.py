@@ -6,6 +6,9 @@ They work on the store, also while it is served. What tokens are is in `store.to
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import click
@@ -78,11 +81,11 @@ def create(
         )
     from zeh_spark.service.databases import shown_url  # needs the extra `publisher`
 
-    file = _new_file(output) if output else None
     with opened(url, must_exist=False) as store:
         now = store.now()
         text, made = new_token(name, grants, now, None if expires is None else now + expires)
-        store.add_token(made, by=operator())
+        with _written(text, output) if output else nullcontext():
+            store.add_token(made, by=operator())
         feeds = {each.name for each in store.feeds()}
     may = ", ".join(map(str, grants))
     print_remark(
@@ -95,21 +98,27 @@ def create(
             f"that is made later, or for a table that is served beside the store."
         )
     facts = {"id": made.id, "name": name, "rights": [str(each) for each in grants]}
-    if file is not None:
-        os.write(file, f"{text}\n".encode())
+    if output:
         print_result(f"The token is in {output}.", file=str(output), **facts, expires=made.expires)
     else:
         print_answer(text, token=text, **facts, expires=made.expires)
 
 
-def _new_file(path: Path) -> int:
-    """Open a new file for its owner alone. Raises StoreError."""
-    try:
-        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    except OSError as exc:
-        raise StoreError(
-            f"{path} cannot be made: {exc.strerror}. Name a new file in a folder that you can write"
-        ) from exc
+@contextmanager
+def _written(text: str, path: Path) -> Iterator[None]:
+    """Write a new file for its owner alone, and remove it if the block fails. Raises StoreError."""
+    with ExitStack() as undo:
+        try:
+            with open(path, "x", opener=partial(os.open, mode=0o600)) as file:
+                undo.callback(path.unlink, missing_ok=True)
+                print(text, file=file)
+        except OSError as exc:
+            raise StoreError(
+                f"{path} cannot be made: {exc.strerror}. Name a new file in a folder that you can "
+                f"write"
+            ) from exc
+        yield
+        undo.pop_all()
 
 
 @token.command("list")
