@@ -82,7 +82,7 @@ def columns_of(df: DataFrame) -> list[str] | None:
 
 def is_refused_analysis(exc: PySparkException) -> bool:
     """Return whether this is how Spark refuses analysis in a pipeline's query function."""
-    return str(exc.getCondition()).startswith("ATTEMPT_ANALYSIS")
+    return (exc.getCondition() or "").startswith("ATTEMPT_ANALYSIS")
 
 
 CASE_SENSITIVE = "spark.sql.caseSensitive"
