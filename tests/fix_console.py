@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 import requests
@@ -25,6 +26,7 @@ from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app
 from zeh_spark.service.access.gate import Gate, own_hosts
+from zeh_spark.service.app import telemetry_api
 from zeh_spark.service.store.interface import Retention
 from zeh_spark.service.store.tokens import ADMIN, Grant
 from zeh_spark.service.telemetry.health import Telemetry
@@ -208,6 +210,8 @@ class Shop:
                 self.read("payments", "ledger")
             if minute == 25:
                 self.read("orders", "fraud-check")
+            with patch.object(telemetry_api, "GAUGE_SECONDS", -1.0):  # each minute is a new look
+                assert site.get(token=self.token).status_code == 200
         site.clock.behind = 0.0
         self.read("orders", "warehouse")
         self.publish("orders", "till-1", 3)

@@ -144,7 +144,7 @@ def test_the_keyboard_is_enough(tab, shop):
 
     assert len(seen) > 8
     assert {(outline, is_in_view) for _, _, outline, is_in_view in seen} == {("solid", True)}
-    assert "Change" in [text for _, text, _, _ in seen]
+    assert "Change retention" in [text for _, text, _, _ in seen]
 
 
 def test_another_site_can_neither_frame_the_console_nor_act_in_it(browser, shop):

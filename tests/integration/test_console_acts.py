@@ -160,6 +160,17 @@ def test_a_producer_is_deleted_once_its_name_is_typed(console, ada):
     assert acts(console) == [("ada", "delete-producer", "orders", "test")]
 
 
+def test_a_change_of_retention_is_listed_with_what_it_changed(console, ada):
+    console.store.set_retention("orders", Retention(30 * DAY, 10 << 30))
+    console.store.set_retention("orders", Retention(7 * DAY, 10 << 30))
+
+    page = ada.get("/acts").text
+
+    assert re.findall(r"(\w+) <code>([^<]* → [^<]*)</code>", page) == [
+        ("age", "30d → 7d"), ("age", "none → 30d"), ("size", "none → 10g"),
+    ]  # fmt: skip
+
+
 def test_the_changes_of_commands_and_of_the_console_are_listed_together(console, ada):
     path = "/feeds/orders/delete-cursor-set"
     ada.post(path, at=f"{path}?name=ware/house")
@@ -167,6 +178,7 @@ def test_the_changes_of_commands_and_of_the_console_are_listed_together(console,
 
     assert "delete-cursor-set" in page
     assert "create-feed" in page
+    assert ">read:*, consume:*/*, publish:*/*, audit:*<" in page.replace("</code>", "<")
     assert re.findall(r'<span>(\S+)<span class="small">console</span>', page) == ["ada"]
 
 
@@ -213,7 +225,7 @@ def test_without_tokens_nobody_signs_in_or_changes_anything():
             "/feeds/orders/delete-cursor-set", {"form_key": key, "name": "ledger"}
         )
 
-        assert (overview.status_code, "No tokens: reads only" in overview.text) == (200, True)
+        assert (overview.status_code, "No tokens: read-only" in overview.text) == (200, True)
         assert (answer.status_code, "token create NAME --admin" in answer.text) == (403, True)
         assert "/delete-cursor-set" not in visitor.get("/feeds/orders").text
         assert acts(found) == []

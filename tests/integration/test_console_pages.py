@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ from tests.fix_publish import Who, rows
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app
+from zeh_spark.service.app import telemetry_api
 from zeh_spark.service.console import feed_view
 from zeh_spark.service.sql.log import SqlLog
 from zeh_spark.service.store.feed import ChunkFeed
@@ -39,7 +41,10 @@ HOSTILE = (
 
 
 def test_a_hostile_event_is_text(console):
-    """Nothing in an event is interpreted, hidden, or turned around; a long one is cut off."""
+    """Nothing in an event is interpreted, hidden, or turned around; a long one is cut off.
+
+    The events of a batch are under one heading.
+    """
     publish(console.store, "orders", [*HOSTILE, "A" * 60_000], partition=0)
     chunks = rows(b'"&lt;b&gt;"')
     token = console.token(*ADMIN)
@@ -49,7 +54,7 @@ def test_a_hostile_event_is_text(console):
 
     page = console.get("/feeds/orders/partitions/0", token).text
 
-    assert page.count('<article class="card event">') == 7
+    assert (page.count("<section>"), page.count('<article class="card event">')) == (7, 2)
     assert not re.search(r"<script|<img src=x|onerror=alert\(1\)>", page)
     assert "&lt;script&gt;alert" in page
     assert not re.search("[\u200b-\u200f\u202a-\u202e\u2066-\u2069\x00\x1b]", page)
@@ -99,7 +104,7 @@ def test_the_newest_events_come_first_with_their_numbers(console):
     page = console.get("/feeds/orders/partitions/1", console.token(*ADMIN)).text
 
     assert re.findall(r"event-(\d+)", page) == [str(each) for each in range(39, 14, -1)]
-    assert re.findall(r"No\. (\d+)", page)[:2] == ["39", "38"]
+    assert re.findall(r"Event (\d+),", page)[:2] == ["39", "38"]
 
 
 def test_dead_letters_say_why_and_whose(console):
@@ -188,7 +193,7 @@ def test_rates_are_of_the_last_minutes(console):
     page = console.get(token=token).text
 
     assert 'aria-label="Published to orders in the last hour: 7 events' in page
-    assert re.findall(r'data-label="Published a minute" class="num">(\d+)<', page)[0] == "7"
+    assert re.findall(r'data-label="Published per minute" class="num">(\d+)<', page)[0] == "7"
 
 
 def test_consumers_have_their_lag(console):
@@ -200,6 +205,43 @@ def test_consumers_have_their_lag(console):
     assert re.search(
         r'data-label="Events behind" class="num">10<', console.get("/feeds/orders", token).text
     )
+
+
+def test_the_lag_of_the_last_hour_is_a_line(console, monkeypatch):
+    """Each look at the metrics or a page adds to it, whoever looks."""
+    monkeypatch.setattr(telemetry_api, "GAUGE_SECONDS", -1.0)
+    console.store.save_cursors("orders", "warehouse", 2, {0: "0.00000000", 1: "0.00000000"})
+    token = console.token(*ADMIN)
+
+    def scrape() -> None:
+        headers = {"Authorization": f"Bearer {token}"}
+        assert requests.get(f"{console.base}/metrics", headers=headers, timeout=30).ok
+
+    for minutes_ago, events in ((20, 10), (10, 20), (0, 5)):
+        console.clock.behind = 60.0 * minutes_ago
+        publish(console.store, "orders", range(events), partition=0)
+        scrape()
+
+    said = "Events behind in the last hour: first 10, now 35, at most 35"
+    assert [said in console.get(path, token).text for path in ("", "/feeds/orders")] == [True] * 2
+    assert "not known yet" not in console.get("/feeds/orders", token).text
+
+
+@each_case("path", ["?named=or", "/feeds/orders?partition=1&producer=a%26b", "/refusals"])
+def test_a_page_loads_itself_again_only_if_its_visitor_wants_that(console, path):
+    """Whoever reads slowly does not lose the page; pages that change something never do so."""
+    token, again = console.token(*ADMIN, name=path.replace("/", "")), '<meta http-equiv="refresh"'
+    before = console.get(path, token).text
+    (on,) = re.findall(r'href="(\?[^"]*)">Refresh every 30 s<', before)
+    page = path.partition("?")[0]
+
+    refreshed = console.get(page + html.unescape(on), token).text
+    (off,) = re.findall(r'href="(\?[^"]*)">Stop refreshing<', refreshed)
+    after = console.get(page + html.unescape(off), token).text
+
+    assert [again in each for each in (before, refreshed, after)] == [False, True, False]
+    assert page + html.unescape(off) == (path if "?" in path else f"{path}?")
+    assert again not in console.get("/feeds/orders/retention?refresh=on", token).text
 
 
 def test_a_table_has_a_page_that_says_where_its_events_are():

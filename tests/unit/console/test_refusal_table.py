@@ -39,11 +39,15 @@ def shown(problem: Problem):
     ],
 )  # fmt: skip
 def test_each_side_has_its_own_value(problem: Problem, row, option: str) -> None:
-    """The remedy is told once."""
+    """The remedy, with the option that it names, is told once, and so is each value."""
     found = shown(problem)
+    names = [each[0] for each in (*found.rows, *found.facts)]
 
     assert row in found.rows
-    assert option == found.option
+    assert all(ours != theirs for _, ours, theirs in found.rows)
+    assert len(names) == len(set(names))
+    assert option in found.remedy
+    assert "option" not in names
     assert problem.members["remedy"] == found.remedy
     assert problem.detail == f"{found.detail}; {found.remedy}"
 

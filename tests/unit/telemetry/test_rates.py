@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from zeh_spark.service.telemetry.lag import Lag
 from zeh_spark.service.telemetry.rates import SLOT_SECONDS, SLOTS, Rate, Rates
 
 
@@ -44,3 +45,22 @@ def test_the_ring_turns_over_many_hours() -> None:
     clock.now -= SLOT_SECONDS
 
     assert tuple(range(2 * SLOTS + 1, 3 * SLOTS + 1)) == rates.of("orders").published
+
+
+def test_the_lag_of_a_minute_is_the_last_one_that_was_found() -> None:
+    """A minute in which nobody looked has none, and neither has one that is an hour ago."""
+    clock = SimpleNamespace(now=1e6)
+    rates = Rates(lambda: clock.now)
+    behind = [Lag("ledger", 2, 2, events, None) for events in (9, 5, 7)]
+    rates.note_lags([("orders", behind[0]), ("payments", behind[1])])
+    rates.note_lags([("orders", behind[1])])
+    clock.now += 2 * SLOT_SECONDS
+    rates.note_lags([("orders", behind[2])])
+
+    found = rates.lags_of("orders", behind[2])
+    assert ((5, None, 7), SLOTS) == (found[-3:], len(found))
+    assert {None} == set(found[:-3])
+    assert 5 == rates.lags_of("payments", behind[1])[-3]
+
+    clock.now += (SLOTS - 2) * SLOT_SECONDS
+    assert {None, 7} == set(rates.lags_of("orders", behind[2]))

@@ -136,6 +136,7 @@ class TelemetryApi:
         try:
             feeds = await anyio.to_thread.run_sync(self._gauges.look, limiter=self._limiter)
             self._metrics.know(feeds)
+            self._metrics.rates.note_lags(self._gauges.lags())
         except ZeroEventHubError as exc:
             self._rare.warning("metrics", "the metrics of the store are not known: %s", exc)
         finally:

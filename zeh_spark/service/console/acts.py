@@ -11,6 +11,7 @@ another user, who may not open the store's file, or a proxy that passes on what 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,9 +24,9 @@ from zeh_spark.service.console.answers import seen_at
 from zeh_spark.service.console.forms import field, form_of
 from zeh_spark.service.console.pages import Console, number_in
 from zeh_spark.service.retention.rules import next_step, words
-from zeh_spark.service.store.acts import ActFilter, Via
+from zeh_spark.service.store.acts import Act, ActFilter, Action, Via
 from zeh_spark.service.store.batches import base
-from zeh_spark.service.store.interface import Store
+from zeh_spark.service.store.interface import Retention, Store
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire import problems
 
@@ -60,8 +61,9 @@ class ConsoleActs:
         found = await self._in_thread(self._store.acts, ActFilter(before=before), ACTS + 1)
         following = found[ACTS - 1].id if len(found) > ACTS else 0
         return self._console.page(
-            request, "acts.html", acts=found[:ACTS], following=following, before=before
-        )
+            request, "acts.html",
+            acts=found[:ACTS], following=following, before=before, details_of=_details,
+        )  # fmt: skip
 
     async def retention(self, request: Request) -> Response:
         feed = await self._feed(request)
@@ -173,3 +175,18 @@ class ConsoleActs:
             return await endpoint(request)
 
         return self._console.route(path, allowed, administers, method)
+
+
+def _details(act: Act) -> Iterator[tuple[str, str]]:
+    """Yield what an act was about, by names; of a retention the fields that it changed."""
+    if act.action == Action.SET_RETENTION:
+        before, after = (
+            retention_form.texts(Retention(**act.details[each])) for each in ("before", "after")
+        )
+        for name in after:
+            if before[name] != after[name]:
+                yield name, f"{before[name] or 'none'} → {after[name] or 'none'}"
+        return
+    for name, value in act.details.items():
+        some = value if isinstance(value, list) else [value]
+        yield name, ", ".join(each if isinstance(each, str) else json.dumps(each) for each in some)

@@ -9,8 +9,9 @@ there are enough events, or enough bytes. Runs in the publisher's worker threads
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import msgspec
 from msgspec import Raw
@@ -70,6 +71,11 @@ def newest(store: Store, feed: str, partition: int | None, most: int) -> list[Sh
                 if len(found) == most:
                     return found
     return found
+
+
+def in_batches(events: Iterable[ShownEvent]) -> list[tuple[Chunk, list[ShownEvent]]]:
+    """Return events, in their order, with the chunks that they are in."""
+    return [(chunk, list(some)) for chunk, some in groupby(events, lambda each: each.chunk)]
 
 
 def _newest_chunks(log: Log, partition: int | None) -> Iterator[Chunk]:

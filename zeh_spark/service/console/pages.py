@@ -11,6 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
+from urllib.parse import urlencode
 
 import anyio
 import anyio.to_thread
@@ -39,7 +40,7 @@ from zeh_spark.service.console.answers import (
     problem_page,
     seen_at,
 )
-from zeh_spark.service.console.events import EVENTS, newest
+from zeh_spark.service.console.events import EVENTS, in_batches, newest
 from zeh_spark.service.console.feed_view import PARTITIONS, feed_view, producer_view
 from zeh_spark.service.console.forms import check_texts, field, form_of
 from zeh_spark.service.console.overview import overview
@@ -61,11 +62,16 @@ READERS = 2
 REFUSALS = 3
 """Refusals on the first page and on that of a feed."""
 
+REFRESH, REFRESH_SECONDS = "refresh", 30
+"""What asks a page to load itself again, and how often. A visitor turns it on, so that nobody who
+reads a page slowly loses it, and a session that nobody uses ends.
+"""
+
 DONE = {
     "cursor-set": "The cursor set is deleted.",
     "producer": "The producer is deleted.",
     "retention": "The retention is changed.",
-    "same": "Nothing was changed: it is so already.",
+    "same": "No change was needed.",
 }
 """What the page of a feed says after a change, by the name in its address."""
 
@@ -202,14 +208,15 @@ class Console:
             feed=feed,
             partition=int(text),
             partitions=state.partitions,
-            events=await self.in_thread(newest, store, feed, int(text), EVENTS),
+            events=in_batches(await self.in_thread(newest, store, feed, int(text), EVENTS)),
+            most=EVENTS,
         )  # fmt: skip
 
     async def letters(self, request: Request) -> Response:
         feed = request.path_params["feed"]
         store = self._of_store(feed)
         events = await self.in_thread(newest, store, feed, None, EVENTS)
-        letters = [each for each in events if each.letter]
+        letters = in_batches(each for each in events if each.letter)
         return self.page(request, "letters.html", feed=feed, letters=letters, looked_at=len(events))
 
     async def style(self, request: Request) -> Response:
@@ -270,9 +277,15 @@ class Console:
     def page(self, request: Request, template: str, status: int = 200, **shown: Any) -> Response:
         """Return a page for a visitor who was let through (see `answers.page`)."""
         viewer = self.viewer(request)
+        asked = {name: text for name, text in request.query_params.items() if name != "done"}
+        refreshes = asked.pop(REFRESH, None) is not None
         return page(
             request, template, status,
             viewer=viewer,
+            refreshes=refreshes,
+            refresh_seconds=REFRESH_SECONDS,
+            turned=urlencode(asked if refreshes else {**asked, REFRESH: "on"}),
+            lags_of=self._rates.lags_of,
             may_act=viewer.acts and self._store is not None,
             form_key=self.sessions.form_key(request),
             **shown,

@@ -1,7 +1,8 @@
-"""The events of each feed in the last hour, for the small charts of the console.
+"""The events of each feed, and the lag of each consumer, in the last hour, by minutes.
 
-A feed has a slot for each minute in which something was published or read. Counting adds to the
-slot of the current time, so that no thread has to take samples.
+They are for the small charts of the console. A feed has a slot for each minute in which something
+was published or read. Counting adds to the slot of the current time, so that no thread has to take
+samples. A consumer has the lag that a scrape of the metrics, or a page, found last in a minute.
 
 Rejected: samples of the store, because retention removes events, and a difference of two numbers of
 events would then be wrong. Counts are those of this process, since it started.
@@ -12,11 +13,17 @@ Belongs to the publisher's event loop.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from heapq import nlargest
+
+from zeh_spark.service.telemetry.lag import Lag
 
 SLOTS, SLOT_SECONDS = 60, 60
 """How many slots there are, and the seconds of each: an hour, by minutes. A feed takes 15 KB."""
+
+CONSUMERS = 1000
+"""Most consumers whose lag is noted at a time, those with the largest one. They take 10 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +40,12 @@ class Rate:
 
 
 class Rates:
-    """Counts events by feed and time. Its caller bounds the number of feeds."""
+    """Counts events by feed and time, and notes lags. Its caller bounds the number of feeds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._slots: dict[str, dict[int, list[int]]] = {}
+        self._lags: dict[int, dict[tuple[str, str, int], int]] = {}
 
     def add(self, feed: str, published: int, served: int) -> None:
         slots, slot = self._slots.setdefault(feed, {}), self._slot()
@@ -49,9 +57,27 @@ class Rates:
         slots[slot][1] += served
 
     def of(self, feed: str) -> Rate:
-        slots, slot = self._slots.get(feed, {}), self._slot()
-        counts = [slots.get(each, (0, 0)) for each in range(slot - SLOTS + 1, slot + 1)]
+        slots = self._slots.get(feed, {})
+        counts = [slots.get(each, (0, 0)) for each in self._hour()]
         return Rate(tuple(each for each, _ in counts), tuple(each for _, each in counts))
+
+    def note_lags(self, lags: Iterable[tuple[str, Lag]]) -> None:
+        """Note the lags of consumers, with their feeds, as those of this minute."""
+        slot = self._slot()
+        most = nlargest(CONSUMERS, lags, key=lambda each: each[1].events)
+        noted = {(feed, lag.name, lag.n): lag.events for feed, lag in most}
+        self._lags.setdefault(slot, {}).update(noted)
+        for old in [each for each in self._lags if each <= slot - SLOTS]:
+            del self._lags[old]
+
+    def lags_of(self, feed: str, lag: Lag) -> tuple[int | None, ...]:
+        """Return the events that a consumer was behind in each minute; None if nobody looked."""
+        key = (feed, lag.name, lag.n)
+        return tuple(self._lags.get(each, {}).get(key) for each in self._hour())
+
+    def _hour(self) -> range:
+        slot = self._slot()
+        return range(slot - SLOTS + 1, slot + 1)
 
     def _slot(self) -> int:
         return int(self._clock() // SLOT_SECONDS)
