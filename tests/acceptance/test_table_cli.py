@@ -193,4 +193,4 @@ def test_name_of_a_table_and_of_a_stored_feed_is_refused(
         f'table = "outbox"\ndata = "version"\n'
     )
     done = run("serve", "--config", str(file), "--port", "0")
-    assert "'orders' is a feed of the store and a table's" in done.stderr
+    assert "Both the store and a table have a feed 'orders'" in done.stderr

@@ -140,9 +140,9 @@ def number_taken(call: Call, content: Content, receipt: StoredReceipt) -> Proble
         problems.NUMBER_TAKEN,
         call,
         f"another program published under the name {call.producer!r} at the same time: batch "
-        f"{call.batch}, {counted(receipt.events, 'event')}; nothing of these "
-        f"{counted(content.events, 'event')} was published",
-        "publish them again, and give each program a producer name of its own",
+        f"{call.batch}, {counted(receipt.events, 'event')}; this request, of "
+        f"{counted(content.events, 'event')}, published nothing",
+        "publish its events again, and give each program a producer name of its own",
         published={"events": receipt.events, "digest": receipt.digest},
         given={"events": content.events, "digest": content.digest},
     )

@@ -220,7 +220,7 @@ def _announce(
     """Print what is served, and where. Raises StoreError for a table that cannot be served."""
     stored = store.feeds() if store else []
     if both := sorted({each.name for each in stored} & set(tables)):
-        raise StoreError(f"{both[0]!r} is a feed of the store and a table's. Rename one of them.")
+        raise StoreError(f"Both the store and a table have a feed {both[0]!r}. Rename one of them.")
     for name, feed in tables.items():
         try:
             feed.check()
@@ -234,5 +234,5 @@ def _announce(
     for name, count in partitions.items():
         click.echo(f"  {base}/{name}  {counted(count, 'partition')}")
     if _has_console(config):
-        click.echo(f"Look at them in a browser: {base}/console")
+        click.echo(f"Console, for a browser: {base}/console")
     sys.stdout.flush()

@@ -78,17 +78,18 @@ _SETTINGS = {
     ),
     "most_producers": _setting(
         "most_producers", type=click.IntRange(min=1), metavar="COUNT",
-        meaning="Most producers that each client may have begun. A client is a token, or without "
+        meaning="Most producers that each client may create. A client is a token, or without "
         "tokens an address.",
     ),
     "most_cursor_sets": _setting(
         "most_cursor_sets", type=click.IntRange(min=1), metavar="COUNT",
-        meaning="Most cursor sets that each client may have begun; for a table, all together.",
+        meaning="Most cursor sets that each client may create; of a table, that all may create "
+        "together.",
     ),
     "least_free": _setting(
         "least_free", type=SIZE, metavar="SIZE",
-        meaning="Take uploads, and be ready, only with this much room on the disk of a SQLite "
-        "store, like 1g; and commits and new cursor sets with half of it.",
+        meaning="Free space on the disk of a SQLite store, like 1g, below which uploads are "
+        "refused and the publisher is not ready. Commits and new cursor sets need half of it.",
     ),
     "answer_cache": _setting(
         "answer_cache", type=SIZE, metavar="SIZE",
@@ -106,7 +107,8 @@ _SETTINGS = {
     ),
     "allow_anyone": _setting(
         "allow_anyone", is_flag=True,
-        meaning="Serve an address that others reach without tokens: anybody may read and publish.",
+        meaning="Serve an address that others reach, although there are no tokens: anybody may "
+        "read and publish.",
     ),
     "allowed_hosts": _setting(
         "allowed_hosts", option="--allowed-host", multiple=True, metavar="HOST",
@@ -155,8 +157,8 @@ _SETTINGS = {
     ),
     "console": _setting(
         "console", option="--console/--no-console", default=None,
-        meaning="Serve web pages about the feeds at /console, or not.  [default: on an address "
-        "that only this machine reaches]",
+        meaning="Serve the console, web pages about the feeds, at /console.  [default: on an "
+        "address that only this machine reaches]",
     ),
     "drain_delay": _setting(
         "drain_delay", type=_DURATION, metavar="DURATION",
@@ -165,7 +167,7 @@ _SETTINGS = {
     ),
     "grace": _setting(
         "grace", type=_DURATION, metavar="DURATION",
-        meaning="How long answers that have begun may continue after that.",
+        meaning="How long answers that have begun may continue after --drain-delay.",
     ),
 }  # fmt: skip
 
