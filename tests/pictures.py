@@ -71,7 +71,7 @@ MISTAKES = (
 )
 FLIGHTS = """\
 {"carrier": "UA", "flight": 1545, "dep_delay": 2.0, "origin": "EWR"}
-{"carrier": "AA", "flight": 1141, "dep_delay": -4.0, "origin": "JFK"}
+{"carrier": "EV", "flight": 5708, "dep_delay": -3.0, "origin": "LGA"}
 {"carrier": "UA", "flight": 1714, "dep_delay": 34.0, "origin": "LGA"}
 """
 
