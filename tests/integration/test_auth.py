@@ -108,6 +108,8 @@ def test_a_text_is_a_token_without_an_end(raw_server):
     [
         (RuntimeError("no identity here"), "RuntimeError: no identity here"),
         (SimpleNamespace(token="a\nb"), "ValueError"),
+        (SimpleNamespace(token=None), "TypeError: get_token gave NoneType instead of a text"),
+        (b"a-token", "TypeError: get_token gave bytes instead of a text"),
         (SimpleNamespace(token="a", expires_on="soon"), "ValueError"),
     ],
 )

@@ -127,7 +127,10 @@ class Tokens:
         try:
             self._source = self._source or (auth.factory() if auth else ClientCredentials(options))
             given = self._source.get_token(*([scope] if scope else []))
-            token = parse_token(str(getattr(given, "token", given)))
+            text = getattr(given, "token", given)
+            if not isinstance(text, str):
+                raise TypeError(f"get_token gave {type(text).__name__} instead of a text")
+            token = parse_token(text)
             lifetime = float(getattr(given, "expires_on", None) or "inf") - now
         except (TransientError, ZeroEventHubError):
             raise
