@@ -81,7 +81,7 @@ MISTAKES = [
     ("--checkpoint torn", 1, "torn is no checkpoint that can be read here"),
     ("--checkpoint newer", 1, "the checkpoint holds an offset of format 99"),
     ("--checkpoint new", 1, "new has committed no batch yet"),
-    ("--checkpoint mine", 1, "a table of a service's own tells none"),
+    ("--checkpoint mine", 1, "no such thing"),
 ]
 
 

@@ -129,9 +129,10 @@ def test_many_partitions_have_no_lag(publisher: Publisher) -> None:
 
 
 def test_a_table_tells_which_feed_it_is(database: Database) -> None:
-    """It has neither chunks nor a lag."""
+    """With many partitions that are asked for together, it tells nothing else."""
+    cursors = "&".join(f"cursor{each}=_first" for each in range(33))
     with running_publisher({"outbox": prepared(database)}) as base:
-        answer = requests.get(f"{base}/outbox?n=1&cursor0=_first", headers=ASK, timeout=30)
+        answer = requests.get(f"{base}/outbox?n=33&{cursors}", headers=ASK, timeout=30)
 
     assert Standing(Epoch(database.feed().identity().id)) == parse_fields(answer.headers)
 

@@ -60,8 +60,10 @@ class FeedProgress:
         events_behind: events of the feed that the query has not read after the micro-batch; None if
             the publisher does not tell it.
         max_events_behind: those of the partition that has most of them.
+        at_least: whether there may be more of them: a table's rows are counted up to 100,000 for
+            each partition.
         seconds_behind: the age of the oldest of them in seconds, 0 without one; None if the
-            publisher does not tell it.
+            publisher does not tell it, or the feed has no times.
         has_more: whether the feed may hold more events than a run with availableNow took. It is
             known on Spark 4.0 and 4.1, where the first micro-batch ends the run; and on any Spark
             if the run ended after many answers without events, which is no proof of the end.
@@ -83,6 +85,7 @@ class FeedProgress:
     max_events_behind: int | None = None
     seconds_behind: float | None = None
     has_more: bool | None = None
+    at_least: bool = False
 
     def __str__(self) -> str:
         line = f"{self.query}  " if self.query else ""
@@ -91,7 +94,7 @@ class FeedProgress:
             f"{self.bytes / 1e6:,.1f} MB  {self.events_per_second:,.0f} events/s"
         )
         if self.events_behind is not None:
-            line += f"  {self.events_behind:,} behind"
+            line += f"  {'at least ' * self.at_least}{self.events_behind:,} behind"
             line += f" ({self.seconds_behind:,.1f} s)" if self.seconds_behind else ""
         elif self.has_more:
             line += "  more events are unread"
@@ -145,6 +148,7 @@ def _feed_progress(
         max_events_behind=unread.get("max"),
         seconds_behind=aged.get("max"),
         has_more=end.get("behind", {}).get("more"),
+        at_least=unread.get("atLeast", False),
     )
 
 

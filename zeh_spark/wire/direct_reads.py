@@ -125,16 +125,20 @@ class PlannedRange(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PartitionLag(msgspec.Struct, frozen=True):
-    """How far a reader's partition is behind after a plan.
+    """How far a reader's partition is behind, after a plan or where a page begins.
 
     Args:
-        events: events that are not in the plan. Near the head the number is exact; far behind it
-            may be too high by two percent.
-        ms: the age of the oldest of them by the publisher's clock, in ms; 0 without one.
+        events: events that follow. Of a store's feed the number is exact near the head, and may be
+            too high by two percent far behind it.
+        ms: the age of the oldest of them by the publisher's clock, in ms; 0 without one, None if
+            the feed has no times.
+        more: whether there may be more than `events`, because a table's rows are counted up to a
+            limit only.
     """
 
     events: _Count
-    ms: _Count
+    ms: _Count | None
+    more: bool = False
 
 
 class Plan(msgspec.Struct, rename="camel"):

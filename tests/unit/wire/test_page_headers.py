@@ -13,7 +13,9 @@ epochs = st.builds(
     Epoch, st.from_regex(r"[0-9a-f]{16}(~[0-9]{1,9})?", fullmatch=True), st.integers(0, 10**15 - 1)
 )
 lags = st.dictionaries(
-    st.integers(0, 65_535).map(str), st.builds(PartitionLag, counts, counts), max_size=MOST_LAGS
+    st.integers(0, 65_535).map(str),
+    st.builds(PartitionLag, counts, counts | st.none(), st.booleans()),
+    max_size=MOST_LAGS,
 )
 standings = st.builds(
     Standing,

@@ -215,7 +215,8 @@ class Page:
         if lag is None:
             return None
         passed = round(1000 * (time.monotonic() - self._answered))
-        return PartitionLag(max(0, lag.events - self._delivered), lag.ms + passed)
+        age = None if lag.ms is None else lag.ms + passed
+        return PartitionLag(max(0, lag.events - self._delivered), age, lag.more)
 
     def _read(self) -> Generator[wire.Interval, None, None]:
         retry = self._client.transport.retry()

@@ -9,13 +9,17 @@ Rule for editors: what is unknown is None, and never 0. Runs on the driver and i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 from zeh_spark.client.http import direct_client
 from zeh_spark.client.http.transport import Transport
-from zeh_spark.wire import wire
-from zeh_spark.wire.direct_reads import Plan, PlanRequest
+from zeh_spark.errors import PublisherError
+from zeh_spark.wire import page_headers, wire
+from zeh_spark.wire.direct_reads import PartitionLag, PlanRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +28,14 @@ class Lag:
 
     Args:
         events: for each partition, the events that it has not read.
-        seconds: for each partition, the age of the oldest of them, by the publisher's clock.
+        seconds: for each partition, the age of the oldest of them, by the publisher's clock; None
+            if the feed has no times.
+        at_least: whether there may be more events, because they were counted up to a limit.
     """
 
     events: tuple[int, ...]
-    seconds: tuple[float, ...]
+    seconds: tuple[float | None, ...]
+    at_least: bool = False
 
     @property
     def total(self) -> int:
@@ -36,30 +43,39 @@ class Lag:
         return sum(self.events)
 
     @property
-    def age(self) -> float:
+    def age(self) -> float | None:
         """The age of the oldest event that is not read, in seconds; 0 without one."""
-        return max(self.seconds)
+        known = [each for each in self.seconds if each is not None]
+        return max(known) if len(known) == len(self.seconds) else None
 
 
-def lag_of(plan: Plan, n: int) -> Lag | None:
-    """Return the lag after a plan; None if the publisher did not tell it."""
-    told = plan.lag
+def lag_of(told: Mapping[str, PartitionLag] | None, n: int) -> Lag | None:
+    """Return the lag that a publisher told of n partitions; None if it did not tell all."""
     if not told or any(str(each) not in told for each in range(n)):
         return None
     found = [told[str(each)] for each in range(n)]
-    return Lag(tuple(each.events for each in found), tuple(each.ms / 1000 for each in found))
+    return Lag(
+        tuple(each.events for each in found),
+        tuple(None if each.ms is None else each.ms / 1000 for each in found),
+        any(each.more for each in found),
+    )
 
 
 def metrics(lag: Lag | None) -> dict[str, Any]:
     """Return the lag as it stands in a query's progress.
 
-    `eventsBehind` has the total, and the least, the mean and the most of a partition;
-    `secondsBehind` has these but the total. Each is None if the lag is unknown.
+    `eventsBehind` has the total, and the least, the mean and the most of a partition, and
+    `atLeast` if there may be more; `secondsBehind` has these but the total. Each is None if it is
+    unknown.
     """
     if lag is None:
         return {"eventsBehind": None, "secondsBehind": None}
     events = {"total": lag.total, **_spread(lag.events)}
-    return {"eventsBehind": events, "secondsBehind": _spread(lag.seconds)}
+    known = [each for each in lag.seconds if each is not None]
+    return {
+        "eventsBehind": {**events, "atLeast": True} if lag.at_least else events,
+        "secondsBehind": _spread(known) if len(known) == len(lag.seconds) else None,
+    }
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:
@@ -67,15 +83,39 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
     return {"min": min(values), "mean": mean, "max": max(values)}
 
 
-def lag_at(transport: Transport, cursors: Sequence[str]) -> tuple[Plan, Lag | None]:
-    """Ask a publisher how far cursors are behind.
+def lag_at(transport: Transport, cursors: Sequence[str]) -> Lag | None:
+    """Ask a publisher how far cursors are behind; None if it has not counted the feed yet.
 
-    The plan is one of nothing, which tells the feed's head. The lag is None if it is not told.
-    Raises PublisherError if plans are not offered.
+    A store's feed tells it with a plan of nothing, a table with pages of nothing. Raises
+    PublisherError if it is another publisher.
     """
-    at = wire.by_partition(cursors)
-    plan = direct_client.plan(transport, PlanRequest(len(cursors), at, ends=at))
-    return plan, lag_of(plan, len(cursors))
+    n, at = len(cursors), wire.by_partition(cursors)
+    try:
+        plan = direct_client.plan(transport, PlanRequest(n, at, ends=at))
+    except PublisherError as exc:
+        if exc.status not in direct_client.NOT_OFFERED:
+            raise
+    else:
+        return lag_of(plan.lag, n)
+    told: dict[str, PartitionLag] = {}
+    for first in range(0, n, page_headers.MOST_LAGS):
+        some = range(first, min(n, first + page_headers.MOST_LAGS))
+        told.update(transport.retry().call(partial(_told, transport, cursors, some)))
+    if not told:
+        raise PublisherError(
+            f"the publisher of {transport.url} does not tell how far a reader is behind. Only "
+            f"zeh-spark serve does. See what is unread with zeh-spark tail, from the query's "
+            f"cursors"
+        )
+    return lag_of(told, n)
+
+
+def _told(transport: Transport, cursors: Sequence[str], some: range) -> Mapping[str, PartitionLag]:
+    """Return what a page of no events tells of the lag of some partitions."""
+    asked = {f"cursor{each}": cursors[each] for each in some}
+    query = urlencode({"n": len(cursors), "pagesizehint": 0, **asked})
+    with closing(transport.body(query, {page_headers.TELL: "1"})) as body:
+        return page_headers.parse_fields(body.headers).lags or {}
 
 
 def report(feed: str, head: str | None, lag: Lag | None, more: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Track:
         skipped: how many answers in a row only moved the cursor.
         held: the bytes of the page being read that wait for their checkpoint.
         unread: the events after `cursor`, as the newest page told; None if it did not.
+        at_least: whether there may be more of them, because the publisher did not count all.
     """
 
     partition: int
@@ -47,8 +48,9 @@ class Track:
     ending: Ending | None = None
     reading: Page | FiniteRead | None = None
     unread: int | None = None
-    _oldest: float = 0.0
-    _oldest_of_ready: deque[float] = field(default_factory=deque)
+    at_least: bool = False
+    _oldest: float | None = None
+    _oldest_of_ready: deque[float | None] = field(default_factory=deque)
 
     def hears(self, coming: int) -> Standing:
         """Note and return what the page tells of which so many events are to be added next.
@@ -59,8 +61,8 @@ class Track:
         assert page is not None
         self.unread = None
         if lag := page.lag:
-            self.unread = lag.events + coming
-            self._oldest = time.monotonic() - lag.ms / 1000
+            self.unread, self.at_least = lag.events + coming, lag.more
+            self._oldest = None if lag.ms is None else time.monotonic() - lag.ms / 1000
         return page.standing
 
     def add(self, interval: wire.Interval) -> None:
@@ -84,14 +86,17 @@ class Track:
             self._oldest_of_ready.popleft()
         return [self.ready.popleft() for _ in range(count)]
 
-    def lag(self) -> tuple[int, float] | None:
+    def lag(self) -> tuple[int, float | None] | None:
         """Return how many events are in no batch, and the age of the oldest of them in seconds.
 
-        It is None if no page told it. A partition that ended without a page has no more events.
+        It is None if no page told it. A partition that ended without a page has no more events. The
+        age is None if the feed has no times.
         """
         if self.unread is None:
             return (0, 0.0) if self.ended else None
         events = self.unread + sum(interval.events for interval in self.ready)
+        if not events:
+            return 0, 0.0
         ready = zip(self.ready, self._oldest_of_ready, strict=True)
         oldest = next((oldest for interval, oldest in ready if interval.events), self._oldest)
-        return events, round(max(0.0, time.monotonic() - oldest), 3) if events else 0.0
+        return events, None if oldest is None else round(max(0.0, time.monotonic() - oldest), 3)

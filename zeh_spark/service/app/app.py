@@ -101,7 +101,8 @@ def create_app(publisher: Publisher) -> Starlette:
     disk = Disk(telemetry.store_file, telemetry.least_free, store)
     look = disk.look if telemetry.store_file else None
     readiness = Readiness(store, telemetry, outages, lambda: draining.has_begun, of_tables, look)
-    gauges = StoreGauges(store, calls.waiting, telemetry.connections, calls.backlogs)
+    looks = {name: each.look for name, each in named.items() if isinstance(each, SqlTableFeed)}
+    gauges = StoreGauges(store, calls.waiting, telemetry.connections, calls.backlogs, looks)
     disks = {name: _disk_of(each, telemetry.least_free) for name, each in named.items()}
     pages_of_feeds = PageApi(calls, lambda name: disks.get(name, disk), limits.most_cursor_sets)
     telling = TelemetryApi(gate, readiness, metrics, gauges, store, named)
@@ -111,7 +112,7 @@ def create_app(publisher: Publisher) -> Starlette:
         from zeh_spark.service.console.pages import Console
 
         pages = Console(
-            gate, store, named, metrics.rates, refusals, readiness, telling.look, gauges.lags
+            gate, store, named, metrics.rates, refusals, readiness, telling.look, gauges
         )
         console = [*pages.routes(), *(ConsoleActs(pages, store).routes() if store else ())]
     describe = partial(

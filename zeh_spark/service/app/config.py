@@ -56,6 +56,7 @@ class FeedConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     tx: str = "tx"
     on_bad_row: str = "stop"
     strict_cursors: bool | None = None
+    time: str | None = None
     pool_size: Annotated[int, msgspec.Meta(ge=1)] = 8
     statement_timeout: str = "30s"
 

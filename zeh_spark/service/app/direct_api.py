@@ -140,12 +140,6 @@ class DirectApi:
     def _at_time(self, name: str, query: str) -> CursorsAtTime:
         feed = self._calls.find(name)
         n, time = parse_time_query(query, lambda: feed.partitions)
-        if not isinstance(feed, ChunkFeed):
-            raise Problem(
-                problems.NO_COMMIT_TIMES,
-                f"feed {name!r} is served from a table, whose rows have no times of commits; begin "
-                f"at a cursor, or at _first or _last",
-            )
         cursors = {str(each): cursor for each, cursor in feed.cursors_at(n, time).items()}
         return CursorsAtTime(time, cursors)
 

@@ -228,14 +228,15 @@ class PageApi:
         if waits and not found:
             return Opened(feed, ask, {**cursors, **after}, seen, None)
         begun = self._calls.taken(gzip_stream(pieces) if how.gzip else plain_stream(pieces))
-        fields = self._standing(feed, ask.n, page).fields() if how.tells else {}
+        fields = self._standing(feed, ask.n, cursors, page).fields() if how.tells else {}
         return Opened(feed, ask, cursors, seen, begun, fields, tally)
 
-    def _standing(self, feed: Feed, n: int, page: Page[Piece] | None) -> Standing:
+    def _standing(
+        self, feed: Feed, n: int, cursors: Mapping[int, str], page: Page[Piece] | None
+    ) -> Standing:
         """Return where a feed stands. It knows at least the epochs of a page that was begun."""
         if page is None:
-            identity = feed.identity()
-            return Standing(identity.epochs[-1] if identity else None)
+            return feed.standing(cursors, n)
         starts = {str(each): cursor for each, cursor in page.starts.items()}
         is_short = len(starts) <= page_headers.MOST_LAGS
         lags = self._calls.lag_after(page.state, n, starts) if is_short else None

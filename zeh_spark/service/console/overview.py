@@ -11,7 +11,7 @@ from typing import Any
 from zeh_spark.service.console.viewer import Viewer
 from zeh_spark.service.store.feed import Feed
 from zeh_spark.service.store.interface import Store
-from zeh_spark.service.telemetry.lag import Lag
+from zeh_spark.service.telemetry.store_gauges import StoreGauges
 
 FEEDS = 50
 """Feeds on a page."""
@@ -23,7 +23,7 @@ BEHIND = 5
 def overview(
     store: Store | None,
     tables: Mapping[str, Feed],
-    lags: list[tuple[str, Lag]],
+    gauges: StoreGauges,
     viewer: Viewer,
     named: str,
     after: str,
@@ -44,7 +44,7 @@ def overview(
     shown = [each for each in names if each > after][: FEEDS + 1]
     page = shown[:FEEDS]
     staged = store.staged() if store else {}
-    seen = [(feed, lag) for feed, lag in lags if viewer.sees_consumer(feed, lag.name)]
+    seen = [(feed, lag) for feed, lag in gauges.lags() if viewer.sees_consumer(feed, lag.name)]
     most: dict[str, int] = {}
     for feed, lag in seen:
         most[feed] = max(most.get(feed, 0), lag.events)
@@ -53,6 +53,7 @@ def overview(
             "name": name,
             "partitions": (stored if name in stored else tables)[name].partitions,
             "state": stored.get(name),
+            "newest": (look := gauges.table(name)) and look.last,
             "staged": staged.get(name, 0),
             "behind": most.get(name),
         }

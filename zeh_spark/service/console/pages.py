@@ -51,9 +51,9 @@ from zeh_spark.service.store.feed import Feed
 from zeh_spark.service.store.interface import Store, UnknownFeedError
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.health import Readiness
-from zeh_spark.service.telemetry.lag import Lag
 from zeh_spark.service.telemetry.rates import Rates
 from zeh_spark.service.telemetry.recent_refusals import RecentRefusals, Refusal
+from zeh_spark.service.telemetry.store_gauges import StoreGauges
 from zeh_spark.wire import problems
 
 READERS = 2
@@ -83,7 +83,7 @@ class Console:
     """The pages of a publisher's console.
 
     Args:
-        look: Has `lags` be of now.
+        look: Has `gauges` be of now.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Console:
         refusals: RecentRefusals,
         readiness: Readiness,
         look: Callable[[], Awaitable[None]],
-        lags: Callable[[], list[tuple[str, Lag]]],
+        gauges: StoreGauges,
     ) -> None:
         self.sessions = Sessions()
         self._gate = gate
@@ -105,7 +105,7 @@ class Console:
         self._refusals = refusals
         self._readiness = readiness
         self._look = look
-        self._lags = lags
+        self._gauges = gauges
         self._limiter = anyio.CapacityLimiter(READERS)
 
     def routes(self) -> list[Route]:
@@ -143,7 +143,7 @@ class Console:
         viewer, asked = self.viewer(request), request.query_params
         named, after = asked.get("named", ""), asked.get("after", "")
         found = await self.in_thread(
-            overview, self._store, self._tables, self._lags(), viewer, named, after
+            overview, self._store, self._tables, self._gauges, viewer, named, after
         )
         return self.page(
             request, "overview.html",
@@ -164,15 +164,19 @@ class Console:
 
     async def feed(self, request: Request) -> Response:
         viewer, name = self.viewer(request), request.path_params["feed"]
+        await self._look()
+        lags = [lag for feed, lag in self._gauges.lags() if feed == name]
         if name in self._tables:
             partitions = await self.in_thread(lambda: self._tables[name].partitions)
             return self.page(
                 request, "table.html",
-                feed=name, partitions=partitions, rate=self._rates.of(name),
+                feed=name,
+                partitions=partitions,
+                rate=self._rates.of(name),
+                look=self._gauges.table(name),
+                lags=[each for each in lags if viewer.sees_consumer(name, each.name)],
             )  # fmt: skip
-        await self._look()
         first, after = number_in(request, "partition"), request.query_params.get("producer", "")
-        lags = [lag for feed, lag in self._lags() if feed == name]
         store = self._of_store(name)
         seen = [each for each in self._seen(viewer) if each.feed == name][:REFUSALS]
         return self.page(

@@ -18,10 +18,9 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from zeh_spark.errors import OptionError, StoreError
 from zeh_spark.service.outbox import postgresql, sqlite
 from zeh_spark.service.outbox.blockers import Guard
-from zeh_spark.service.outbox.faults import refusal
 from zeh_spark.service.outbox.queries import TableSql
 from zeh_spark.service.outbox.table import OutboxTable
-from zeh_spark.service.outbox.table_facts import TableStatus
+from zeh_spark.service.outbox.table_facts import TableStatus, refusal
 from zeh_spark.service.postgresql import errors as postgresql_errors
 from zeh_spark.service.sqlite.store import explained
 from zeh_spark.service.store.interface import StoreBusyError

@@ -11,6 +11,7 @@ Rule for editors: `save` locks the row of the name before it writes a cursor.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
@@ -19,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.service.outbox.table import CURSORS, OutboxTable, literal, qualified
 from zeh_spark.service.postgresql.errors import NOT_ALLOWED, READ_ONLY, sqlstate
-from zeh_spark.service.store.cursor_sets import check_consumer, check_made
+from zeh_spark.service.store.cursor_sets import NOBODY, CursorSet, check_consumer, check_made
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.store.tokens import Maker
 from zeh_spark.wire import problems
@@ -59,6 +60,23 @@ def load(
         kept = {(of, partition): cursor for of, partition, cursor in found}
     check_consumer(name, kept.get((0, 0)), consumer, freed_by(table, name))
     return {partition: cursor for (of, partition), cursor in kept.items() if of == n}
+
+
+def kept(connection: Connection, table: OutboxTable) -> list[CursorSet]:
+    """Return all cursors that are kept, by name. Raises Problem if the role may not read them."""
+    with _allowed(table):
+        found = connection.exec_driver_sql(
+            f"SELECT cursorset, n, partition, cursor FROM {qualified(table, CURSORS)}"
+            f" WHERE table_name = {literal(table.bare_name)} ORDER BY cursorset, n, partition"
+        ).all()
+    consumers: dict[str, str] = {}
+    cursors: dict[str, dict[int, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
+    for name, n, partition, cursor in found:
+        if n == 0:
+            consumers[name] = cursor
+        else:
+            cursors[name][n][partition] = cursor
+    return [CursorSet(name, consumers.get(name, NOBODY), each) for name, each in cursors.items()]
 
 
 def save(

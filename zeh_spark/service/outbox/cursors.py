@@ -63,6 +63,21 @@ class Starts:
             for each, cursor in given.items()
         }
 
+    def since(self, time: int) -> dict[int, str]:
+        """Return the cursors before all rows of a time, in ms since 1970, or later.
+
+        The end is found first: a row that is written meanwhile comes after it.
+        """
+        row = self.sql.head(self.connection)
+        if place := self.sql.first_since(self.connection, time):
+            row = self.sql.head(self.connection, before=place)
+        table, lineage = self.sql.table, self._lineage
+        removals = {each: self._removed(each).times for each in range(self.n)}
+        return {
+            each: str(after(row, lineage, table, times) if row else Cursor(lineage, removals=times))
+            for each, times in removals.items()
+        }
+
     def _special(self, partition: int, last: bool) -> Cursor:
         """Return the cursor that `_first` or, with `last`, `_last` stands for."""
         last = last and bool(self._stored(partition))

@@ -16,19 +16,25 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import Engine
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.outbox import cursor_sets
+from zeh_spark.service.outbox import cursor_sets, lag
 from zeh_spark.service.outbox.connection import TableConnection
-from zeh_spark.service.outbox.faults import refusal
+from zeh_spark.service.outbox.cursors import Starts
 from zeh_spark.service.outbox.pages import PageReader
 from zeh_spark.service.outbox.postgresql_ddl import CHANNEL
 from zeh_spark.service.outbox.table import CURSORS, HISTORY, OutboxTable
-from zeh_spark.service.outbox.table_facts import BlockingTransaction, More
+from zeh_spark.service.outbox.table_facts import BlockingTransaction, More, refusal
 from zeh_spark.service.postgresql.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.service.store.cursor_sets import NOBODY
 from zeh_spark.service.store.feed import EVERY, Feed
+from zeh_spark.service.store.interface import now_ms
 from zeh_spark.service.store.problems import no_cursors_on_replica
+from zeh_spark.service.store.reading import time_is_ahead
 from zeh_spark.service.store.tokens import Maker
+from zeh_spark.service.telemetry.lag import TableLook
+from zeh_spark.wire import page_headers
+from zeh_spark.wire.direct_reads import PartitionLag
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, parse
+from zeh_spark.wire.page_headers import Standing
 from zeh_spark.wire.served_lines import Block
 
 PENDING_SECONDS, UNNOTIFIED_SECONDS = 0.01, 0.1
@@ -75,6 +81,8 @@ class SqlTableFeed(Feed):
             `skip` it with a warning in the log.
         strict_cursors: Whether to refuse a cursor whose row is gone while older rows of its
             partition are left. None: yes, unless rows may be updated (`ddl(updates=True)`).
+        time: The column with the time at which a row was written. Events have it as `zeh-time`,
+            readers can start by time, and the lag is told in seconds.
 
     Raises:
         OptionError: A setting has a value that is not allowed, or the database is of another kind.
@@ -97,10 +105,11 @@ class SqlTableFeed(Feed):
         tx: str = "tx",
         on_bad_row: str = "stop",
         strict_cursors: bool | None = None,
+        time: str | None = None,
     ) -> None:
         self.table = OutboxTable(
             table, data, headers, partition_by, partition, partitions, id, tx, on_bad_row,
-            strict_cursors,
+            strict_cursors, time,
         )  # fmt: skip
         self.partitions = partitions
         self.engine = engine
@@ -144,6 +153,46 @@ class SqlTableFeed(Feed):
         _, standing = self._connection.run(self._connection.look_up)
         held = self._connection.guard
         return TableState(standing.history, held.holder, held.seconds, self._pages.skipped)
+
+    def look(self) -> TableLook:
+        """Return the newest rows, and how far the readers are behind that keep cursors here.
+
+        Raises:
+            StoreError: The table cannot be a feed, or the database does not answer.
+        """
+
+        def work(connection: Connection) -> TableLook:
+            found = self._connection.look_up(connection)
+            return lag.look_at(found[0], connection, found[1], self._connection.guard)
+
+        return self._connection.run(work)
+
+    def standing(self, asked: Mapping[int, str], n: int) -> Standing:
+        told = Feed.standing(self, asked, n)
+        if len(asked) > page_headers.MOST_LAGS:
+            return told
+
+        def work(connection: Connection) -> tuple[str, dict[str, PartitionLag]]:
+            found = self._connection.look_up(connection)
+            return lag.stands_at(found[0], connection, found[1], asked, n)
+
+        return Standing(told.epoch, *self._connection.run(work))
+
+    def cursors_at(self, n: int, time: int) -> dict[int, str]:
+        """Return where a reader starts that wants all rows since a time (see `Feed.cursors_at`).
+
+        Rows without a time count as written since then.
+        """
+        if self.table.time is None:
+            return Feed.cursors_at(self, n, time)
+        if time > (now := now_ms()):
+            raise time_is_ahead(time, now)
+
+        def work(connection: Connection) -> dict[int, str]:
+            sql, standing = self._connection.look_up(connection)
+            return Starts(sql, connection, standing, n).since(time)
+
+        return self._connection.run(work)
 
     def identity(self) -> FeedIdentity:
         """Return the feed's identity, whose id is kept beside the table's history.

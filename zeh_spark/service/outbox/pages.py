@@ -51,7 +51,7 @@ class PageReader:
     def __init__(self, connection: TableConnection, table: OutboxTable) -> None:
         self._connection = connection
         self._table = table
-        self._headers = header_renderer(table.headers)
+        self._headers = header_renderer(table.sent_headers)
         self._rare = RareLog(log)
         self.skipped = 0
 
@@ -108,8 +108,8 @@ class PageReader:
     def _choose_headers(self, headers: Collection[str]) -> tuple[Sequence[str], RenderHeaders]:
         """Return those of the table's headers that are wanted, and what renders them."""
         if wire.ALL_HEADERS in headers:
-            return self._table.headers, self._headers
-        wanted = [name for name in self._table.headers if name in headers]
+            return self._table.sent_headers, self._headers
+        wanted = [name for name in self._table.sent_headers if name in headers]
         return wanted, header_renderer(wanted)
 
     def _make_block(

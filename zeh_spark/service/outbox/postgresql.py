@@ -21,9 +21,8 @@ from typing import Any, ClassVar
 from sqlalchemy import Connection
 
 from zeh_spark.service.outbox import postgresql_check, postgresql_ddl
-from zeh_spark.service.outbox.faults import Fault
 from zeh_spark.service.outbox.postgresql_check import Column, PostgresqlFacts
-from zeh_spark.service.outbox.queries import TableSql, history_row
+from zeh_spark.service.outbox.queries import COUNTED, TableSql, history_row
 from zeh_spark.service.outbox.table import (
     CURSORS,
     HISTORY,
@@ -34,8 +33,15 @@ from zeh_spark.service.outbox.table import (
     qualified,
     quoted,
 )
-from zeh_spark.service.outbox.table_facts import BlockingTransaction, More, TableStatus
+from zeh_spark.service.outbox.table_facts import (
+    BlockingTransaction,
+    Fault,
+    More,
+    TableStatus,
+    Unread,
+)
 from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.telemetry.lag import NewestRow
 from zeh_spark.wire import problems
 
 HORIZON = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
@@ -143,6 +149,49 @@ class PostgresqlTable(TableSql):
     def _literal(self, place: Place) -> str:
         key = f"{literal(str(place[1]))}::uuid" if self.facts.uuid else place[1]
         return f"({place[0]}, {key})"
+
+    def unread(
+        self, connection: Connection, after: Mapping[int, Mapping[int, Place | None]]
+    ) -> dict[int, Unread]:
+        parts = [
+            f"SELECT {asked}, count(*), {self._age('min(at)')} FROM (SELECT {self._time} AS at"
+            f" FROM {self._name} AS r WHERE {' AND '.join(self._next(partition, place))}"
+            f" ORDER BY {self._order} LIMIT {COUNTED}) AS part"
+            for asked, stored in after.items()
+            for partition, place in stored.items()
+        ]
+        found = dict.fromkeys(after, Unread())
+        if parts:
+            for asked, count, since in connection.exec_driver_sql(" UNION ALL ".join(parts)):
+                found[asked] += Unread(count, since, count == COUNTED)
+        return found
+
+    def newest_rows(self, connection: Connection) -> dict[int, NewestRow]:
+        parts = [
+            f"SELECT {each}, i, {self._age('at')} FROM (SELECT {self._id(f'r.{key}')} AS i,"
+            f" {self._time} AS at FROM {self._name} AS r WHERE {self._of(each)} AND {self.settled}"
+            f" ORDER BY {self._backwards} LIMIT 1) AS part"
+            for key in [quoted(self.table.id)]
+            for each in range(self.table.partitions)
+        ]
+        found = connection.exec_driver_sql(" UNION ALL ".join(parts))
+        return {partition: NewestRow(key, time) for partition, key, time in found}
+
+    def first_since(self, connection: Connection, time: int) -> Place | None:
+        is_utc = self.facts.columns[self.table.time or ""].type == "timestamp"
+        since = f"to_timestamp({time} / 1000.0)" + " AT TIME ZONE 'UTC'" * is_utc
+        key = self._id(f"r.{quoted(self.table.id)}")
+        parts = [  # OFFSET keeps PostgreSQL from searching all rows in the order of places
+            f"SELECT * FROM (SELECT r.{self.tx} AS t, {key} AS i FROM {self._name} AS r"
+            f" WHERE {self._time} {each} AND {self.settled} OFFSET 0) AS part"
+            for each in (f">= {since}", "IS NULL")
+        ]
+        found = connection.exec_driver_sql(f"{' UNION ALL '.join(parts)} ORDER BY t, i LIMIT 1")
+        return (row[0], row[1]) if (row := found.first()) else None
+
+    def _ms(self, value: str) -> str:
+        since = f"floor(extract(epoch FROM {value}) * 1000)::bigint"
+        return f"CASE WHEN isfinite({value}) THEN {since} END"
 
     def _json(self, column: str, value: str) -> str:
         kind, element = self.facts.columns[column].type, self.facts.columns[column].element

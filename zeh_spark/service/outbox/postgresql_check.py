@@ -12,11 +12,17 @@ from dataclasses import dataclass
 from zeh_spark.errors import StoreError
 from zeh_spark.service.outbox import cursor_sets
 from zeh_spark.service.outbox import postgresql_ddl as statements
-from zeh_spark.service.outbox.faults import Fault, repair_statements, unreleased_history
 from zeh_spark.service.outbox.table import OutboxTable, qualified, quoted
-from zeh_spark.service.outbox.table_facts import More, TableFacts
+from zeh_spark.service.outbox.table_facts import (
+    Fault,
+    More,
+    TableFacts,
+    repair_statements,
+    unreleased_history,
+)
 
 _INTEGERS = ("int2", "int4", "int8")
+_TIMES = ("timestamptz", "timestamp")
 _KEYS = (*_INTEGERS, "text", "varchar", "bpchar", "uuid")
 
 
@@ -67,6 +73,7 @@ def postgresql_faults(table: OutboxTable, facts: PostgresqlFacts) -> list[Fault]
             statements.next_tx(table),
             statements.create_table(table),
             *_index(table, facts),
+            *(_index(table, facts, statements.time_keys(table)) if table.time else ()),
             *statements.history(table),
         )
         return [Fault(f"there is no table {table.name}", made)]
@@ -137,6 +144,8 @@ def _column_faults(table: OutboxTable, facts: PostgresqlFacts) -> Iterator[Fault
         allowed[table.partition] = _INTEGERS
     if table.partition_by:
         allowed.setdefault(table.partition_by, _KEYS)
+    if table.time:
+        allowed[table.time] = _TIMES
     for name, types in allowed.items():
         found = facts.columns.get(name)
         if found and found.type not in types:
@@ -171,6 +180,9 @@ def _index_faults(table: OutboxTable, facts: PostgresqlFacts) -> Iterator[Fault]
     if not any(_serves(table, keys) for _, keys in facts.indexes):
         keys = "(partition, tx, id)" if table.partitions > 1 else "(tx, id)"
         yield Fault(f"there is no index on {keys}", _index(table, facts))
+    if table.time and not any(_plain(keys[0]) == _plain(table.time) for _, keys in facts.indexes):
+        index = _index(table, facts, statements.time_keys(table))
+        yield Fault(f"there is no index on {table.time}, by which readers start", index)
 
 
 def _has_unique_ids(table: OutboxTable, facts: PostgresqlFacts) -> bool:
@@ -199,8 +211,8 @@ def _serves(table: OutboxTable, keys: Sequence[str]) -> bool:
     return any(each in keys[0] for each in begins) and keys[0].endswith(ends)
 
 
-def _index(table: OutboxTable, facts: PostgresqlFacts) -> tuple[str, ...]:
-    keys = statements.index_keys(table)
+def _index(table: OutboxTable, facts: PostgresqlFacts, keys: str = "") -> tuple[str, ...]:
+    keys = keys or statements.index_keys(table)
     concurrently = facts.kind != "p"  # indexes of partitioned tables cannot be created so
     create = statements.create_index(table, keys, concurrently=concurrently)
     if (name := statements.index_name(table, keys)) not in facts.unfinished:

@@ -56,6 +56,8 @@ def partition_sql(table: OutboxTable) -> str:
 def create_table(table: OutboxTable) -> str:
     types = {table.id: "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"}
     types[table.tx] = f"bigint NOT NULL DEFAULT {qualified(table, NEXT_TX)}()"
+    if table.time:
+        types[table.time] = "timestamptz NOT NULL DEFAULT clock_timestamp()"
     for name in table.used:
         kind = "integer NOT NULL" if name == table.partition else "text"
         types.setdefault(name, "jsonb NOT NULL" if name == table.data else kind)
@@ -96,6 +98,11 @@ def index_keys(table: OutboxTable) -> str:
     """Return the keys of the index that readers need: partition, tx, id."""
     place = f"{quoted(table.tx)}, {quoted(table.id)}"
     return place if table.partitions == 1 else f"({partition_sql(table)}), {place}"
+
+
+def time_keys(table: OutboxTable) -> str:
+    """Return the keys of the index by which readers start at a time."""
+    return f"{quoted(table.time or '')}, {quoted(table.tx)}, {quoted(table.id)}"
 
 
 def create_index(table: OutboxTable, keys: str, *, concurrently: bool, unique: bool = False) -> str:

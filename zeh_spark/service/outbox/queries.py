@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 
 from sqlalchemy import Connection
 
-from zeh_spark.service.outbox.faults import Fault, refusal
 from zeh_spark.service.outbox.table import (
     HISTORY,
     REMOVED,
@@ -31,11 +30,23 @@ from zeh_spark.service.outbox.table import (
     qualified,
     quoted,
 )
-from zeh_spark.service.outbox.table_facts import BlockingTransaction, More, TableFacts, TableStatus
+from zeh_spark.service.outbox.table_facts import (
+    BlockingTransaction,
+    Fault,
+    More,
+    TableFacts,
+    TableStatus,
+    Unread,
+    refusal,
+)
+from zeh_spark.service.telemetry.lag import NewestRow
 from zeh_spark.wire import wire
 
 READ_BYTES = 1 << 20
 """About how many bytes of data and headers one statement fetches."""
+
+COUNTED = 100_000
+"""Rows that are counted at most after a place: a look costs the same however far a reader is."""
 
 _ALL = 1_000_000
 """A limit that no statement reaches: a subquery with a limit is computed separately."""
@@ -207,6 +218,18 @@ class TableSql(ABC):
         return value
 
     @abstractmethod
+    def _ms(self, value: str) -> str:
+        """Return SQL for a value of the column `time` in ms since 1970; NULL if it is no time."""
+
+    @property
+    def _time(self) -> str:
+        """Return SQL for the column `time` of a row `r`; NULL without one."""
+        return f"r.{quoted(self.table.time)}" if self.table.time else "NULL"
+
+    def _age(self, value: str) -> str:
+        return self._ms(value) if self.table.time else "NULL"
+
+    @abstractmethod
     def _bytes(self, text: str) -> str:
         """Return SQL for the number of bytes of a text."""
 
@@ -245,14 +268,44 @@ class TableSql(ABC):
         """Return conditions on a row: it is settled, of a stored partition, and after a place."""
         return [self._of(partition), self.settled, *([self._at(place, ">")] if place else [])]
 
-    def last(self, connection: Connection, asked: int, stored: Iterable[int]) -> OutboxRow | None:
+    def last(
+        self,
+        connection: Connection,
+        asked: int,
+        stored: Iterable[int],
+        before: Place | None = None,
+    ) -> OutboxRow | None:
         """Return the last settled row of some stored partitions; None if there is none."""
+        upto = [self._at(before, "<")] if before else []
         parts = [
-            self._picked(str(asked), [self._of(each), self.settled], f"{self._backwards} LIMIT 1")
+            self._picked(
+                str(asked), [self._of(each), self.settled, *upto], f"{self._backwards} LIMIT 1"
+            )
             for each in stored
         ]
         found = self._read(connection, parts, "t DESC, i DESC LIMIT 1") if parts else []
         return OutboxRow.of(found[0]) if found else None
+
+    def head(self, connection: Connection, before: Place | None = None) -> OutboxRow | None:
+        """Return the last settled row of all partitions, or the last before a place; or None."""
+        return self.last(connection, 0, range(self.table.partitions), before)
+
+    @abstractmethod
+    def first_since(self, connection: Connection, time: int) -> Place | None:
+        """Return the first place of a settled row of a time, in ms since 1970, or without one."""
+
+    @abstractmethod
+    def unread(
+        self, connection: Connection, after: Mapping[int, Mapping[int, Place | None]]
+    ) -> dict[int, Unread]:
+        """Return what is settled after places, by asked partition (`after` is as in `rows`).
+
+        Rows are counted up to a limit, in the order in which they are read.
+        """
+
+    @abstractmethod
+    def newest_rows(self, connection: Connection) -> dict[int, NewestRow]:
+        """Return the last settled row of each stored partition, as far as an index finds it."""
 
     def at(self, connection: Connection, places: Mapping[int, Place]) -> dict[int, OutboxRow]:
         """Return the rows at places, by asked partition, as far as there are any."""
@@ -324,8 +377,8 @@ class TableSql(ABC):
         """
         found = f"SELECT * FROM ({' UNION ALL '.join(parts)}) AS found ORDER BY {order}"
         data = self._value()
-        names = {each: f"h{number}" for number, each in enumerate(self.table.headers)}
-        texts = [f"{self._text(each, self._alias[each])} AS {h}" for each, h in names.items()]
+        names = {each: f"h{number}" for number, each in enumerate(self.table.sent_headers)}
+        texts = [f"{self._header(each)} AS {h}" for each, h in names.items()]
         shown = [f"{data} AS d", *texts]
         more = "".join(f" + coalesce({self._bytes(name)}, 0)" for name in names.values())
         fetched = ["d", *(names[each] for each in headers)]
@@ -341,6 +394,11 @@ class TableSql(ABC):
         cursor: Any = connection.exec_driver_sql(statement).cursor  # the driver's own is faster
         found_rows: list[Cells] = cursor.fetchall()
         return found_rows
+
+    def _header(self, name: str) -> str:
+        if name == wire.TIME_HEADER and self.table.time:
+            return f"CAST({self._ms(self._alias[self.table.time])} AS text)"
+        return self._text(name, self._alias[name])
 
     def _value(self) -> str:
         names = self.table.columns

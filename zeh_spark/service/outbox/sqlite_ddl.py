@@ -12,10 +12,15 @@ from dataclasses import dataclass
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.outbox import cursor_sets
-from zeh_spark.service.outbox.faults import Fault, repair_statements, unreleased_history
 from zeh_spark.service.outbox.postgresql_ddl import DELETES
 from zeh_spark.service.outbox.table import HISTORY, REMOVED, OutboxTable, literal, quoted
-from zeh_spark.service.outbox.table_facts import More, TableFacts
+from zeh_spark.service.outbox.table_facts import (
+    Fault,
+    More,
+    TableFacts,
+    repair_statements,
+    unreleased_history,
+)
 
 NEW_FEED_ID = "lower(hex(randomblob(8)))"
 """SQL for a new feed id: 16 hexadecimal digits."""
@@ -63,7 +68,8 @@ def sqlite_faults(table: OutboxTable, facts: SqliteFacts) -> list[Fault]:
         return [unreleased_history(table)]
     made = create_history(table)
     if not facts.statement and not facts.is_view:
-        return [Fault(f"there is no table {table.name}", (create_table(table), *made))]
+        times = (_time_index(table),) if table.time else ()
+        return [Fault(f"there is no table {table.name}", (create_table(table), *times, *made))]
     types = facts.types
     faults = [
         Fault(f"there is no column {each}; there are {', '.join(types)}")
@@ -76,6 +82,10 @@ def sqlite_faults(table: OutboxTable, facts: SqliteFacts) -> list[Fault]:
             f"deleted rows again, and readers would miss rows"
         )
         faults.append(Fault(reason, _rebuilt(table, facts)))
+    indexed = any(_time_index_name(table) in each for each in facts.beside)
+    if facts.statement and table.time in types and not indexed:
+        reason = f"there is no index on {table.time}, by which readers start"
+        faults.append(Fault(reason, (_time_index(table),)))
     if not facts.has_history:
         faults.append(Fault(f"{table.name} has no history of its own", made))
     return faults
@@ -109,11 +119,29 @@ def sqlite_ddl(table: OutboxTable, facts: SqliteFacts, more: More) -> list[str]:
 
 def create_table(table: OutboxTable) -> str:
     types = {table.id: "INTEGER PRIMARY KEY AUTOINCREMENT"}
+    if table.time:
+        types[table.time] = "TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))"
     for name in table.used:
         kind = "INTEGER NOT NULL" if name == table.partition else "TEXT"
         types.setdefault(name, "JSON NOT NULL" if name == table.data else kind)
     columns = (f"    {quoted(name)} {kind}" for name, kind in types.items())
     return f"CREATE TABLE IF NOT EXISTS {quoted(table.bare_name)} (\n" + ",\n".join(columns) + ");"
+
+
+def ms(value: str) -> str:
+    """Return SQL for a text with a time, as SQLite's functions know it, in ms since 1970."""
+    since = f"CAST(round((julianday({value}) - 2440587.5) * 86400000) AS INTEGER)"
+    return f"CASE WHEN {value} LIKE '____-__-__%' THEN {since} END"
+
+
+def _time_index(table: OutboxTable) -> str:
+    keys = ms(quoted(table.time or ""))
+    name = quoted(_time_index_name(table))
+    return f"CREATE INDEX IF NOT EXISTS {name}\n    ON {quoted(table.bare_name)} ({keys});"
+
+
+def _time_index_name(table: OutboxTable) -> str:
+    return f"{table.bare_name}_zeroeventhub_{table.time}"
 
 
 def create_history(table: OutboxTable) -> tuple[str, ...]:

@@ -79,6 +79,7 @@ class OutboxTable:
     tx: str = "tx"
     on_bad_row: str = "stop"
     strict_cursors: bool | None = None
+    time: str | None = None
 
     def __post_init__(self) -> None:
         if not _TABLE.fullmatch(self.name):
@@ -127,8 +128,13 @@ class OutboxTable:
     @property
     def used(self) -> dict[str, None]:
         """Return all columns that are read, `tx` excepted, in order."""
-        by = (self.partition_by, self.partition)
-        return dict.fromkeys((self.id, *filter(None, by), *self.columns, *self.headers))
+        by = filter(None, (self.partition_by, self.partition, self.time))
+        return dict.fromkeys((self.id, *by, *self.columns, *self.headers))
+
+    @property
+    def sent_headers(self) -> tuple[str, ...]:
+        """Return the headers of events: those of columns, and the time if there is one."""
+        return (*self.headers, *([wire.TIME_HEADER] if self.time else []))
 
     @property
     def schema(self) -> str | None:

@@ -1,14 +1,18 @@
-"""What is known of a table that is a feed: how it was made, how it stands, what `ddl` may add.
+"""What is known of a table: how it was made, how it stands, what it lacks, what `ddl` may add.
 
-Values only; what asks the database for them is in `postgresql`, `sqlite` and `queries`.
+What asks the database is in `postgresql`, `sqlite` and `queries`. Pure.
+
+Rule for editors: an error prints the statements themselves whenever all faults have some, so that a
+reader of the log can repair the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zeh_spark.service.outbox.table import Removed
+from zeh_spark.errors import StoreError
+from zeh_spark.service.outbox.table import HISTORY, OutboxTable, Removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,25 @@ class BlockingTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """The settled rows after a cursor.
+
+    Args:
+        since: The time of the oldest of them, in ms since 1970; None if there is none, or it has
+            no time.
+        more: Whether there may be more rows, because no more were counted.
+    """
+
+    events: int = 0
+    since: int | None = None
+    more: bool = False
+
+    def __add__(self, other: Unread) -> Unread:
+        known = [each.since for each in (self, other) if each.since is not None]
+        return Unread(self.events + other.events, min(known, default=None), self.more or other.more)
+
+
+@dataclass(frozen=True, slots=True)
 class More:
     """What `ddl` is to add to what a feed needs (see `SqlTableFeed.ddl`)."""
 
@@ -89,3 +112,41 @@ class TableFacts:
     uuid: bool = False
     moves_updates: bool = False
     notifies: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A reason why a table cannot be a feed."""
+
+    reason: str
+    statements: tuple[str, ...] = ()
+
+
+def repair_statements(table: OutboxTable, faults: Sequence[Fault]) -> list[str]:
+    """Return the statements that repair all faults, in order.
+
+    Raises StoreError, which names all faults that no statement can repair.
+    """
+    if helpless := [each for each in faults if not each.statements]:
+        raise refusal(table, helpless)
+    return [statement for each in faults for statement in each.statements]
+
+
+def refusal(table: OutboxTable, faults: Sequence[Fault]) -> StoreError:
+    """Return the error for a table with faults, with the statements if all faults have some."""
+    reasons = "; ".join(each.reason for each in faults)
+    mendable = all(each.statements for each in faults)
+    missing = "\n".join(each for fault in faults for each in fault.statements if mendable)
+    remedy = f". zeh-spark ddl prints what is missing:\n{missing}" if missing else ""
+    return StoreError(
+        f"table {table.name} cannot be served as a feed: {reasons}{remedy}",
+        anchor="the-table-cannot-be-served",
+    )
+
+
+def unreleased_history(table: OutboxTable) -> Fault:
+    """Return the fault of a table of histories without feed ids, which no release has made."""
+    return Fault(
+        f"{HISTORY} has no column feed_id, so no release of zeh-spark has made it: drop it, and "
+        f"run what zeh-spark ddl prints then. Readers of {table.name} have to begin again"
+    )

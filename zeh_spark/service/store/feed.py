@@ -16,12 +16,13 @@ from zeh_spark.service.store.answer_cache import AnswerCache
 from zeh_spark.service.store.cursor_sets import NOBODY
 from zeh_spark.service.store.interface import FeedState, Store
 from zeh_spark.service.store.pages import Page, Part, open_page
-from zeh_spark.service.store.problems import no_cursors, no_cursors_on_replica
+from zeh_spark.service.store.problems import Problem, no_cursors, no_cursors_on_replica
 from zeh_spark.service.store.reading import cursors_at
 from zeh_spark.service.store.tokens import Maker
-from zeh_spark.wire import wire
+from zeh_spark.wire import problems, wire
 from zeh_spark.wire.direct_reads import OFFER, ChunksRequest, Plan, PlanRequest
 from zeh_spark.wire.feed_identity import FeedIdentity
+from zeh_spark.wire.page_headers import Standing
 from zeh_spark.wire.served_lines import Block
 
 T = TypeVar("T")
@@ -92,6 +93,28 @@ class Feed(ABC):
     def description(self) -> dict[str, Any]:
         """Return what discovery tells of the feed, if it has an identity, besides that."""
         return {}
+
+    def standing(self, asked: Mapping[int, str], n: int) -> Standing:
+        """Return where the feed stands, for a reader that asks for it with a page.
+
+        `asked` has the cursors of the request. Raises what `identity` raises.
+        """
+        identity = self.identity()
+        return Standing(identity.epochs[-1] if identity else None)
+
+    def cursors_at(self, n: int, time: int) -> dict[int, str]:
+        """Return where each partition starts for a reader of all events since a time.
+
+        The time is in ms since 1970.
+
+        Raises:
+            Problem: The feed does not know the times of its events, or the time is ahead.
+        """
+        raise Problem(
+            problems.NO_COMMIT_TIMES,
+            "the events of this feed have no times. Start at a cursor, or at _first or _last; for "
+            "a table, its owner can name the column with the time: the setting time",
+        )
 
     def save_cursors(
         self,

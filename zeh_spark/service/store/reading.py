@@ -202,12 +202,16 @@ def check_has_passed(time: int, now: int, feed: FeedState) -> None:
             f"publisher of the primary",
         )
     if time > max(now, feed.time):
-        raise Problem(
-            problems.BAD_TIME,
-            f"time is {time}, ahead of the publisher's clock, {now}, in ms since 1970: events "
-            f"before that time may still come. Ask for a time that has passed",
-            now=now,
-        )
+        raise time_is_ahead(time, now)
+
+
+def time_is_ahead(time: int, now: int) -> Problem:
+    return Problem(
+        problems.BAD_TIME,
+        f"time is {time}, ahead of the publisher's clock, {now}, in ms since 1970: events "
+        f"before that time may still come. Ask for a time that has passed",
+        now=now,
+    )
 
 
 def check_kept(log: Log, positions: Mapping[int, int]) -> None:

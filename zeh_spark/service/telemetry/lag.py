@@ -17,7 +17,7 @@ import time
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -51,6 +51,8 @@ class Lag:
         n: How many partitions its reader works with.
         partitions: Of how many of them it has a position. The others are not in the numbers below.
         since: When the oldest of them was committed, in ms since 1970; None if there is none.
+        more: Whether there may be more than `events`, because they were counted up to a limit.
+        has_times: Whether `since` is known if there are events: not of a table without times.
     """
 
     name: str
@@ -58,6 +60,38 @@ class Lag:
     partitions: int
     events: int
     since: int | None
+    more: bool = False
+    has_times: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NewestRow:
+    """The newest row of a stored partition of a table, and its time in ms since 1970, if any."""
+
+    id: int | str
+    time: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableLook:
+    """How a table that is a feed, and its consumers, stand.
+
+    Attributes:
+        newest: The newest row that readers can get, by stored partition.
+        held_seconds: For how long committed rows have waited for an open transaction; 0 for none.
+        held_by: That transaction; "" if it is not known.
+    """
+
+    newest: Mapping[int, NewestRow]
+    lags: Sequence[Lag]
+    held_seconds: float = 0.0
+    held_by: str = ""
+
+    @property
+    def last(self) -> NewestRow | None:
+        """The row with the newest time; without times, the one with the highest id."""
+        rows = self.newest.values()
+        return max(rows, key=lambda each: (each.time or 0, str(each.id).rjust(36)), default=None)
 
 
 class Backlog:

@@ -103,7 +103,7 @@ class PlannedBatch:
                 self.ranges[partition].append(each)
             self.ends[partition] = plan.ends[str(partition)]
         self.more, self.head, self.chunks_behind = plan.more, plan.head, plan.behind
-        self.lag, self.epoch = lag_of(plan, len(self.ends)), plan.epoch
+        self.lag, self.epoch = lag_of(plan.lag, len(self.ends)), plan.epoch
 
 
 def _in_one(first: PlannedRange, second: PlannedRange) -> PlannedRange:

@@ -229,7 +229,7 @@ class Fetcher:
             if self._head is None or len(known) < len(lags):
                 return None, None
             events, seconds = zip(*known, strict=True)
-            return self._head, Lag(events, seconds)
+            return self._head, Lag(events, seconds, any(each.at_least for each in self._tracks))
 
     def _is_told(self) -> bool:
         """Return whether each partition has told its lag, or no answer under way will tell it."""

@@ -21,7 +21,6 @@ from typing import Any
 
 import click
 
-from zeh_spark.client.http import direct_client
 from zeh_spark.client.http.lag import Lag, lag_at, metrics
 from zeh_spark.client.http.transport import Body, Transport
 from zeh_spark.client.options.client_options import ClientOptions
@@ -215,7 +214,10 @@ def lag(
 
     Give --checkpoint or --cursorset. Events count as read when the query has committed them. The
     number is exact near the end of the feed; far from it, it may be too high by two percent. The
-    publisher has to be zeh-spark serve. There is no lag for a table of your own.
+    publisher has to be zeh-spark serve.
+
+    The feed may be a table of your own (outbox). Its rows are counted up to 100,000 for each
+    partition (in SQLite with partition_by, 10,000), and their age needs the setting time.
 
     With --cursorset the token needs the right that /metrics needs.
 
@@ -251,7 +253,8 @@ def _of_checkpoint(
     }
     rows = [(f"{each}", f"{events:,}", _age(age)) for each, (events, age) in enumerate(parts)]
     told = table(("PARTITION", "EVENTS BEHIND", "OLDEST"), rows)
-    return document, f"{told}\n\n{_summary(found.total, found.age)} after batch {batch}."
+    said = _summary(found.total, found.age, found.at_least)
+    return document, f"{told}\n\n{said} after batch {batch}."
 
 
 def committed_cursors(checkpoint: Path, feed: str) -> tuple[int, list[str]]:
@@ -293,25 +296,14 @@ def committed_cursors(checkpoint: Path, feed: str) -> tuple[int, list[str]]:
 
 def _asked(transport: Transport, cursors: list[str]) -> Lag:
     end = time.monotonic() + _PATIENCE_SECONDS
-    while True:
-        try:
-            plan, found = lag_at(transport, cursors)
-        except PublisherError as exc:
-            if exc.status not in direct_client.NOT_OFFERED:
-                raise
-            raise StoreError(
-                f"the publisher of {transport.url} tells no lag of this feed: a table of a "
-                f"service's own tells none, and neither does a publisher other than a present "
-                f"zeh-spark serve. See what is unread with zeh-spark tail, from the query's cursors"
-            ) from exc
-        if found:
-            return found
+    while not (found := lag_at(transport, cursors)):
         if time.monotonic() > end:
             raise PublisherError(
                 f"the publisher of {transport.url} has not counted the feed yet. Try again in a "
-                f"minute. The newest event was committed at {plan.time} ms since 1970"
+                f"minute"
             )
         time.sleep(0.2)
+    return found
 
 
 def _of_cursor_set(options: ClientOptions, name: str) -> tuple[dict[str, Any], str]:
@@ -324,20 +316,20 @@ def _of_cursor_set(options: ClientOptions, name: str) -> tuple[dict[str, Any], s
     numbers = sorted({n for n, _ in found}, key=int)
     if not numbers:
         raise StoreError(
-            f"the publisher tells no lag of the cursor set {name!r} of feed {feed!r}. A table of a "
-            f"service's own tells none. For a feed of a store, list the names with zeh-spark "
-            f"cursor-sets {feed}; if it is there, try again in a minute"
+            f"the publisher tells no lag of the cursor set {name!r} of feed {feed!r}. See the "
+            f"names on the feed's page of the console, or for a feed of a store with zeh-spark "
+            f"cursor-sets {feed}. If it is there, try again in a minute"
         )
     n = numbers[-1]
     events = int(found[n, "zeh_consumer_lag_events"])
-    seconds = found[n, "zeh_consumer_lag_seconds"]
+    seconds = found.get((n, "zeh_consumer_lag_seconds"))
     known = int(found[n, "zeh_consumer_partitions"])
     document = {
         "cursorset": name,
         "n": int(n),
         "partitionsWithPosition": known,
         "eventsBehind": {"total": events},
-        "secondsBehind": {"max": seconds},
+        "secondsBehind": None if seconds is None else {"max": seconds},
     }
     told = f"{_summary(events, seconds)} after the positions of {name!r}."
     if known < int(n):
@@ -364,11 +356,12 @@ def _gauges(options: ClientOptions) -> Iterator[tuple[str, dict[str, str], float
         yield from ((each.name, each.labels, each.value) for each in family.samples)
 
 
-def _summary(events: int, seconds: float) -> str:
+def _summary(events: int, seconds: float | None, at_least: bool = False) -> str:
     if not events:
         return "Nothing is unread"
-    return f"{counted(events, 'event')} unread, the oldest for {_age(seconds)},"
+    said = f"{'At least ' * at_least}{counted(events, 'event')} unread"
+    return said if seconds is None else f"{said}, the oldest for {_age(seconds)},"
 
 
-def _age(seconds: float) -> str:
+def _age(seconds: float | None) -> str:
     return f"{seconds:,.1f} s" if seconds else "-"

@@ -51,6 +51,11 @@ from zeh_spark.tools.cli.parameters import CONFIG, STORE, opened, operator
     help="The column with the row's id: unique, and growing for each key.",
 )  # fmt: skip
 @click.option(
+    "--time", metavar="COLUMN",
+    help="The column with the time at which a row was written: events get it as zeh-time, and "
+    "readers can start at a time.",
+)  # fmt: skip
+@click.option(
     "--notify", is_flag=True,
     help="Wake readers at once, not within 0.1 seconds. Commits then wait for each other.",
 )  # fmt: skip
@@ -77,6 +82,7 @@ def ddl(
     partition_by: str | None,
     partitions: int,
     key: str,
+    time: str | None,
     **more: Any,
 ) -> None:
     """Print the SQL that prepares TABLE to be a feed; change nothing.
@@ -96,7 +102,7 @@ def ddl(
     elif url:
         name = table
         config = FeedConfig(
-            url, table, data, partition_by=partition_by, partitions=partitions, id=key
+            url, table, data, partition_by=partition_by, partitions=partitions, id=key, time=time
         )
     else:
         raise click.UsageError("No database is given. Give --config FILE, or --url URL.")
@@ -111,7 +117,7 @@ def _refuse_what_config_has() -> None:
     options = {each.name: each.opts[0] for each in context.command.params}
     given = [
         options[name]
-        for name in ("key", "data", "partition_by", "partitions")
+        for name in ("key", "data", "partition_by", "partitions", "time")
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT
     ]
     if given:

@@ -1,0 +1,100 @@
+"""How far readers of a table are behind, and where its end is.
+
+Rule for editors: a look costs the same however many rows the table has. Rows are counted in the
+order of an index, up to a limit. Runs in the publisher's worker threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from sqlalchemy import Connection
+
+from zeh_spark.service.outbox import cursor_sets
+from zeh_spark.service.outbox.blockers import Guard
+from zeh_spark.service.outbox.cursors import Starts, after
+from zeh_spark.service.outbox.queries import TableSql
+from zeh_spark.service.outbox.table import Cursor, parse_cursor
+from zeh_spark.service.outbox.table_facts import TableStatus, Unread
+from zeh_spark.service.store.cursor_sets import CursorSet
+from zeh_spark.service.store.interface import now_ms
+from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.store.reading import covered
+from zeh_spark.service.telemetry.lag import Lag, TableLook
+from zeh_spark.wire.direct_reads import PartitionLag
+
+CURSOR_SETS, SECONDS = 200, 1.0
+"""Cursor sets whose lag is told, the first ones by name, and for how long they are looked at."""
+
+
+def stands_at(
+    sql: TableSql,
+    connection: Connection,
+    standing: TableStatus,
+    asked: Mapping[int, str],
+    n: int,
+) -> tuple[str, dict[str, PartitionLag]]:
+    """Return the cursor of a table's newest row, and what follows the cursors of a request.
+
+    Raises Problem for a cursor that is refused.
+    """
+    starts = Starts(sql, connection, standing, n)
+    found = _unread(sql, connection, n, starts.of(asked))
+    now = now_ms()
+    lags = {
+        str(each): PartitionLag(unread.events, _age(unread, now), unread.more)
+        for each, unread in found.items()
+    }
+    row, lineage = sql.head(connection), sql.table.lineage(standing.history)
+    head = after(row, lineage, sql.table, 0) if row else Cursor(lineage)
+    return str(head), lags
+
+
+def look_at(
+    sql: TableSql, connection: Connection, standing: TableStatus, guard: Guard
+) -> TableLook:
+    """Return how the table stands, and how far the consumers are behind that keep cursors here."""
+    kept = cursor_sets.kept(connection, sql.table) if sql.facts.has_cursors else []
+    end = time.monotonic() + SECONDS
+    lags: list[Lag] = []
+    for each in kept[:CURSOR_SETS]:
+        if time.monotonic() < end:
+            lags += _lags(sql, connection, standing, each)
+    held = str(guard.holder) if guard.holder else ""
+    return TableLook(sql.newest_rows(connection), lags, guard.seconds, held)
+
+
+def _lags(
+    sql: TableSql, connection: Connection, standing: TableStatus, kept: CursorSet
+) -> Iterator[Lag]:
+    """Yield the lag of a cursor set for each n, unless a cursor is of another history."""
+    lineage, has_times = sql.table.lineage(standing.history), sql.table.time is not None
+    for n, texts in kept.cursors.items():
+        try:
+            cursors = {
+                each: parse_cursor(each, text, lineage, sql.facts.uuid)
+                for each, text in texts.items()
+            }
+        except Problem:
+            continue
+        at = {each: cursor for each, cursor in cursors.items() if cursor}
+        found = sum(_unread(sql, connection, n, at).values(), Unread())
+        yield Lag(kept.name, n, len(at), found.events, found.since, found.more, has_times)
+
+
+def _unread(
+    sql: TableSql, connection: Connection, n: int, cursors: Mapping[int, Cursor]
+) -> dict[int, Unread]:
+    places = {
+        each: dict.fromkeys(covered(each, n, sql.table.partitions), cursor.place)
+        for each, cursor in cursors.items()
+    }
+    return sql.unread(connection, places)
+
+
+def _age(unread: Unread, now: int) -> int | None:
+    """Return the age of the oldest unread row in ms; 0 without one, None if it has no time."""
+    if not unread.events:
+        return 0
+    return None if unread.since is None else max(0, now - unread.since)
