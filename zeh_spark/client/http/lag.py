@@ -15,11 +15,11 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
-from zeh_spark.client.http import direct_client
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.errors import PublisherError
-from zeh_spark.wire import page_headers, wire
-from zeh_spark.wire.direct_reads import PartitionLag, PlanRequest
+from zeh_spark.wire import page_headers
+from zeh_spark.wire.direct_reads import PartitionLag
+from zeh_spark.wire.page_headers import Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,36 +86,27 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 def lag_at(transport: Transport, cursors: Sequence[str]) -> Lag | None:
     """Ask a publisher how far cursors are behind; None if it has not counted the feed yet.
 
-    A store's feed tells it with a plan of nothing, a table with pages of nothing. Raises
-    PublisherError if it is another publisher.
+    Pages of no events tell it. Raises PublisherError if it is another publisher.
     """
-    n, at = len(cursors), wire.by_partition(cursors)
-    try:
-        plan = direct_client.plan(transport, PlanRequest(n, at, ends=at))
-    except PublisherError as exc:
-        if exc.status not in direct_client.NOT_OFFERED:
-            raise
-    else:
-        return lag_of(plan.lag, n)
     told: dict[str, PartitionLag] = {}
-    for first in range(0, n, page_headers.MOST_LAGS):
-        some = range(first, min(n, first + page_headers.MOST_LAGS))
-        told.update(transport.retry().call(partial(_told, transport, cursors, some)))
-    if not told:
-        raise PublisherError(
-            f"the publisher of {transport.url} does not tell how far a reader is behind. Only "
-            f"zeh-spark serve does. See what is unread with zeh-spark tail, from the query's "
-            f"cursors"
-        )
-    return lag_of(told, n)
+    for first in range(0, len(cursors), page_headers.MOST_LAGS):
+        some = range(first, min(len(cursors), first + page_headers.MOST_LAGS))
+        standing = transport.retry().call(partial(_told, transport, cursors, some))
+        if standing.epoch is None:
+            raise PublisherError(
+                f"the publisher of {transport.url} does not tell how far a reader is behind. Only "
+                f"zeh-spark serve does. See what is unread with zeh-spark tail, from the query's "
+                f"cursors"
+            )
+        told.update(standing.lags or {})
+    return lag_of(told, len(cursors))
 
 
-def _told(transport: Transport, cursors: Sequence[str], some: range) -> Mapping[str, PartitionLag]:
-    """Return what a page of no events tells of the lag of some partitions."""
+def _told(transport: Transport, cursors: Sequence[str], some: range) -> Standing:
     asked = {f"cursor{each}": cursors[each] for each in some}
     query = urlencode({"n": len(cursors), "pagesizehint": 0, **asked})
     with closing(transport.body(query, {page_headers.TELL: "1"})) as body:
-        return page_headers.parse_fields(body.headers).lags or {}
+        return page_headers.parse_fields(body.headers)
 
 
 def report(feed: str, head: str | None, lag: Lag | None, more: Mapping[str, Any]) -> dict[str, Any]:

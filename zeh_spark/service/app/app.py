@@ -100,9 +100,11 @@ def create_app(publisher: Publisher) -> Starlette:
     of_tables = {name: each.state for name, each in named.items() if isinstance(each, SqlTableFeed)}
     disk = Disk(telemetry.store_file, telemetry.least_free, store)
     look = disk.look if telemetry.store_file else None
-    readiness = Readiness(store, telemetry, outages, lambda: draining.has_begun, of_tables, look)
     looks = {name: each.look for name, each in named.items() if isinstance(each, SqlTableFeed)}
     gauges = StoreGauges(store, calls.waiting, telemetry.connections, calls.backlogs, looks)
+    readiness = Readiness(
+        store, telemetry, outages, lambda: draining.has_begun, of_tables, look, gauges.looks
+    )
     disks = {name: _disk_of(each, telemetry.least_free) for name, each in named.items()}
     pages_of_feeds = PageApi(calls, lambda name: disks.get(name, disk), limits.most_cursor_sets)
     telling = TelemetryApi(gate, readiness, metrics, gauges, store, named)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import anyio
@@ -25,7 +25,6 @@ from zeh_spark.service.access.gate import Gate, holder_of, knows_anything, nothi
 from zeh_spark.service.app.answers import json_answer
 from zeh_spark.service.store.feed import Feed
 from zeh_spark.service.store.interface import Store
-from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.store.tokens import Need, Right
 from zeh_spark.service.telemetry.health import PATIENCE_SECONDS, Readiness
 from zeh_spark.service.telemetry.metrics import Metrics
@@ -39,31 +38,6 @@ GAUGE_SECONDS, GAUGE_PATIENCE = 2.0, 5.0
 """Seconds for which a look at the store counts, and for which somebody waits for one. Prometheus
 waits 10 s for an answer.
 """
-
-
-class _Look:
-    """A look at a database, which counts for a while, and which callers share.
-
-    Each has a thread of its own, so that a database that hangs does not delay the others.
-    """
-
-    def __init__(self, look: Callable[[], object]) -> None:
-        self._look = look
-        self._limiter = anyio.CapacityLimiter(1)
-        self._begun = float("-inf")
-        self._looking: asyncio.Task[object] | None = None
-
-    async def fresh(self) -> None:
-        """Look, unless that was done just now, and wait for a while. Raises what it raises."""
-        if self._looking is None or self._looking.done():
-            if time.monotonic() - self._begun <= GAUGE_SECONDS:
-                return
-            self._begun = time.monotonic()
-            run = anyio.to_thread.run_sync(self._look, limiter=self._limiter)
-            self._looking = asyncio.ensure_future(run)
-        done, _ = await asyncio.wait({self._looking}, timeout=GAUGE_PATIENCE)
-        for task in done:
-            task.result()
 
 
 class TelemetryApi:
@@ -87,8 +61,8 @@ class TelemetryApi:
         metrics.registry.register(gauges)
         self._rare = RareLog(log)
         self._limiter = anyio.CapacityLimiter(1)
-        looks = {"the store": self._look_at_store, **gauges.looks}
-        self._looks = {name: _Look(look) for name, look in looks.items()}
+        self._looked = float("-inf")
+        self._looking: asyncio.Task[None] | None = None
 
     def routes(self) -> list[Route]:
         root = [] if "" in self._tables else ["/"]  # there one feed is served alone
@@ -142,7 +116,6 @@ class TelemetryApi:
     async def metrics(self, request: Request) -> Response:
         """Answer GET /metrics: what was counted here, and what the store says."""
         await self.look()
-        self._gauges.tables_up = await self._readiness.tables_up()
         render = partial(generate_latest, self._metrics.registry)
         return Response(
             await anyio.to_thread.run_sync(render),
@@ -151,19 +124,23 @@ class TelemetryApi:
         )
 
     async def look(self) -> None:
-        """Have the gauges look at the store and the tables, unless they did so just now."""
-        await asyncio.gather(*(self._look(name) for name in self._looks))
+        """Have the gauges look at the tables and the store, unless they did so just now."""
+        self._gauges.tables_up = await self._readiness.tables_up()
+        if time.monotonic() - self._looked > GAUGE_SECONDS:
+            self._looking = self._looking or asyncio.create_task(self._look())
+            await asyncio.wait({self._looking}, timeout=GAUGE_PATIENCE)
         self._metrics.rates.note_lags(self._gauges.lags())
 
-    async def _look(self, name: str) -> None:
-        """Look at the store or a table. A failure is a gauge, too."""
+    async def _look(self) -> None:
+        """Look at the store. A failure is a gauge, too."""
+        begun = time.monotonic()
         try:
-            await self._looks[name].fresh()
-        except (ZeroEventHubError, Problem) as exc:
-            self._rare.warning(("metrics", name), "the metrics of %s are not known: %s", name, exc)
-
-    def _look_at_store(self) -> None:
-        self._metrics.know(self._gauges.look())
+            feeds = await anyio.to_thread.run_sync(self._gauges.look, limiter=self._limiter)
+            self._metrics.know(feeds)
+        except ZeroEventHubError as exc:
+            self._rare.warning("metrics", "the metrics of the store are not known: %s", exc)
+        finally:
+            self._looked, self._looking = begun, None
 
     async def _sees_details(self, request: Request) -> bool:
         try:

@@ -85,6 +85,10 @@ class TableConnection:
         with self.errors(), self._writing.begin() as connection:
             return work(connection)
 
+    def run_on(self, work: Callable[[TableSql, TableStatus, Connection], T]) -> T:
+        """Do short work on the table as it stands (see `run`)."""
+        return self.run(lambda connection: work(*self.look_up(connection), connection))
+
     def look_up(self, connection: Connection) -> tuple[TableSql, TableStatus]:
         """Return the statements and how the table stands; inspect it again if it was changed."""
         sql = self._sql or self.renew(connection)

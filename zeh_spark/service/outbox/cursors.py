@@ -82,10 +82,10 @@ class Starts:
         """Return the cursor that `_first` or, with `last`, `_last` stands for."""
         last = last and bool(self._stored(partition))
         history, removals = self._lineage, self._removed(partition).times
-        row = self.sql.last(self.connection, partition, self._stored(partition)) if last else None
+        rows = self.sql.lasts(self.connection, self._stored(partition)) if last else []
         return (
-            after(row, history, self.sql.table, removals)
-            if row
+            after(rows[-1], history, self.sql.table, removals)
+            if rows
             else Cursor(history, removals=removals)
         )
 

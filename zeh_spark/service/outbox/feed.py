@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -32,7 +33,6 @@ from zeh_spark.service.store.reading import time_is_ahead
 from zeh_spark.service.store.tokens import Maker
 from zeh_spark.service.telemetry.lag import TableLook
 from zeh_spark.wire import page_headers
-from zeh_spark.wire.direct_reads import PartitionLag
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, parse
 from zeh_spark.wire.page_headers import Standing
 from zeh_spark.wire.served_lines import Block
@@ -160,23 +160,14 @@ class SqlTableFeed(Feed):
         Raises:
             StoreError: The table cannot be a feed, or the database does not answer.
         """
-
-        def work(connection: Connection) -> TableLook:
-            found = self._connection.look_up(connection)
-            return lag.look_at(found[0], connection, found[1], self._connection.guard)
-
-        return self._connection.run(work)
+        return self._connection.run_on(partial(lag.look_at, self._connection.guard))
 
     def standing(self, asked: Mapping[int, str], n: int) -> Standing:
         told = Feed.standing(self, asked, n)
         if len(asked) > page_headers.MOST_LAGS:
             return told
-
-        def work(connection: Connection) -> tuple[str, dict[str, PartitionLag]]:
-            found = self._connection.look_up(connection)
-            return lag.stands_at(found[0], connection, found[1], asked, n)
-
-        return Standing(told.epoch, *self._connection.run(work))
+        where = self._connection.run_on(partial(lag.stands_at, asked, n))
+        return Standing(told.epoch, *where)
 
     def cursors_at(self, n: int, time: int) -> dict[int, str]:
         """Return where a reader starts that wants all rows since a time (see `Feed.cursors_at`).
@@ -187,12 +178,9 @@ class SqlTableFeed(Feed):
             return Feed.cursors_at(self, n, time)
         if time > (now := now_ms()):
             raise time_is_ahead(time, now)
-
-        def work(connection: Connection) -> dict[int, str]:
-            sql, standing = self._connection.look_up(connection)
-            return Starts(sql, connection, standing, n).since(time)
-
-        return self._connection.run(work)
+        return self._connection.run_on(
+            lambda sql, at, connection: Starts(sql, connection, at, n).since(time)
+        )
 
     def identity(self) -> FeedIdentity:
         """Return the feed's identity, whose id is kept beside the table's history.

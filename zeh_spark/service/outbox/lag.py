@@ -21,7 +21,7 @@ from zeh_spark.service.store.cursor_sets import CursorSet
 from zeh_spark.service.store.interface import now_ms
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.store.reading import covered
-from zeh_spark.service.telemetry.lag import Lag, TableLook
+from zeh_spark.service.telemetry.lag import Lag, NewestRow, TableLook
 from zeh_spark.wire.direct_reads import PartitionLag
 
 CURSOR_SETS, SECONDS = 200, 1.0
@@ -29,30 +29,23 @@ CURSOR_SETS, SECONDS = 200, 1.0
 
 
 def stands_at(
-    sql: TableSql,
-    connection: Connection,
-    standing: TableStatus,
-    asked: Mapping[int, str],
-    n: int,
+    asked: Mapping[int, str], n: int, sql: TableSql, standing: TableStatus, connection: Connection
 ) -> tuple[str, dict[str, PartitionLag]]:
     """Return the cursor of a table's newest row, and what follows the cursors of a request.
 
     Raises Problem for a cursor that is refused.
     """
-    starts = Starts(sql, connection, standing, n)
-    found = _unread(sql, connection, n, starts.of(asked))
-    now = now_ms()
-    lags = {
-        str(each): PartitionLag(unread.events, _age(unread, now), unread.more)
-        for each, unread in found.items()
-    }
+    starts, now = Starts(sql, connection, standing, n).of(asked), now_ms()
+    lags = {str(each): PartitionLag(0, 0) for each in asked}
+    for each, (events, since, more) in _unread(sql, connection, n, starts).items():
+        age = None if since is None else max(0, now - since)
+        lags[str(each)] = PartitionLag(events, age if events else 0, more)
     row, lineage = sql.head(connection), sql.table.lineage(standing.history)
-    head = after(row, lineage, sql.table, 0) if row else Cursor(lineage)
-    return str(head), lags
+    return str(after(row, lineage, sql.table, 0) if row else Cursor(lineage)), lags
 
 
 def look_at(
-    sql: TableSql, connection: Connection, standing: TableStatus, guard: Guard
+    guard: Guard, sql: TableSql, standing: TableStatus, connection: Connection
 ) -> TableLook:
     """Return how the table stands, and how far the consumers are behind that keep cursors here."""
     kept = cursor_sets.kept(connection, sql.table) if sql.facts.has_cursors else []
@@ -61,8 +54,12 @@ def look_at(
     for each in kept[:CURSOR_SETS]:
         if time.monotonic() < end:
             lags += _lags(sql, connection, standing, each)
+    newest = [
+        NewestRow(row.asked, row.id, int(str(row.headers[0])) if any(row.headers) else None)
+        for row in sql.lasts(connection, range(sql.table.partitions))
+    ]
     held = str(guard.holder) if guard.holder else ""
-    return TableLook(sql.newest_rows(connection), lags, guard.seconds, held)
+    return TableLook(newest, lags, guard.seconds, held)
 
 
 def _lags(
@@ -79,8 +76,10 @@ def _lags(
         except Problem:
             continue
         at = {each: cursor for each, cursor in cursors.items() if cursor}
-        found = sum(_unread(sql, connection, n, at).values(), Unread())
-        yield Lag(kept.name, n, len(at), found.events, found.since, found.more, has_times)
+        found = _unread(sql, connection, n, at).values()
+        since = min((each.since for each in found if each.since is not None), default=None)
+        events, more = sum(each.events for each in found), any(each.more for each in found)
+        yield Lag(kept.name, n, len(at), events, since, more, has_times)
 
 
 def _unread(
@@ -91,10 +90,3 @@ def _unread(
         for each, cursor in cursors.items()
     }
     return sql.unread(connection, places)
-
-
-def _age(unread: Unread, now: int) -> int | None:
-    """Return the age of the oldest unread row in ms; 0 without one, None if it has no time."""
-    if not unread.events:
-        return 0
-    return None if unread.since is None else max(0, now - unread.since)

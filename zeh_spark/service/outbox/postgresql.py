@@ -41,7 +41,6 @@ from zeh_spark.service.outbox.table_facts import (
     Unread,
 )
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.service.telemetry.lag import NewestRow
 from zeh_spark.wire import problems
 
 HORIZON = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
@@ -154,28 +153,20 @@ class PostgresqlTable(TableSql):
         self, connection: Connection, after: Mapping[int, Mapping[int, Place | None]]
     ) -> dict[int, Unread]:
         parts = [
-            f"SELECT {asked}, count(*), {self._age('min(at)')} FROM (SELECT {self._time} AS at"
-            f" FROM {self._name} AS r WHERE {' AND '.join(self._next(partition, place))}"
+            f"SELECT {asked} AS v, count(*) AS c, {self._age('min(at)')} AS since"
+            f" FROM (SELECT {self._time} AS at FROM {self._name} AS r"
+            f" WHERE {' AND '.join(self._next(partition, place))}"
             f" ORDER BY {self._order} LIMIT {COUNTED}) AS part"
             for asked, stored in after.items()
             for partition, place in stored.items()
         ]
-        found = dict.fromkeys(after, Unread())
-        if parts:
-            for asked, count, since in connection.exec_driver_sql(" UNION ALL ".join(parts)):
-                found[asked] += Unread(count, since, count == COUNTED)
-        return found
-
-    def newest_rows(self, connection: Connection) -> dict[int, NewestRow]:
-        parts = [
-            f"SELECT {each}, i, {self._age('at')} FROM (SELECT {self._id(f'r.{key}')} AS i,"
-            f" {self._time} AS at FROM {self._name} AS r WHERE {self._of(each)} AND {self.settled}"
-            f" ORDER BY {self._backwards} LIMIT 1) AS part"
-            for key in [quoted(self.table.id)]
-            for each in range(self.table.partitions)
-        ]
-        found = connection.exec_driver_sql(" UNION ALL ".join(parts))
-        return {partition: NewestRow(key, time) for partition, key, time in found}
+        if not parts:
+            return {}
+        found = connection.exec_driver_sql(
+            f"SELECT v, sum(c)::bigint, min(since), bool_or(c = {COUNTED})"
+            f" FROM ({' UNION ALL '.join(parts)}) AS parts GROUP BY v"
+        )
+        return {asked: Unread(*each) for asked, *each in found}
 
     def first_since(self, connection: Connection, time: int) -> Place | None:
         is_utc = self.facts.columns[self.table.time or ""].type == "timestamp"

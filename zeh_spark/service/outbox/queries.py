@@ -39,7 +39,6 @@ from zeh_spark.service.outbox.table_facts import (
     Unread,
     refusal,
 )
-from zeh_spark.service.telemetry.lag import NewestRow
 from zeh_spark.wire import wire
 
 READ_BYTES = 1 << 20
@@ -268,27 +267,33 @@ class TableSql(ABC):
         """Return conditions on a row: it is settled, of a stored partition, and after a place."""
         return [self._of(partition), self.settled, *([self._at(place, ">")] if place else [])]
 
-    def last(
-        self,
-        connection: Connection,
-        asked: int,
-        stored: Iterable[int],
-        before: Place | None = None,
-    ) -> OutboxRow | None:
-        """Return the last settled row of some stored partitions; None if there is none."""
+    def lasts(
+        self, connection: Connection, stored: Iterable[int], before: Place | None = None
+    ) -> list[OutboxRow]:
+        """Return the last settled row of each stored partition, or the last one before a place.
+
+        `asked` is the stored partition; -1 stands for all, if no index has the partition. The only
+        header is `zeh-time`, if the table has times.
+        """
         upto = [self._at(before, "<")] if before else []
         parts = [
-            self._picked(
-                str(asked), [self._of(each), self.settled, *upto], f"{self._backwards} LIMIT 1"
-            )
-            for each in stored
+            self._picked(f"{each}", [where, self.settled, *upto], f"{self._backwards} LIMIT 1")
+            for each, where in self._partitions_to_search(stored)
         ]
-        found = self._read(connection, parts, "t DESC, i DESC LIMIT 1") if parts else []
-        return OutboxRow.of(found[0]) if found else None
+        headers = self.table.sent_headers[len(self.table.headers) :]
+        found = (
+            self._read(connection, parts, f"t, i LIMIT {_ALL}", headers=headers) if parts else []
+        )
+        return [OutboxRow.of(each) for each in found]
+
+    def _partitions_to_search(self, stored: Iterable[int]) -> list[tuple[int, str]]:
+        """Return stored partitions, and for each the condition that a row is in it."""
+        return [(each, self._of(each)) for each in stored]
 
     def head(self, connection: Connection, before: Place | None = None) -> OutboxRow | None:
         """Return the last settled row of all partitions, or the last before a place; or None."""
-        return self.last(connection, 0, range(self.table.partitions), before)
+        rows = self.lasts(connection, range(self.table.partitions), before)
+        return rows[-1] if rows else None
 
     @abstractmethod
     def first_since(self, connection: Connection, time: int) -> Place | None:
@@ -302,10 +307,6 @@ class TableSql(ABC):
 
         Rows are counted up to a limit, in the order in which they are read.
         """
-
-    @abstractmethod
-    def newest_rows(self, connection: Connection) -> dict[int, NewestRow]:
-        """Return the last settled row of each stored partition, as far as an index finds it."""
 
     def at(self, connection: Connection, places: Mapping[int, Place]) -> dict[int, OutboxRow]:
         """Return the rows at places, by asked partition, as far as there are any."""

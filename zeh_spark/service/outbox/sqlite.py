@@ -10,7 +10,7 @@ functions, which compute partitions as every other writer does, and make JSON of
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,14 +22,12 @@ from zeh_spark.service.outbox.sqlite_ddl import Column, SqliteFacts
 from zeh_spark.service.outbox.table import (
     CURSORS,
     HISTORY,
-    OutboxRow,
     OutboxTable,
     Place,
     literal,
     quoted,
 )
 from zeh_spark.service.outbox.table_facts import Fault, More, TableStatus, Unread
-from zeh_spark.service.telemetry.lag import NewestRow
 
 _FUNCTIONS = {
     "zeh_partition": (4, sqlite_values.partition_of),
@@ -103,12 +101,10 @@ class SqliteTable(TableSql):
             where.insert(0, self._at(min(known, key=lambda each: int(each[1])), ">"))
         return [self._picked(self._by_partition(of), where, f"{self._order} LIMIT {limit}")]
 
-    def head(self, connection: Connection, before: Place | None = None) -> OutboxRow | None:
-        where = [self._at(before, "<") if before else "1"]
-        found = self._read(
-            connection, [self._picked("0", where, f"{self._backwards} LIMIT 1")], "i"
-        )
-        return OutboxRow.of(found[0]) if found else None
+    def _partitions_to_search(self, stored: Iterable[int]) -> list[tuple[int, str]]:
+        if self._has_keys and stored:
+            return [(-1, "1")]
+        return TableSql._partitions_to_search(self, stored)
 
     def first_since(self, connection: Connection, time: int) -> Place | None:
         key, written = quoted(self.table.id), self._ms(quoted(self.table.time or ""))
@@ -124,10 +120,9 @@ class SqliteTable(TableSql):
         self, connection: Connection, after: Mapping[int, Mapping[int, Place | None]]
     ) -> dict[int, Unread]:
         """Count what follows the first of the places, because no index has a key's partition."""
-        found = dict.fromkeys(after, Unread())
         places = [(stored, place) for each in after.values() for stored, place in each.items()]
         if not places:
-            return found
+            return {}
         known = [place for _, place in places if place]
         first = min(int(each[1]) for each in known) if len(known) == len(places) else None
         of = {each: asked for asked, stored in after.items() for each in stored}
@@ -144,17 +139,8 @@ class SqliteTable(TableSql):
             f" ORDER BY r.{key} LIMIT {limit}) GROUP BY 1"
         ).all()
         more = sum(count for _, count, _ in rows) == limit
-        seen = {asked: (count, since) for asked, count, since in rows}
-        return {each: Unread(*seen.get(each, (0, None)), more) for each in after}
-
-    def newest_rows(self, connection: Connection) -> dict[int, NewestRow]:
-        key = quoted(self.table.id)
-        found = connection.exec_driver_sql(
-            f"SELECT p, max(i), {self._age('at')} FROM (SELECT {self.partition} AS p,"
-            f" r.{key} AS i, {self._time} AS at FROM {self._name} AS r"
-            f" ORDER BY r.{key} DESC LIMIT {KEYS_COUNTED}) GROUP BY p"
-        )
-        return {partition: NewestRow(key, time) for partition, key, time in found}
+        found = {each: Unread(0, None, more) for each in after}
+        return found | {v: Unread(count, since, more) for v, count, since in rows if v is not None}
 
     @property
     def _has_keys(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.outbox.table import HISTORY, OutboxTable, Removed
@@ -60,8 +61,7 @@ class BlockingTransaction:
         return who + where + (f", {self.seconds:.0f} s old" if self.seconds is not None else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(NamedTuple):
     """The settled rows after a cursor.
 
     Args:
@@ -73,10 +73,6 @@ class Unread:
     events: int = 0
     since: int | None = None
     more: bool = False
-
-    def __add__(self, other: Unread) -> Unread:
-        known = [each.since for each in (self, other) if each.since is not None]
-        return Unread(self.events + other.events, min(known, default=None), self.more or other.more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,7 @@ class Readiness:
         is_draining: Callable[[], bool],
         tables: Mapping[str, Callable[[], object]],
         disk: Callable[[], tuple[bool, str]] | None,
+        lags: Mapping[str, Callable[[], object]],
     ) -> None:
         self._is_draining = is_draining
         self._has_store = store is not None
@@ -109,7 +110,10 @@ class Readiness:
             self._looks.append(("clock", telemetry.clock))
         for name, feed in self._tables.items():
             self._looks.append((name, partial(_table, name, tables[feed])))
-        self._limiter = anyio.CapacityLimiter(max(1, len(self._looks)))
+        self._lag_looks = [
+            (f"lag of {feed}", partial(_table, feed, look)) for feed, look in lags.items()
+        ]
+        self._limiter = anyio.CapacityLimiter(max(1, len(self._looks) + len(lags)))
         self._found: dict[str, tuple[float, Check | None]] = {}
         self._looking: dict[str, asyncio.Task[None]] = {}
 
@@ -125,9 +129,10 @@ class Readiness:
         ]
 
     async def tables_up(self) -> Mapping[str, bool]:
-        """Return for each feed of a table whether the table can be read."""
+        """Return for each feed of a table whether the table can be read; have its lag looked at."""
         looks = [(name, look) for name, look in self._looks if name in self._tables]
-        return {self._tables[each.name]: each.ok for each in await self._checked(looks)}
+        found, _ = await asyncio.gather(self._checked(looks), self._checked(self._lag_looks))
+        return {self._tables[each.name]: each.ok for each in found}
 
     async def _checked(
         self, looks: Sequence[tuple[str, Callable[[], Check | None]]]

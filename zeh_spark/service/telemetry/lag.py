@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from zeh_spark.service.store.commit_plan import tag
 from zeh_spark.service.store.cursor_sets import CursorSet
@@ -64,10 +65,13 @@ class Lag:
     has_times: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class NewestRow:
-    """The newest row of a stored partition of a table, and its time in ms since 1970, if any."""
+class NewestRow(NamedTuple):
+    """The newest row of a partition of a table, and its time in ms since 1970, if it has one.
 
+    Partition -1 stands for all, if no index has a row's partition.
+    """
+
+    partition: int
     id: int | str
     time: int | None
 
@@ -77,21 +81,19 @@ class TableLook:
     """How a table that is a feed, and its consumers, stand.
 
     Attributes:
-        newest: The newest row that readers can get, by stored partition.
+        newest: The rows that readers get last, the newest of all at the end.
         held_seconds: For how long committed rows have waited for an open transaction; 0 for none.
         held_by: That transaction; "" if it is not known.
     """
 
-    newest: Mapping[int, NewestRow]
+    newest: Sequence[NewestRow]
     lags: Sequence[Lag]
     held_seconds: float = 0.0
     held_by: str = ""
 
     @property
     def last(self) -> NewestRow | None:
-        """The row with the newest time; without times, the one with the highest id."""
-        rows = self.newest.values()
-        return max(rows, key=lambda each: (each.time or 0, str(each.id).rjust(36)), default=None)
+        return self.newest[-1] if self.newest else None
 
 
 class Backlog:
