@@ -180,7 +180,7 @@ def test_nothing_is_published_if_a_dead_letter_cannot_be(shop: Shop) -> None:
     stamps = {k: v for k, v in lines[2]["headers"].items() if k != "zeh-feed"}
     unknown = (
         r"it lacks valid headers .*zeh-feed.* "
-        r"Print it again with zeh-spark dead-letters, or tail --headers"
+        r"Print it again with zeh-spark dead-letters, or zeh-spark tail --headers"
     )
 
     for last, said in (

@@ -280,7 +280,7 @@ def _place(headers: Mapping[str, str]) -> DeadLetterId:
     ):
         raise ValueError(
             f"it lacks valid headers zeh-producer, {HEADER}, {', '.join(names)}, which identify a "
-            f"dead letter. Print it again with zeh-spark dead-letters, or tail --headers"
+            f"dead letter. Print it again with zeh-spark dead-letters, or zeh-spark tail --headers"
         )
     if more := sorted(name for name in headers if not name.startswith(wire.RESERVED_HEADER)):
         raise ValueError(
