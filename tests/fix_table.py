@@ -61,12 +61,12 @@ class Database(ABC):
         self._feeds.append(table_feed(FeedConfig(url=self.url, **given), engine, "outbox"))
         return self._feeds[-1]
 
-    def served(self, columns: str, **table: Any) -> SqlTableFeed:
+    def served(self, columns: str, *, checks: bool = True, **table: Any) -> SqlTableFeed:
         """A new table `outbox` with an id and these columns, with all that it needs."""
         name = table.get("table", "outbox")
         self.execute(f"CREATE TABLE {name} ({self.id}, {columns})")
         feed = self.feed(**table)
-        self.apply(feed.ddl())
+        self.apply(feed.ddl(checks=checks))
         return feed
 
     def apply(self, statements: Sequence[str]) -> None:

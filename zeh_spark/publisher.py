@@ -46,9 +46,11 @@ def create_app(
 ) -> Starlette:
     """Return an ASGI app that serves feeds.
 
-    Call `app.state.stop()` when the server stops: it ends all long polls. A server that is unready
-    for a while before it stops calls `draining.begin()` and `app.state.drain()` then, which ends
-    those that wait for long. From then on, /readyz says that the publisher is not ready.
+    Readers that wait delay the end of a server. An app that mounts this one has the
+    `lifespan` of `app.state` as its own, or enters it there: their waits then end when the
+    process gets SIGINT or SIGTERM. Or it calls `app.state.stop()`, which ends them. A server that
+    is unready for a while before it stops calls `draining.begin()` and `app.state.drain()` then,
+    which ends those that wait for long. From then on, /readyz says that the publisher is not ready.
 
     Args:
         feeds: A store, whose feeds are served at /<name> and can be published to; or feeds of any

@@ -22,7 +22,9 @@ CREATE TABLE IF NOT EXISTS outbox (
     tx       bigint NOT NULL DEFAULT zeroeventhub_next_tx(),
     order_id bigint NOT NULL,
     type     text NOT NULL,
-    body     jsonb NOT NULL
+    body     jsonb NOT NULL,
+    CONSTRAINT zeroeventhub_is_json_cb9a7018 CHECK (body IS NOT NULL AND jsonb_typeof(body) <> 'null'),
+    CONSTRAINT zeroeventhub_fits_b676098c CHECK (octet_length(body::text) <= 65489)
 );
 
 -- The rest as `zeh-spark ddl outbox --data body --partition-by order_id --partitions 4 --url …`

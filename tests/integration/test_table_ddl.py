@@ -249,3 +249,30 @@ def test_partitioned_table_is_repaired(postgresql_database: Database) -> None:
     database.execute("CREATE TABLE low PARTITION OF outbox FOR VALUES FROM (0) TO (9)")
     database.execute(ROWS)
     repaired_by_what_is_printed(database, {})
+
+
+@pytest.mark.parametrize("name", ["outbx", "Outbox", "outboxes"])
+def test_a_misspelled_table_is_not_created(database: Database, name: str) -> None:
+    """Its feed would be empty, and nothing would say so."""
+    database.served("data json")
+    said = refusal(database.feed(table=name))
+    assert f"there is no table {name}; did you mean outbox?" in said
+    with pytest.raises(StoreError, match=r"did you mean outbox\?"):
+        database.feed(table=name).ddl()
+
+
+def test_a_table_with_another_name_is_created(database: Database) -> None:
+    """As a new service begins."""
+    database.served("data json")
+    feed = database.feed(table="payments")
+    database.apply(feed.ddl())
+    feed.check()
+
+
+def test_a_misspelled_table_in_a_schema_is_not_created(postgresql_database: Database) -> None:
+    """Only tables of that schema are meant."""
+    postgresql_database.execute("CREATE SCHEMA shop")
+    postgresql_database.served("data json")
+    assert "did you mean" not in refusal(postgresql_database.feed(table="shop.outbx"))
+    postgresql_database.execute("CREATE TABLE shop.outbox (id int)")
+    assert "did you mean outbox?" in refusal(postgresql_database.feed(table="shop.outbx"))

@@ -9,7 +9,8 @@ follows it).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from zeh_spark.service.access import gate as access
 from zeh_spark.service.access.disk import Disk
@@ -34,7 +36,7 @@ from zeh_spark.service.app.problem_answers import ANSWERS
 from zeh_spark.service.app.publish_api import CALLS, PublishApi
 from zeh_spark.service.app.telemetry_api import TelemetryApi
 from zeh_spark.service.network.bodies import BODY_MEMORY
-from zeh_spark.service.network.draining import Draining
+from zeh_spark.service.network.draining import Draining, told_of_signals
 from zeh_spark.service.network.shares import Shares, Unsent
 from zeh_spark.service.outbox.feed import SqlTableFeed
 from zeh_spark.service.store.feed import ChunkFeed, Feed
@@ -131,13 +133,14 @@ def create_app(publisher: Publisher) -> Starlette:
             *DirectApi(calls).routes(publisher.path, gate),
             gate.route(publisher.path, pages_of_feeds.read, access.reads, methods=["GET"]),
         ],
+        lifespan=partial(_lifespan, partial(_end_polls, draining, calls.stop)),
         middleware=[Middleware(Observer, metrics, outages, writes=telemetry.access_log)],
         exception_handlers=ANSWERS,
     )
     app.router.redirect_slashes = False  # its answer would name any host that the client names
     app.state.outages, app.state.rare = outages, RareLog(log)
     app.state.draining, app.state.console, app.state.refusals = draining, pages, refusals
-    app.state.unsent = gate.unsent
+    app.state.unsent, app.state.lifespan = gate.unsent, app.router.lifespan_context
     app.state.refused = EarlyRefusals(metrics, writes=telemetry.access_log)
     app.state.drain, app.state.stop = (
         partial(_end_polls, draining, each) for each in (calls.drain, calls.stop)
@@ -173,6 +176,12 @@ def _disk_of(feed: Feed, least: int) -> Disk:
     if url is None or url.get_backend_name() != "sqlite" or not url.database:
         return Disk(None, least)
     return Disk(Path(unquote(url.database.removeprefix("file:"))), least)
+
+
+@asynccontextmanager
+async def _lifespan(stop: Callable[[], object], _: ASGIApp) -> AsyncIterator[None]:
+    with told_of_signals(stop):
+        yield
 
 
 def _end_polls(draining: Draining, end: Callable[[], object]) -> None:

@@ -11,11 +11,14 @@ lock and starts no thread. Runs in the publisher's process.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
@@ -81,6 +84,33 @@ def stop_on_signals(draining: Draining) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, told)
+
+
+@contextmanager
+def told_of_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """Call `stop` in the event loop, too, when the server gets a signal to stop.
+
+    A server waits for its requests before it ends the app's lifespan, and so for readers that wait
+    for events. A signal that no server handles is left alone. Call it in the main thread.
+    """
+    loop = asyncio.get_running_loop()
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+
+    def told(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(stop)
+        if callable(before := handlers[signal.Signals(number)]):
+            before(number, frame)
+
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in handlers.items():
+            if callable(handler) and handler is not signal.default_int_handler:
+                signal.signal(number, told)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is told:
+                signal.signal(number, handler)
 
 
 def end_after(seconds: float) -> None:

@@ -267,6 +267,7 @@ class SqlTableFeed(Feed):
         updates: bool = False,
         retention: bool = False,
         cursorsets: bool = False,
+        checks: bool = True,
         grant_to: str | None = None,
     ) -> list[str]:
         """Return the SQL statements that give the table what it lacks; change nothing.
@@ -279,6 +280,8 @@ class SqlTableFeed(Feed):
             retention: Whether to note what is deleted, so that a reader that has not read it gets
                 an error.
             cursorsets: Whether the feed is to keep cursors for readers (`cursorset`).
+            checks: Whether the database is to refuse rows that cannot be events: no JSON, or too
+                long. Rows that the table has already are not checked.
             grant_to: A role that is to serve the table; None for none.
 
         Returns:
@@ -287,7 +290,7 @@ class SqlTableFeed(Feed):
         Raises:
             StoreError: No statement can repair the table, or the database has no such feature.
         """
-        more = More(notify, updates, retention, cursorsets, grant_to)
+        more = More(notify, updates, retention, cursorsets, checks, grant_to)
         return self._connection.run(self._connection.inspect).ddl(more)
 
     def close(self) -> None:

@@ -26,7 +26,15 @@ from zeh_spark.service.outbox.connection import TableConnection
 from zeh_spark.service.outbox.cursors import Starts, after
 from zeh_spark.service.outbox.queries import READ_BYTES, TableSql
 from zeh_spark.service.outbox.rows import BadRowError, RenderHeaders, header_renderer, lines_of
-from zeh_spark.service.outbox.table import Cells, Cursor, OutboxRow, OutboxTable
+from zeh_spark.service.outbox.table import (
+    Cells,
+    Cursor,
+    OutboxRow,
+    OutboxTable,
+    literal,
+    qualified,
+    quoted,
+)
 from zeh_spark.service.outbox.table_facts import TableStatus
 from zeh_spark.service.store.pages import DEFAULT_HINT
 from zeh_spark.service.store.problems import Problem
@@ -135,7 +143,8 @@ class PageReader:
         return Problem(
             problems.BAD_ROW,
             f"partition {asked}: the row of table {table.name} with {table.id} {row.id} cannot be "
-            f"an event: {bad}. Repair the row, or leave such rows out with on_bad_row = 'skip'.",
+            f"an event: {bad}. Repair the row{_replacing(table, row)}, or leave such rows out with "
+            f"on_bad_row = 'skip'.",
             partition=asked,
             id=row.id,
         )
@@ -148,6 +157,17 @@ class PageReader:
             "table %s: the row with %s %s is left out: %s",
             self._table.name, self._table.id, bad.row.id, bad,
         )  # fmt: skip
+
+
+def _replacing(table: OutboxTable, row: OutboxRow) -> str:
+    """Return a statement that puts other data in the place of a row's, ready to paste."""
+    if table.is_object:
+        return ""
+    key = row.id if isinstance(row.id, int) else literal(row.id)
+    return (
+        f", or put other data in its place: UPDATE {qualified(table, table.bare_name)} SET "
+        f"{quoted(table.columns[0])} = '{{\"removed\": true}}' WHERE {quoted(table.id)} = {key};"
+    )
 
 
 def _choose_limit(rows: Sequence[Cells]) -> int:

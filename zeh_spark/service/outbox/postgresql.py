@@ -278,16 +278,23 @@ def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
     columns = {column: Column(*about) for column, *about in found(_COLUMNS)}
     indexes = found(_INDEXES)
     beside = [literal(qualified(table, each)) for each in (HISTORY, REMOVED, CURSORS)]
-    ((kind, subscribed, history, has_ids, removed, cursors, sees, hides),) = found(
+    ((kind, subscribed, history, has_ids, removed, cursors, sees, hides, checks),) = found(
         "SELECT (SELECT relkind::text FROM pg_class WHERE oid = to_regclass({0})),"
         " EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = to_regclass({0})),"
         f" to_regclass({beside[0]}) IS NOT NULL, EXISTS (SELECT FROM pg_attribute WHERE"
         f" attname = 'feed_id' AND NOT attisdropped AND attrelid = to_regclass({beside[0]})),"
         f" to_regclass({beside[1]}) IS NOT NULL, to_regclass({beside[2]}) IS NOT NULL,"
         " has_function_privilege('pg_control_system()', 'execute'),"
-        " coalesce(row_security_active(to_regclass({0})), false)"
+        " coalesce(row_security_active(to_regclass({0})), false),"
+        " ARRAY(SELECT conname::text FROM pg_constraint"
+        " WHERE contype = 'c' AND conrelid = to_regclass({0}))"
     )
     triggers = dict(tuple(each) for each in found(_TRIGGERS))
+    schema = literal(quoted(table.schema)) if table.schema else "current_schema()::text"
+    others = (
+        "SELECT relname FROM pg_class WHERE relkind IN ('r', 'p', 'v')"
+        f" AND relnamespace = to_regnamespace({schema})"
+    )
     facts = PostgresqlFacts(
         columns=columns,
         kind=kind or "",
@@ -295,6 +302,8 @@ def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
         indexes=[(unique, tuple(keys)) for whole, unique, _, keys in indexes if whole],
         unfinished=frozenset(index for whole, _, index, _ in indexes if not whole),
         triggers=triggers,
+        checks=frozenset(checks),
+        others=[] if kind else [each for (each,) in found(others)],
         subscribed=subscribed,
         has_history=history and history_row(connection, table, "1") is not None,
         lacks_feed_ids=history and not has_ids,

@@ -17,6 +17,7 @@ from zeh_spark.service.outbox.table_facts import (
     Fault,
     More,
     TableFacts,
+    absent,
     repair_statements,
     unreleased_history,
 )
@@ -53,6 +54,7 @@ class PostgresqlFacts(TableFacts):
             columns or expressions.
         unfinished: The names of the other indexes.
         triggers: The triggers that are on, with the bodies of their functions.
+        checks: The names of its CHECK constraints.
     """
 
     columns: Mapping[str, Column]
@@ -60,6 +62,7 @@ class PostgresqlFacts(TableFacts):
     indexes: Sequence[tuple[bool, tuple[str, ...]]]
     unfinished: frozenset[str]
     triggers: Mapping[str, str]
+    checks: frozenset[str]
     subscribed: bool
     sees_cluster: bool
     hides_rows: bool
@@ -76,7 +79,7 @@ def postgresql_faults(table: OutboxTable, facts: PostgresqlFacts) -> list[Fault]
             *(_index(table, facts, statements.time_keys(table)) if table.time else ()),
             *statements.history(table),
         )
-        return [Fault(f"there is no table {table.name}", made)]
+        return [absent(table, facts.others, made)]
     if facts.kind not in {"r", "p", "v"}:
         reason = f"{table.name} is neither a table nor a view (relkind {facts.kind!r})"
         return [Fault(reason)]
@@ -119,6 +122,9 @@ def postgresql_ddl(table: OutboxTable, facts: PostgresqlFacts, more: More) -> li
     if facts.is_view and (more.updates or more.retention):
         raise StoreError(f"{table.name} is a view. Give the option for its table.")
     found = repair_statements(table, postgresql_faults(table, facts))
+    if more.checks and not facts.is_view:
+        made = statements.checks(table, _types_of(table, facts))
+        found += [statement for name, statement in made if name not in facts.checks]
     if more.notify and not facts.notifies and not facts.is_view:
         found += statements.notify(table)
     if more.updates and not facts.moves_updates:
@@ -133,6 +139,14 @@ def postgresql_ddl(table: OutboxTable, facts: PostgresqlFacts, more: More) -> li
         if more.cursor_sets or facts.has_cursors:
             found.append(cursor_sets.grant(table, quoted(more.grant_to)))
     return found
+
+
+def _types_of(table: OutboxTable, facts: PostgresqlFacts) -> dict[str, str]:
+    """Return the types of columns, `text` for all types of text; of a new table as it is made."""
+    types = dict.fromkeys(table.used, "text") | {str(table.data): "jsonb"}
+    for name, column in facts.columns.items():
+        types[name] = "text" if column.category == "S" else column.type
+    return types
 
 
 def _column_faults(table: OutboxTable, facts: PostgresqlFacts) -> Iterator[Fault]:

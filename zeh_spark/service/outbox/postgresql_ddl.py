@@ -10,9 +10,17 @@ Rules for editors:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import xxhash
 
+from zeh_spark.service.outbox.rows import room_for_values
 from zeh_spark.service.outbox.table import HISTORY, REMOVED, OutboxTable, literal, qualified, quoted
+
+_JSON = {
+    "json": "json_typeof({})", "jsonb": "jsonb_typeof({})", "text": "json_typeof({}::json)",
+}  # fmt: skip
+"""For each type of a column whose values are JSON already: SQL for what kind of JSON it is."""
 
 CHANNEL = "zeroeventhub_rows"
 """The channel on which a trigger tells of new rows."""
@@ -125,6 +133,32 @@ def history(table: OutboxTable) -> tuple[str, ...]:
         f"    SELECT {literal(table.bare_name)}, left(gen_random_uuid()::text, 8),"
         f" system_identifier::text,\n    {NEW_FEED_ID}\n"
         f"    FROM pg_control_system() ON CONFLICT DO NOTHING;",
+    )
+
+
+def checks(table: OutboxTable, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield name and statement of each constraint that refuses what cannot be an event.
+
+    `types` has the types of the columns; `text` for all types of text. Rows that are there already
+    are not checked, so that a statement takes its lock for a moment only.
+    """
+    texts = [f"to_json(to_json({quoted(each)}) #>> '{{}}')" for each in table.headers]
+    data, kind = quoted(table.columns[0]), types[table.columns[0]]
+    if table.is_object:
+        texts += [f"coalesce(to_json({quoted(each)}), 'null')" for each in table.columns]
+    else:
+        texts.append(data if kind in _JSON else f"to_json({data})")
+        is_null = f" AND {_JSON[kind].format(data)} <> 'null'" if kind in _JSON else ""
+        yield _check(table, "is_json", f"{data} IS NOT NULL{is_null}")
+    size = " + ".join(f"coalesce(octet_length({each}::text), 0)" for each in texts)
+    yield _check(table, "fits", f"{size} <= {room_for_values(table)}")
+
+
+def _check(table: OutboxTable, what: str, condition: str) -> tuple[str, str]:
+    name = f"zeroeventhub_{what}_{_digest(condition)}"
+    return name, (
+        f"ALTER TABLE {name_of(table)} DROP CONSTRAINT IF EXISTS {name},\n"
+        f"    ADD CONSTRAINT {name} CHECK ({condition}) NOT VALID;"
     )
 
 

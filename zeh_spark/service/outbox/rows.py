@@ -12,15 +12,23 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from zeh_spark.service.outbox.table import Cells, OutboxRow
+from zeh_spark.service.outbox.table import Cells, OutboxRow, OutboxTable
 from zeh_spark.wire import wire
 
 Headers = tuple[str | bytes | None, ...]
 """The values of a row's headers: None for no header, bytes (the reason) for one not readable."""
 RenderHeaders = Callable[[Headers], str]
 
-_ROOM = wire.MAX_LINE - len('{"partition":999999999,"headers":,"data":}')
+ROOM = wire.MAX_LINE - len('{"partition":999999999,"headers":,"data":}')
 """Bytes for data and headers in a line, whatever the number of the partition."""
+
+
+def room_for_values(table: OutboxTable) -> int:
+    """Return the bytes that a row's values have in its line, as JSON, if it has all headers."""
+    names = [*table.headers, *(table.columns if table.is_object else ())]
+    time = len('"zeh-time":"-123456789012345",') if table.time else 0
+    return ROOM - time - len("{}{}") - sum(len(msgspec.json.encode(each)) + 2 for each in names)
+
 
 _BYTES_OF_CHARACTER = 4
 """The most bytes of a character in UTF-8."""
@@ -100,7 +108,7 @@ def _block(partition: int, rows: Sequence[Cells], headers: RenderHeaders) -> byt
     if not _fine(data):
         return None
     rendered = [headers(each) for each in zip(*values, strict=True)] or ["{}"] * len(rows)
-    if max(sizes) + max(map(len, rendered)) * _BYTES_OF_CHARACTER > _ROOM:
+    if max(sizes) + max(map(len, rendered)) * _BYTES_OF_CHARACTER > ROOM:
         return None
     begin = f'{{"partition":{partition},"headers":'
     pairs = zip(rendered, data, strict=True)

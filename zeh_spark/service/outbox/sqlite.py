@@ -214,6 +214,7 @@ def inspected(connection: Connection, table: OutboxTable) -> SqliteTable:
     there = connection.exec_driver_sql(
         f"SELECT 1 FROM sqlite_master WHERE name = {literal(CURSORS)}"
     )
+    others = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
     facts = SqliteFacts(
         columns=[Column(row[1], row[2].upper(), bool(row[5]), row[6] != 0) for row in columns],
         statement=statement if kind == "table" else None,
@@ -223,6 +224,7 @@ def inspected(connection: Connection, table: OutboxTable) -> SqliteTable:
         lacks_feed_ids=bool(history) and "feed_id" not in {row[1] for row in history},
         notes_removed=_notes_removed(connection, table),
         has_cursors=there.first() is not None,
+        others=[] if kind else connection.exec_driver_sql(others).scalars().all(),
     )
     return SqliteTable(
         table, facts,

@@ -7,17 +7,21 @@ apart from the one that adds a column, because SQLite has no ADD COLUMN IF NOT E
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import xxhash
+
 from zeh_spark.errors import StoreError
-from zeh_spark.service.outbox import cursor_sets
+from zeh_spark.service.outbox import cursor_sets, sqlite_values
 from zeh_spark.service.outbox.postgresql_ddl import DELETES
+from zeh_spark.service.outbox.rows import room_for_values
 from zeh_spark.service.outbox.table import HISTORY, REMOVED, OutboxTable, literal, quoted
 from zeh_spark.service.outbox.table_facts import (
     Fault,
     More,
     TableFacts,
+    absent,
     repair_statements,
     unreleased_history,
 )
@@ -69,7 +73,7 @@ def sqlite_faults(table: OutboxTable, facts: SqliteFacts) -> list[Fault]:
     made = create_history(table)
     if not facts.statement and not facts.is_view:
         times = (_time_index(table),) if table.time else ()
-        return [Fault(f"there is no table {table.name}", (create_table(table), *times, *made))]
+        return [absent(table, facts.others, (create_table(table), *times, *made))]
     types = facts.types
     faults = [
         Fault(f"there is no column {each}; there are {', '.join(types)}")
@@ -110,6 +114,10 @@ def sqlite_ddl(table: OutboxTable, facts: SqliteFacts, more: More) -> list[str]:
             "SQLite has no roles: everybody who may read the file may serve it. Leave the role out."
         )
     found = repair_statements(table, sqlite_faults(table, facts))
+    if more.checks and not facts.is_view:
+        types = facts.types or dict.fromkeys(table.used, "TEXT")
+        made = _checks(table, types)
+        found += [each for name, each in made if not any(name in known for known in facts.beside)]
     if more.retention and not facts.notes_removed:
         found += _retention(table)
     if more.cursor_sets and not facts.has_cursors:
@@ -151,6 +159,53 @@ def create_history(table: OutboxTable) -> tuple[str, ...]:
         f"INSERT OR IGNORE INTO {HISTORY} (table_name, history, feed_id)\n"
         f"    VALUES ({literal(table.bare_name)}, lower(hex(randomblob(4))), {NEW_FEED_ID});",
     )
+
+
+def _checks(table: OutboxTable, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield name and statement of each trigger that refuses what cannot be an event.
+
+    SQLite adds no constraint to a table.
+    """
+    sizes = [_json_size(f"NEW.{quoted(each)}") for each in table.headers]
+    data, refusals = f"NEW.{quoted(table.columns[0])}", []
+    if table.is_object:
+        sizes += [
+            (_size if "JSON" in types[each] else _json_size)(f"NEW.{quoted(each)}")
+            for each in table.columns
+        ]
+    elif sqlite_values.is_json(types[table.columns[0]]):
+        sizes.append(_size(data))
+        kind = f"CASE json_valid({data}) WHEN 1 THEN json_type({data}) ELSE 'null' END"
+        refusals.append((f"typeof({data}) = 'text' AND {kind} = 'null'", "is not JSON, or null"))
+    else:
+        sizes.append(_json_size(data))
+    if not table.is_object:
+        refusals.append((f"{data} IS NULL", "is NULL"))
+    room = room_for_values(table)
+    refusals.append((f"{' + '.join(sizes)} > {room}", f"has more than {room} bytes"))
+    cases = " ".join(
+        f"\n    WHEN {wrong} THEN RAISE(ABORT, {literal(f'{table.name}: an event {why}')})"
+        for wrong, why in refusals
+    )
+    digest = xxhash.xxh3_64_hexdigest(cases.encode())[:8]
+    for event in ("INSERT", "UPDATE"):
+        name = f"{table.bare_name}_zeroeventhub_{event.lower()}_{digest}"
+        yield (
+            name,
+            f"DROP TRIGGER IF EXISTS {quoted(name)};\n"
+            f"CREATE TRIGGER {quoted(name)} BEFORE {event} ON {quoted(table.bare_name)} BEGIN\n"
+            f"    SELECT CASE{cases} END;\nEND;",
+        )
+
+
+def _size(value: str) -> str:
+    return f"coalesce(length(CAST({value} AS BLOB)), 0)"
+
+
+def _json_size(value: str) -> str:
+    """Return SQL for the most bytes that a value can have as JSON text."""
+    text = f"length(CAST(json_quote(CAST({value} AS TEXT)) AS BLOB)) + 16"
+    return f"CASE typeof({value}) WHEN 'blob' THEN 2 * length({value}) ELSE coalesce({text}, 4) END"
 
 
 def _retention(table: OutboxTable) -> tuple[str, ...]:

@@ -54,9 +54,14 @@ def _json_of(value: Value, is_text: int, kind: str) -> str | None:
     return repr(value)
 
 
+def is_json(kind: str) -> bool:
+    """Return whether text in a column of this type is JSON, if the column is the data."""
+    return not kind or bool(_TEXTUAL.search(kind))
+
+
 def data_of(value: Value, is_text: int, kind: str) -> str | None:
     """Return a value as an event's data: as `json_of`, but text in a text column is JSON."""
-    if is_text and isinstance(value, bytes) and (not kind or _TEXTUAL.search(kind)):
+    if is_text and isinstance(value, bytes) and is_json(kind):
         with suppress(UnicodeDecodeError):
             return value.decode()
     return json_of(value, is_text, kind)

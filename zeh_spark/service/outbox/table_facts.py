@@ -8,6 +8,7 @@ reader of the log can repair the table.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -83,6 +84,7 @@ class More:
     updates: bool = False
     retention: bool = False
     cursor_sets: bool = False
+    checks: bool = True
     grant_to: str | None = None
 
 
@@ -98,6 +100,7 @@ class TableFacts:
         notifies: Whether a trigger reports new rows.
         notes_removed: Whether a trigger notes what is deleted.
         has_cursors: Whether the feed can keep cursors for readers.
+        others: The names of the other tables, if the table is absent.
     """
 
     is_view: bool
@@ -105,6 +108,7 @@ class TableFacts:
     lacks_feed_ids: bool
     has_cursors: bool
     notes_removed: bool
+    others: Sequence[str] = ()
     uuid: bool = False
     moves_updates: bool = False
     notifies: bool = False
@@ -138,6 +142,20 @@ def refusal(table: OutboxTable, faults: Sequence[Fault]) -> StoreError:
         f"table {table.name} cannot be served as a feed: {reasons}{remedy}",
         anchor="the-table-cannot-be-served",
     )
+
+
+def absent(table: OutboxTable, others: Sequence[str], statements: Sequence[str]) -> Fault:
+    """Return the fault of a table that is not there. `others` are the tables that are.
+
+    It is not created if another one has nearly its name: its feed would be empty without an error.
+    """
+    names = {each.lower(): each for each in others if not each.startswith("zeroeventhub_")}
+    if close := difflib.get_close_matches(table.bare_name.lower(), names, n=1):
+        return Fault(
+            f"there is no table {table.name}; did you mean {names[close[0]]}? If it is to be a new "
+            f"table, create it first"
+        )
+    return Fault(f"there is no table {table.name}", tuple(statements))
 
 
 def unreleased_history(table: OutboxTable) -> Fault:

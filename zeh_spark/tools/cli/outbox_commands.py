@@ -71,6 +71,11 @@ from zeh_spark.tools.cli.parameters import CONFIG, STORE, opened, operator
     help="Keep cursors for readers (the protocol's cursorset). The role that serves then writes.",
 )  # fmt: skip
 @click.option(
+    "--no-checks", "checks", is_flag=True, flag_value=False, default=True,
+    help="Leave out what makes the database refuse rows that cannot be events: no JSON, or longer "
+    "than a line of the feed. Such a row stops its readers.",
+)  # fmt: skip
+@click.option(
     "--grant-to", metavar="ROLE",
     help="The role that serves the table: grant it the rights to read what it needs.",
 )  # fmt: skip
