@@ -102,6 +102,17 @@ def test_a_page_tells_how_far_its_reader_is_behind(
     assert both.head in ends.values()
 
 
+@pytest.mark.parametrize(("partition", "partition_by"), NAMED)
+def test_the_end_of_a_partition_is_its_own_last_row(
+    serve: Serve, partition: str | None, partition_by: str | None
+) -> None:
+    """And not the newest row of all, which its readers never come to."""
+    outbox = serve(partition=partition, partition_by=partition_by)
+    outbox.write(0, 0, 1, 0, 1, 0)
+    query = "n=2&cursor0={0}&cursor1={0}"
+    assert outbox.cursors(query.format("_first")) == outbox.cursors(query.format("_last"))
+
+
 def test_each_partition_counts_its_own_rows(serve: Serve) -> None:
     """Also a partition that has none, and one that only a larger n has."""
     outbox = serve()

@@ -268,7 +268,7 @@ class TableSql(ABC):
         return [self._of(partition), self.settled, *([self._at(place, ">")] if place else [])]
 
     def lasts(
-        self, connection: Connection, stored: Iterable[int], before: Place | None = None
+        self, connection: Connection, stored: Sequence[int], before: Place | None = None
     ) -> list[OutboxRow]:
         """Return the last settled row of each stored partition, or the last one before a place.
 
@@ -286,7 +286,7 @@ class TableSql(ABC):
         )
         return [OutboxRow.of(each) for each in found]
 
-    def _partitions_to_search(self, stored: Iterable[int]) -> list[tuple[int, str]]:
+    def _partitions_to_search(self, stored: Sequence[int]) -> list[tuple[int, str]]:
         """Return stored partitions, and for each the condition that a row is in it."""
         return [(each, self._of(each)) for each in stored]
 

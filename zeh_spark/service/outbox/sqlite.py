@@ -10,7 +10,7 @@ functions, which compute partitions as every other writer does, and make JSON of
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -101,8 +101,8 @@ class SqliteTable(TableSql):
             where.insert(0, self._at(min(known, key=lambda each: int(each[1])), ">"))
         return [self._picked(self._by_partition(of), where, f"{self._order} LIMIT {limit}")]
 
-    def _partitions_to_search(self, stored: Iterable[int]) -> list[tuple[int, str]]:
-        if self._has_keys and stored:
+    def _partitions_to_search(self, stored: Sequence[int]) -> list[tuple[int, str]]:
+        if self._has_keys and len(stored) == self.table.partitions:
             return [(-1, "1")]
         return TableSql._partitions_to_search(self, stored)
 
