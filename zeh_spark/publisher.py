@@ -46,9 +46,9 @@ def create_app(
 ) -> Starlette:
     """Return an ASGI app that serves feeds.
 
-    Readers that wait delay the end of a server. An app that mounts this one has the
-    `lifespan` of `app.state` as its own, or enters it there: their waits then end when the
-    process gets SIGINT or SIGTERM. Or it calls `app.state.stop()`, which ends them. A server that
+    Readers that wait delay the end of a server. An app that mounts this one takes `lifespan` from
+    this one's state for its own, or enters it there: their waits then end when the process gets
+    SIGINT or SIGTERM. Or it calls `app.state.stop()`, which ends them. A server that
     is unready for a while before it stops calls `draining.begin()` and `app.state.drain()` then,
     which ends those that wait for long. From then on, /readyz says that the publisher is not ready.
 
