@@ -60,7 +60,7 @@ class FeedProgress:
         events_behind: events of the feed that the query has not read after the micro-batch; None if
             the publisher does not tell it.
         max_events_behind: those of the partition that has most of them.
-        at_least: whether there may be more of them: a table's rows are counted up to 100,000 for
+        at_least: whether there may be more of them: a table's rows are counted up to 10,000 for
             each partition.
         seconds_behind: the age of the oldest of them in seconds, 0 without one; None if the
             publisher does not tell it, or the feed has no times.

@@ -44,8 +44,10 @@ from zeh_spark.wire import wire
 READ_BYTES = 1 << 20
 """About how many bytes of data and headers one statement fetches."""
 
-COUNTED = 100_000
-"""Rows that are counted at most after a place: a look costs the same however far a reader is."""
+COUNTED = 10_000
+"""Rows that are counted at most after a place, because each page of a reader that is behind counts
+them. Measured: 0.01 s a partition, and 0.04 s where SQLite computes the partitions.
+"""
 
 _ALL = 1_000_000
 """A limit that no statement reaches: a subquery with a limit is computed separately."""

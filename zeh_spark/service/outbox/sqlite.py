@@ -36,9 +36,6 @@ _FUNCTIONS = {
     "zeh_text": (3, sqlite_values.text_of),
 }
 
-KEYS_COUNTED = 10_000
-"""Rows whose partitions are computed at most to count them. Measured: 0.04 s."""
-
 _KNOWS_JSONB = sqlite3.sqlite_version_info >= (3, 45)
 
 
@@ -130,15 +127,14 @@ class SqliteTable(TableSql):
             f"WHEN p = {stored}{f' AND i > {place[1]}' if place else ''} THEN {of[stored]}"
             for stored, place in places
         )
-        limit = KEYS_COUNTED if self._has_keys else COUNTED
         key = quoted(self.table.id)
         rows = connection.exec_driver_sql(
             f"SELECT CASE {cases} END AS v, count(*), {self._age('min(at)')} FROM"
             f" (SELECT {self.partition} AS p, r.{key} AS i, {self._time} AS at"
             f" FROM {self._name} AS r {f'WHERE r.{key} > {first}' if first is not None else ''}"
-            f" ORDER BY r.{key} LIMIT {limit}) GROUP BY 1"
+            f" ORDER BY r.{key} LIMIT {COUNTED}) GROUP BY 1"
         ).all()
-        more = sum(count for _, count, _ in rows) == limit
+        more = sum(count for _, count, _ in rows) == COUNTED
         found = {each: Unread(0, None, more) for each in after}
         return found | {v: Unread(count, since, more) for v, count, since in rows if v is not None}
 
