@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import islice
@@ -31,7 +31,7 @@ from zeh_spark.client.options.option_fields import option_name
 from zeh_spark.client.options.reading_options import ReadingOptions
 from zeh_spark.client.polling.cursor_loops import CursorRounds
 from zeh_spark.client.polling.feed_end_probes import first_checkpoint
-from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead, find_end, grouped
+from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead, find_end, joined
 from zeh_spark.client.polling.position_reporter import PositionReporter
 from zeh_spark.errors import CheckpointError, OptionError, ZeroEventHubError
 from zeh_spark.wire import wire
@@ -144,7 +144,7 @@ class _Reader:
                 request = self._request(partition)
                 self._cursors[partition] = first_checkpoint(self._client, request)
         if before != self._cursors:
-            yield from self._give(0, ())
+            yield from self._give()
 
     def _identify(self) -> int:
         """Ask which feed is served, and return its number of partitions.
@@ -200,7 +200,7 @@ class _Reader:
             if before != self._cursors and skipped < _MOST_SKIPPED:
                 at_once = False
                 continue
-            yield from self._give(0, ())  # the caller learns that he has all that there is
+            yield from self._give()  # the caller learns that he has all that there is
             if at_once:
                 time.sleep(self._options.poll_interval)
             at_once = not self._has_waited()
@@ -225,19 +225,16 @@ class _Reader:
     def _answer(
         self, partition: int, intervals: Iterable[wire.Interval], answer: Page | FiniteRead
     ) -> Pages:
-        for group in grouped(intervals):
+        for interval in joined(intervals):
             page = answer.page if isinstance(answer, FiniteRead) else answer
             if self._identity.told and page.standing.epoch != self._identity.epochs[-1]:
                 self._identify()  # an epoch has begun
-            is_new = any(interval.events for interval in group)
-            if is_new or group[-1].cursor != self._cursors[partition]:
-                yield from self._give(partition, group)
+            if interval.events or interval.cursor != self._cursors[partition]:
+                self._cursors[partition] = interval.cursor
+                yield from self._give(partition, interval.lines)
 
-    def _give(self, partition: int, group: Sequence[wire.Interval]) -> Pages:
+    def _give(self, partition: int = 0, lines: bytes = b"") -> Pages:
         """Yield a page with its cursors, and report these when the caller is back."""
-        if group:
-            self._cursors[partition] = group[-1].cursor
-        lines = b"".join(each.lines for each in group)
         feed = self._options.stamping(self._identity)
         events = self._decoder.whole(lines, partition, feed)
         self._events += events.num_rows

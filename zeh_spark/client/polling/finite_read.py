@@ -28,7 +28,7 @@ from zeh_spark.wire import wire
 log = logging.getLogger(__name__)
 
 _LONG_WITHOUT_TARGET = 100
-_GROUP_BYTES = 1 << 20
+_JOINED_BYTES = 1 << 20
 
 
 class Doubt(Enum):
@@ -87,18 +87,25 @@ class EndUnknownError(Exception):
         )
 
 
-def grouped(intervals: Iterable[wire.Interval]) -> Iterator[list[wire.Interval]]:
-    """Yield intervals in groups of at least 1 MiB of lines, and then the rest."""
-    group: list[wire.Interval] = []
-    size = 0
+def joined(intervals: Iterable[wire.Interval]) -> Iterator[wire.Interval]:
+    """Yield intervals joined until they have 1 MiB of lines, and then the rest.
+
+    Of one without events only the cursor is held: a publisher may send such without end.
+    """
+    lines: list[bytes] = []
+    size = events = 0
+    cursor = None
     for interval in intervals:
-        group.append(interval)
-        size += len(interval.lines)
-        if size >= _GROUP_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+        cursor = interval.cursor
+        if interval.events:
+            lines.append(interval.lines)
+            size += len(interval.lines)
+            events += interval.events
+        if size >= _JOINED_BYTES:
+            yield wire.Interval(b"".join(lines), events, cursor)
+            lines, size, events, cursor = [], 0, 0, None
+    if cursor is not None:
+        yield wire.Interval(b"".join(lines), events, cursor)
 
 
 class FiniteRead:

@@ -31,7 +31,7 @@ from zeh_spark.client.http.feed_client import FeedClient, PageRequest
 from zeh_spark.client.options.given import parse
 from zeh_spark.client.polling.feed_end import MOST_WITHOUT_EVENTS, Ending
 from zeh_spark.client.polling.feed_end_probes import first_checkpoint
-from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead, find_target, grouped
+from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead, find_target, joined
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
 from zeh_spark.spark.source import offsets
 from zeh_spark.spark.source.batch_source import FeedTask, reads_directly
@@ -61,9 +61,8 @@ class FeedPartition(FeedTask):
         client = FeedClient(self.options)
         client.transport.has_answered()  # on the driver
         epochs: set[Epoch | None] = set()
-        for group in grouped(follow(client, self, epochs.add)):
-            lines = b"".join(interval.lines for interval in group)
-            yield from decoder.batches(lines, self.request.partition, self.feed)
+        for interval in joined(follow(client, self, epochs.add)):
+            yield from decoder.batches(interval.lines, self.request.partition, self.feed)
         if self.feed and self.feed.told and not epochs <= {self.feed.epochs[-1]}:
             self._check_epochs(client, self.feed)
 
