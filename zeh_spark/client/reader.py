@@ -93,7 +93,7 @@ def reader(
         if isinstance(cursors, Mapping):
             begun = {str(name): cursor for name, cursor in cursors.items()}
             kept = {name: begun.pop(name) for name in ("feed", "reader") if name in begun}
-            given = {"partitionCount": str(len(begun)), **given}
+            given = {"partitionCount": str(len(begun) or 1), **given}
             cursors = json.dumps(begun)
         given["startingCursors"] = str(cursors).removeprefix("_")
     parsed = parse(ReadingOptions, {"url": url, **given})
