@@ -226,6 +226,8 @@ def test_the_console_shows_the_table_and_its_consumers(serve: Serve) -> None:
     table, overview = [each.text for each in pages]
     assert "warehouse" in table and "1 of 2" in table and "<dd>3</dd>" in table
     assert "1 h ago" in table and "warehouse" in overview
+    for page in pages:
+        assert "Events behind, last hour" in page.text and "Refresh every 30 s" in page.text
 
 
 def checkpoint(folder: Path, url: str, cursors: dict[int, str]) -> None:
