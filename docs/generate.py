@@ -21,6 +21,8 @@ from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.option_fields import Declared, declared
 from zeh_spark.spark.sink.options import SinkOptions
 from zeh_spark.spark.source.options import SourceOptions
+from zeh_spark.tools.check.rules import RULES
+from zeh_spark.tools.check.ways import COMPARED
 from zeh_spark.tools.cli.main import zeh_spark
 from zeh_spark.tools.cli.output import COMMON
 
@@ -71,6 +73,18 @@ def _commands(group: click.Group, context: click.Context) -> Iterator[str]:
         yield _command(command, context)
         if isinstance(command, click.Group):
             yield from _commands(command, click.Context(command, context, command.name))
+
+
+def rules() -> str:
+    """Return the table of the rules that `zeh-spark check` judges."""
+    rows = [(f"`{each.id}`", each.title, each.source) for each in RULES]
+    return _table(("rule", "what holds if it passes", "source"), rows)
+
+
+def ways() -> str:
+    """Return the table of the ways of reading that `zeh-spark check` compares."""
+    rows = [(each.what.replace("*/*", "`*/*`"), f"`{each.rule}`") for each in COMPARED]
+    return _table(("the events must be the same", "rule"), rows)
 
 
 def packages() -> str:
@@ -152,6 +166,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "connection options": connection_options,
     },
     "docs/reference/command-line.md": {"commands": commands},
+    "docs/guides/check-a-publisher.md": {"ways": ways, "rules": rules},
     ".github/CONTRIBUTING.md": {"packages": packages},
 }
 

@@ -15,7 +15,6 @@ from zeh_spark.service.app.config import FeedConfig
 from zeh_spark.spark.sessions.model import REASONS, RECORDS
 from zeh_spark.spark.sessions.ordering import in_order
 from zeh_spark.tools.audit.findings import Difference, Tally
-from zeh_spark.tools.check.rules import RULES
 from zeh_spark.tools.cli.main import COMMANDS
 from zeh_spark.wire.option_values import HEADER_PREFIX, SECRET_HEADER_PREFIX
 from zeh_spark.wire.problems import PROBLEMS
@@ -134,9 +133,6 @@ def test_an_audit_speaks_as_the_example_does():
         # the options whose names a user completes
         ("reference/source-options.md", "header option",
          [(f"{prefix}<Name>",) for prefix in (HEADER_PREFIX, SECRET_HEADER_PREFIX)]),
-        # each rule that a publisher is judged by can be looked up, with its source
-        ("guides/check-a-publisher.md", "rule",
-         [(each.id, each.title, each.source) for each in RULES]),
     ],
 )  # fmt: skip
 def test_rows_are_those_of_the_code(page, first_cell, expected):

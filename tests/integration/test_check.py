@@ -6,6 +6,8 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -99,7 +101,7 @@ CHANGES: list[tuple[str, Change, dict[str, str]]] = [
     ("events after the checkpoint", lambda body: body + b'{"partition":0,"data":9}\n', {
         "checkpoint": "deviation", "progress": "failure"}),
     ("no checkpoint", lambda body: b"".join(x for x in body.splitlines(True) if b"data" in x), {
-        "checkpoint": "failure", "last": "deviation", "repeatable": "deviation"}),
+        "checkpoint": "failure", "last": "deviation", "idle": "deviation"}),
 ]  # fmt: skip
 
 
@@ -181,10 +183,38 @@ def test_a_table_feed_passes(sqlite_database: SqliteDatabase) -> None:
 def test_the_reference_server_has_known_deviations(
     start_reference_server: Callable[..., str],
 ) -> None:
-    """It tells no number of partitions, and breaks off for a cursor that it does not know."""
-    url = start_reference_server(events=300, checkpoints="event")
+    """It breaks off for a cursor that it does not know. What is legal about it is no deviation."""
+    urls = [
+        start_reference_server(events=300, checkpoints=checkpoints)
+        for checkpoints in ("event", "page")
+    ]
 
-    assert {"partitions": "deviation", "cursor-unknown": "deviation"} == verdicts(url)
+    assert [{"cursor-unknown": "deviation"}] * 2 == [verdicts(url) for url in urls]
+
+
+def test_the_given_number_of_partitions_counts(run: Run, store_url: str) -> None:
+    """A feed of four partitions is judged as I read it, as two."""
+    run("create", "orders", "--partitions", "4")
+    run("load", "orders", "-", stdin="".join(f'{{"id":{i}}}\n' for i in range(300)))
+    with published(store_url) as base:
+        found = json.loads(call("check", f"{base}/orders", "--partitions", "2", "--json").stdout)
+
+    assert ("pass", 2) == (found["verdict"], found["partitions"])
+
+
+def test_a_report_for_ci_has_each_rule(raw_server: RawServer, tmp_path: Path) -> None:
+    """JUnit: rules that fail are failures there, with what to do; deviations are told."""
+    raw_server.respond = lambda request: answered(request, replacing(b'{"id":3}', b"NaN"))
+    file = tmp_path / "check.xml"
+
+    done = call("check", raw_server.url, "--partitions", "1", "--junit", str(file))
+
+    suite = ElementTree.parse(file).getroot()
+    cases = {case.get("name"): case for case in suite}
+    assert (3, [rule.id for rule in RULES]) == (done.returncode, list(cases))
+    assert ("1", str(len(RULES))) == (suite.get("failures"), suite.get("tests"))
+    assert "do: Send valid JSON" in (cases["json"].findtext("failure") or "")
+    assert [None, None] == [cases["first"].find(each) for each in ("failure", "skipped")]
 
 
 def test_dripping_bytes_end_within_the_time(raw_server: RawServer) -> None:

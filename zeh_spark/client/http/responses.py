@@ -15,6 +15,7 @@ import re
 import ssl
 import time
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -238,7 +239,7 @@ def _transient(
 ) -> TransientError:
     """Return the error for a refusal that another try may not get."""
     status, name = response.status_code, problems.name_in(document)
-    pause, anchor = _retry_after(response), problems.anchor(name)
+    pause, anchor = retry_after(response.headers), problems.anchor(name)
     if pause:
         message += f"; it asks for a pause of {pause:.0f} s (Retry-After)"
     final: Exception
@@ -345,9 +346,9 @@ def problem_document(text: str) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _retry_after(response: requests.Response) -> float | None:
+def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of a Retry-After header: a number or a date (RFC 9110, 10.2.3)."""
-    value = response.headers.get("Retry-After", "")
+    value = headers.get("Retry-After", "")
     if value.isascii() and value.isdigit():
         return float(value)
     try:

@@ -1,21 +1,28 @@
 """Ask a publisher, within limits of time and bytes, whatever it answers.
 
 Rule for editors: every request runs in a thread of its own that is left behind when its time is up.
-A read timeout alone does not end an answer that comes byte by byte.
+A read timeout alone does not end an answer that comes byte by byte. A refusal for the moment is
+retried, as clients do.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from zeh_spark.client.http.responses import TransientError, problem_document
+from zeh_spark.client.http.responses import TransientError, problem_document, retry_after
+from zeh_spark.client.http.retry import backoff
 from zeh_spark.client.http.transport import Body, Transport
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import AccessError, PublisherError, UnavailableError
+
+TRANSIENT = {408, 409, 425, 429, 502, 503, 504}
+"""Statuses that another try may not get."""
+
+_TRIES = 4
 
 
 class End(Enum):
@@ -42,6 +49,7 @@ class Answer:
         body: the bytes that came, unpacked.
         problem: why it broke off, or did not come.
         final: whether no later try can have an answer, as for a certificate that is not trusted.
+        broke: why an earlier try broke off.
     """
 
     query: str
@@ -53,11 +61,17 @@ class Answer:
     final: bool = False
     seconds: float = 0.0
     address: str = ""
+    broke: str = ""
 
     @property
     def ok(self) -> bool:
         """Whether it is a page, as far as its status says."""
         return 200 <= self.status < 300
+
+    @property
+    def ended(self) -> bool:
+        """Whether it came to its end, as far as can be told."""
+        return self.end in (End.WHOLE, End.UNPROVEN)
 
     @property
     def document(self) -> dict[str, object]:
@@ -88,24 +102,39 @@ class Asking:
         self._end = time.monotonic() + seconds
         self._most_bytes = most_bytes
         self._page_bytes = max(1, most_bytes // 8)
+        self._lock = threading.Lock()
+        self._lost = 0
 
-    def get(self, query: str, *, packed: bool = False) -> Answer:
+    def get(
+        self, query: str, headers: Mapping[str, str] | None = None, final: Collection[int] = ()
+    ) -> Answer:
         """Send a request with this query, and return what was answered in time.
 
-        Raises LimitError if no time or bytes are left.
+        A status of `final` is not retried. Raises LimitError if no time or bytes are left.
         """
+        broke = ""
+        for attempt in range(1, _TRIES + 1):
+            answer = self._once(query, headers or {})
+            answer.broke = broke
+            pause = max(backoff(attempt, 1.0), retry_after(answer.headers) or 0.0)
+            again = answer.status in TRANSIENT and answer.status not in final
+            if answer.end in (End.BROKEN, End.NONE) and not answer.final:
+                again, broke = attempt < 3 and self._lost < 2, answer.problem
+                self._lost += not again
+            if not again or pause > self._end - time.monotonic():
+                break
+            time.sleep(pause)
+        return answer
+
+    def _once(self, query: str, headers: Mapping[str, str]) -> Answer:
         left = self._end - time.monotonic()
         if left <= 0 or self.bytes >= self._most_bytes:
             raise LimitError("the time is" if left <= 0 else "the bytes are")
         begun = time.monotonic()
         answer = Answer(query)
         pieces: list[bytes] = []
-        done, leave = threading.Event(), threading.Event()
-        receiver = threading.Thread(
-            target=self._receive, args=(answer, pieces, done, leave, packed), daemon=True
-        )
-        receiver.start()
-        in_time = done.wait(left)
+        leave = threading.Event()
+        in_time = self.within(lambda: self._receive(answer, pieces, leave, headers))
         leave.set()
         if not in_time:
             answer = Answer(query, answer.status, answer.headers, address=answer.address)
@@ -113,22 +142,40 @@ class Asking:
             answer.problem = f"not answered within {left:.0f} s"
         answer.body = b"".join(pieces)
         answer.seconds = time.monotonic() - begun
-        self.requests += 1
-        self.bytes += len(answer.body)
+        with self._lock:
+            self.requests += 1
+            self.bytes += len(answer.body)
         return answer
+
+    def within(self, work: Callable[[], None]) -> bool:
+        """Do some work in a thread of its own, and return whether it ended in time.
+
+        Otherwise the thread is left behind.
+        """
+        done = threading.Event()
+
+        def run() -> None:
+            try:
+                work()
+            finally:
+                done.set()
+
+        threading.Thread(target=run, daemon=True).start()
+        return done.wait(max(0.0, self._end - time.monotonic()))
 
     def _receive(
         self,
         answer: Answer,
         pieces: list[bytes],
-        done: threading.Event,
         leave: threading.Event,
-        packed: bool,
+        headers: Mapping[str, str],
     ) -> None:
         try:
-            encoding = {"Accept-Encoding": "gzip" if packed else "identity"}
             response = self.transport.request(
-                "GET", query=answer.query, headers=encoding, any_status=True
+                "GET",
+                query=answer.query,
+                headers={"Accept-Encoding": "identity", **headers},
+                any_status=True,
             )
             with response:
                 answer.address = str(response.url)
@@ -148,8 +195,6 @@ class Asking:
             answer.problem = str(failure)
         except PublisherError as exc:
             answer.problem, answer.final = exc.what, True
-        finally:
-            done.set()
 
 
 def refuse(answer: Answer, options: ClientOptions) -> None:

@@ -14,6 +14,7 @@ from zeh_spark.tools.check.rules import Judgement
 from zeh_spark.wire import wire
 
 _BOM = b"\xef\xbb\xbf"
+_KEYS = {"partition", "headers", "data", "cursor"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,12 @@ class Page:
 
     Args:
         events: the events of each partition in their order, each as canonical JSON.
+        headers: the names of their headers.
     """
 
     events: dict[int, list[str]] = field(default_factory=dict)
     checkpoints: list[Checkpoint] = field(default_factory=list)
-    headers: int = 0
+    headers: set[str] = field(default_factory=set)
 
     @property
     def count(self) -> int:
@@ -67,9 +69,11 @@ def judged(body: bytes, asked: Collection[int], into: Judgement, *, whole: bool 
     for number, line in enumerate(lines, 1):
         if not line and number == len(lines):
             continue
+        if number == len(lines):
+            into.deviates("line-ends", "the last line has no newline")
         _line(line, number, asked, into, page)
     if body:
-        for rule in ("utf-8", "line-ends", "json", "known-lines", "line-length"):
+        for rule in ("utf-8", "line-ends", "json", "keys", "known-lines", "line-length"):
             into.passes(rule, "all lines that were read")
     into.events += page.count
     return page
@@ -104,8 +108,23 @@ def _fields(line: bytes, where: str, into: Judgement) -> dict[str, Any] | None:
     except UnicodeDecodeError as exc:
         into.fails("utf-8", f"{where} is not UTF-8: byte {exc.start} is 0x{line[exc.start]:02x}")
         return None
+    objects: list[set[str]] = []
+    """The names that are there twice, of each object; the line's own comes last."""
+
+    def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        names = [name for name, _ in pairs] if len(fields) < len(pairs) else []
+        objects.append({name for name in names if names.count(name) > 1})
+        return fields
+
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_int=_integer)
+        value = json.loads(
+            text,
+            parse_constant=_refuse_constant,
+            parse_int=_integer,
+            object_pairs_hook=without_doubles,
+        )
+        json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as exc:
         reason = wire.why_not(line, exc)
         into.fails("json", f"{where} is not JSON ({reason}): {wire.excerpt(line, 80)}")
@@ -113,7 +132,26 @@ def _fields(line: bytes, where: str, into: Judgement) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         into.fails("json", f"{where} is JSON, but no object: {wire.excerpt(line, 80)}")
         return None
+    _keys(line, value, objects, where, into)
     return value
+
+
+def _keys(
+    line: bytes, fields: dict[str, Any], objects: list[set[str]], where: str, into: Judgement
+) -> None:
+    """Note names that are there twice, and names of the line's own that have escapes."""
+    *nested, own = objects
+    if own:
+        into.fails("keys", f"{where} has {', '.join(sorted(own))!r} twice")
+    elif names := set().union(*nested):
+        into.deviates("keys", f"{where} has {sorted(names)[0][:40]!r} twice, in data or headers")
+    if b"\\" not in line:
+        return
+    values = [bytes(value) for value in wire.decode_object(line).values()]
+    for name in sorted(fields.keys() & _KEYS):
+        plain = b'"%b"' % name.encode()
+        if line.count(plain) == sum(value.count(plain) for value in values):
+            into.fails("keys", f"{where} has the name {name!r} with an escape")
 
 
 def _refuse_constant(name: str) -> None:
@@ -180,6 +218,6 @@ def _event(fields: dict[str, Any], where: str, partition: int, into: Judgement, 
         note("header-values", f"{where} has {json.dumps(value)[:80]} as header {wrong[0]!r}")
     else:
         into.passes("header-values", "all events that were read")
-    page.headers += bool(headers)
+    page.headers.update(headers or ())
     shown = json.dumps(fields.get("data"), sort_keys=True, separators=(",", ":"))
     page.events.setdefault(partition, []).append(shown)

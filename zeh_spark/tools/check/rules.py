@@ -16,12 +16,13 @@ class Verdict(str, Enum):
     """The judgement of one rule."""
 
     PASS = "pass"
+    NOTE = "note"
     DEVIATION = "deviation"
     FAILURE = "failure"
     SKIPPED = "skipped"
 
 
-_WORST = (Verdict.SKIPPED, Verdict.PASS, Verdict.DEVIATION, Verdict.FAILURE)
+_WORST = (Verdict.SKIPPED, Verdict.PASS, Verdict.NOTE, Verdict.DEVIATION, Verdict.FAILURE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,11 @@ class Finding:
             return
         self.verdict, self.found, self.times = verdict, found, 1
 
+    @property
+    def told(self) -> bool:
+        """Whether there is something to do, or to know."""
+        return self.verdict in (Verdict.NOTE, Verdict.DEVIATION, Verdict.FAILURE)
+
     def document(self) -> dict[str, object]:
         said: dict[str, object] = {
             "rule": self.rule.id,
@@ -61,7 +67,7 @@ class Finding:
             "times": self.times,
             "source": self.rule.source,
         }
-        if self.verdict in (Verdict.DEVIATION, Verdict.FAILURE):
+        if self.told:
             said["remedy"] = self.rule.remedy
         return said
 
@@ -95,9 +101,9 @@ RULES = (
         "Document the number, and give it as --partitions here and as partitionCount in Spark.",
     ),
     Rule(
-        "n-mismatch", "another n is refused with 400, or emulated",
+        "n-mismatch", "another n is refused with 400, or brings the same events",
         f"{_PARTITIONS}; {_PARAMETERS}: n",
-        "Answer 400, so that a reader with a wrong number stops instead of missing partitions.",
+        "Answer 400, so that a reader with a wrong number stops. Or give each event to one of n.",
     ),
     Rule(
         "cursor-missing", "a request without a cursor is refused with 400",
@@ -120,29 +126,30 @@ RULES = (
         "Answer 200 to _first for each partition.",
     ),
     Rule(
-        "last", "_last is accepted, and answered with a checkpoint",
+        "last", "_last is accepted, and answered with a checkpoint near the end",
         f"{_PARAMETERS}: cursorN, _last; without a checkpoint a reader cannot keep its start",
         "Send a checkpoint also if there are no events. Readers can begin at _first instead.",
     ),
     Rule(
-        "page-size-hint", "pagesizehint is optional, and followed approximately",
+        "page-size-hint", "any pagesizehint, or none, brings the same events, about as many",
         f"{_PARAMETERS}: pagesizehint",
-        "Choose a default, and limit a page to about the hint. Readers need memory for a page.",
+        "Choose a default, and limit a page to about the hint. End it with the checkpoint of its "
+        "last event.",
     ),
     Rule(
-        "headers", "headers come if they are asked for, and not otherwise",
+        "headers", "headers come if they are asked for, and change nothing else",
         f"{_PARAMETERS}: headers",
-        "Leave headers out without the parameter, and accept headers=_all.",
+        "Leave headers out without the parameter, accept headers=_all, and send all events.",
     ),
     Rule(
-        "several-cursors", "several partitions can be read in one request",
+        "several-cursors", "several partitions in one request bring what each brings alone",
         f'{_PARAMETERS}: cursorN; spec, "Partitions"',
-        "Read one partition in each request, as zeh-spark does.",
+        "Use each partition's own cursor. Readers can ask for one at a time, as zeh-spark does.",
     ),
     Rule(
-        "content-type", "the Content-Type is application/x-ndjson",
+        "content-type", "the answer is application/x-ndjson in UTF-8, whatever Accept says",
         f"{_RESPONSE}: new-line-delimited JSON",
-        "Send Content-Type: application/x-ndjson. Most clients do not look at it.",
+        "Send Content-Type: application/x-ndjson. Most clients look at its charset only.",
     ),
     Rule(
         "framing", "the end of an answer shows that nothing is missing",
@@ -150,9 +157,19 @@ RULES = (
         "Send Content-Length, or chunks with the last one, and break the connection off on errors.",
     ),
     Rule(
-        "compression", "the answer is compressed only on request, and is complete",
+        "connection", "the answers to several requests on one connection do not touch each other",
+        f"{_HTTP}; clients keep connections open",
+        "Let Content-Length be the number of bytes, not of characters, and send nothing after it.",
+    ),
+    Rule(
+        "parallel", "requests at the same time have the answers that each has alone",
+        "clients read several partitions at the same time",
+        "Keep what belongs to a request out of variables that requests share.",
+    ),
+    Rule(
+        "compression", "the answer is compressed only on request, and is complete then",
         f"{_HTTP}: Accept-Encoding",
-        "Look for a proxy that packs answers without being asked, or that cuts them.",
+        "Look for a proxy that packs answers without being asked, or cuts them. Send one member.",
     ),
     Rule(
         "utf-8", "the answer is UTF-8 without a byte order mark",
@@ -169,6 +186,12 @@ RULES = (
         f"{_RESPONSE}: each line is an event or a checkpoint",
         "Send valid JSON: null instead of NaN. Do not report errors as text in the answer: break "
         "the connection off.",
+    ),
+    Rule(
+        "keys", "names are there once, and those of a line have no escapes",
+        "JSON (RFC 8259, 4): clients take the first value, or the last, or refuse both; those that "
+        "look for the bytes of a name do not find it with escapes",
+        "Send each name once, and partition, headers, data and cursor as plain text.",
     ),
     Rule(
         "known-lines", "each line is an event or a checkpoint",
@@ -221,9 +244,9 @@ RULES = (
         "Return exactly the events after the cursor.",
     ),
     Rule(
-        "repeatable", "the same cursor gives the same events and checkpoints again",
-        f"allowed to differ by the {_CHECKPOINT}; Spark may have to repeat a batch",
-        "Set stagingLocation in Spark, so that a repeated batch is read from its copy.",
+        "repeatable", "the same cursor brings the same events again",
+        f"{_CHECKPOINT}: order and cursors may differ; readers repeat a page after a crash",
+        "Keep no position of a reader. In Spark, set stagingLocation if order or cursors differ.",
     ),
     Rule(
         "idle", "the end of a partition is answered with a checkpoint",
@@ -231,7 +254,7 @@ RULES = (
         "Send the cursor of the request as checkpoint if there are no events.",
     ),
     Rule(
-        "wait", "wait is followed in seconds, or ignored",
+        "wait", "wait is followed in seconds, or ignored, and brings the same events",
         'spec, "Possible future extension: Long-polling"',
         "Wait at most as many seconds as asked.",
     ),
@@ -267,6 +290,9 @@ class Judgement:
 
     def passes(self, rule: str, found: str) -> None:
         self[rule].add(Verdict.PASS, found)
+
+    def notes(self, rule: str, found: str) -> None:
+        self[rule].add(Verdict.NOTE, found)
 
     def deviates(self, rule: str, found: str) -> None:
         self[rule].add(Verdict.DEVIATION, found)

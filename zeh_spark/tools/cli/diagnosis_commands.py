@@ -28,6 +28,7 @@ from zeh_spark.client.options.given import parse
 from zeh_spark.errors import PublisherError, StoreError, printable
 from zeh_spark.spark.source.offsets import is_of_a_feed, reached, source_offsets
 from zeh_spark.tools.check.judge import judge
+from zeh_spark.tools.check.junit import report
 from zeh_spark.tools.check.rules import Finding, Verdict
 from zeh_spark.tools.cli.output import print_answer, print_findings, table
 from zeh_spark.tools.cli.parameters import AGE, PATIENCE, SIZE, connects
@@ -40,7 +41,8 @@ _MARKS: dict[Verdict | State, tuple[str, str | None]] = {
     Verdict.PASS: ("ok", "green"), State.OK: ("ok", "green"),
     Verdict.DEVIATION: ("DEVIATION", "yellow"), State.WARNING: ("WARNING", "yellow"),
     Verdict.FAILURE: ("FAILURE", "red"), State.FAILURE: ("FAILURE", "red"),
-    Verdict.SKIPPED: ("-", None), State.NOTE: ("note", None),
+    Verdict.NOTE: ("note", None), State.NOTE: ("note", None),
+    Verdict.SKIPPED: ("-", None),
 }  # fmt: skip
 """How the result of a rule or check is shown, and in which color."""
 
@@ -53,7 +55,7 @@ _MARKS: dict[Verdict | State, tuple[str, str | None]] = {
     "asked for, and otherwise found by trying 1, 2, 4 and so on.",
 )  # fmt: skip
 @click.option(
-    "--timeout", type=AGE, default="60s", show_default=True, metavar="DURATION",
+    "--timeout", type=AGE, default="2m", show_default=True, metavar="DURATION",
     help="The time for all requests together.",
 )  # fmt: skip
 @click.option(
@@ -61,6 +63,10 @@ _MARKS: dict[Verdict | State, tuple[str, str | None]] = {
     help="The bytes of all answers together. A single answer may have an eighth of them.",
 )  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="Print the rules that pass, too.")
+@click.option(
+    "--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Write a JUnit report, too, which CI systems show. Each rule is a test case.",
+)  # fmt: skip
 @connects
 def check(
     url: str,
@@ -68,14 +74,18 @@ def check(
     timeout: int,
     max_bytes: int,
     every: bool,
+    junit: Path | None,
     connect: dict[str, str],
 ) -> None:
     """Judge the publisher of a feed by the ZeroEventHub specification and by known traps.
 
-    The feed may be of any publisher. The command sends about 20 GET requests, stores nothing, and
-    needs no Spark. It judges each rule:
+    The feed may be of any publisher. The command sends about 90 GET requests, or up to 200 if the
+    feed changes meanwhile or answers differ, and reads some thousand events at most. It stores
+    nothing, and needs no Spark. It judges each rule:
 
     ok: the publisher does what the rule says, as far as was seen.
+
+    note: it does, in a way that a reader should know of.
 
     DEVIATION: clients of one kind fail, or need an option.
 
@@ -88,11 +98,14 @@ def check(
     Examples:
       zeh-spark check https://orders.example/feed/v1
       zeh-spark check https://orders.example/feed/v1 --partitions 4 --token-file token.txt --json
+      zeh-spark check https://orders.example/feed/v1 --junit check.xml
     """
     options = parse(ClientOptions, {"url": url, **connect, "retryTimeout": "0"})
     found = judge(options, partitions=partitions, seconds=timeout / 1000, most_bytes=max_bytes)
     counts: dict[str, Any] = {each.value: found.count(each) for each in Verdict}
-    parts = [_finding(each) for each in found if every or _counts(each)]
+    parts = [_finding(each) for each in found if every or each.told]
+    if junit:
+        junit.write_text(report(found, str(options.url)), encoding="utf-8")
     read = (
         f"{counted(found.events, 'event')} read in {counted(found.requests, 'request')} from "
         f"{counted(found.partitions or 0, 'partition')}"
@@ -115,13 +128,9 @@ def check(
     )
 
 
-def _counts(finding: Finding) -> bool:
-    return finding.verdict in (Verdict.DEVIATION, Verdict.FAILURE)
-
-
 def _finding(finding: Finding) -> str:
     rule, title = finding.rule, f"{finding.rule.id}: {finding.rule.title}"
-    if not _counts(finding):
+    if not finding.told:
         return _entry(finding.verdict, title)
     times = f" ({finding.times:,} times)" if finding.times > 1 else ""
     found = f"{finding.found}{times}"

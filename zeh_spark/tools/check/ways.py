@@ -1,0 +1,69 @@
+"""The ways of asking for the same events, which must all bring them. Pure values.
+
+Rule for editors: a way is here if some client asks so. Its rule tells what differs from the plain
+way, which is `PLAIN`: one partition, in large pages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zeh_spark.tools.check.rules import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way of asking.
+
+    Args:
+        rule: the rule that it is judged by.
+        what: what is special about it, in words.
+        hint: the kind of pagesizehint: none, one, small (a fifth of what is known of the partition)
+            or large (a 256th of the bytes that may be read, 1,000 events at most).
+        more: more parameters.
+        accept: value of the header Accept; empty for NDJSON.
+        packed: whether it asks for gzip.
+        pages: how many pages are read, at most.
+        refused: the verdict if its first page is refused.
+    """
+
+    rule: str
+    what: str
+    hint: str = "large"
+    more: str = ""
+    accept: str = ""
+    packed: bool = False
+    pages: int = 1
+    refused: Verdict = Verdict.DEVIATION
+
+
+A_FEW = Way("first", "a few events", "small")
+PLAIN = Way("first", "in large pages", pages=4, refused=Verdict.FAILURE)
+
+WAYS = (
+    Way("repeatable", "once more", refused=Verdict.FAILURE),
+    Way("resume", "in small pages", "small", pages=8, refused=Verdict.FAILURE),
+    Way("page-size-hint", "without pagesizehint", "none", pages=3),
+    Way("page-size-hint", "with pagesizehint=1", "one", pages=5),
+    Way("headers", "with headers=_all", "small", "headers=_all", pages=4),
+    Way("compression", "packed with gzip", "small", packed=True, pages=3),
+    Way("wait", "with wait=1", more="wait=1"),
+    Way("content-type", "with Accept: */*", accept="*/*"),
+)
+"""The ways in which a partition is read from its beginning."""
+
+SMALL = next(way for way in WAYS if way.rule == "resume")
+WITHIN = Way("resume", "from a checkpoint within a page", "small", refused=Verdict.FAILURE)
+AGAIN = Way("repeatable", "once more from a cursor", refused=Verdict.FAILURE)
+OTHER_N = Way("n-mismatch", "with n=1, 2 and 4, all partitions together", pages=4)
+PARALLEL = Way("parallel", "at the same time", "small", refused=Verdict.FAILURE)
+TOGETHER = Way("connection", "on one connection", "small")
+LAST = Way("last", "from _last")
+SEVERAL = (
+    Way("several-cursors", "several partitions in large pages", pages=2),
+    Way("several-cursors", "several partitions in small pages", "small", pages=3),
+    Way("several-cursors", "several partitions with pagesizehint=1", "one", pages=2),
+)
+
+COMPARED = (*WAYS, WITHIN, AGAIN, *SEVERAL, OTHER_N, PARALLEL, TOGETHER)
+"""All ways whose events are compared."""
