@@ -131,6 +131,31 @@ class EndsInTheMiddle(Publisher):
 
 
 @told_by("resume")
+class StopsAtAGap(Publisher):
+    """Where numbers are missing, each page is empty, so that a reader never gets beyond."""
+
+    gap = range(300, 790)
+
+    def chosen(self, asked: Asked, partition: int, start: int) -> list[int]:
+        found = [at for at in super().chosen(asked, partition, start) if at not in self.gap]
+        return [at for at in found if (at < 300) == (start < 300)] if start not in self.gap else []
+
+    def start(self, asked: Asked, cursor: str) -> int:
+        return 795 if cursor == "_last" else super().start(asked, cursor)
+
+
+@told_by("last")
+class ForgetsWhileItWaits(Publisher):
+    """At the end, an answer with wait has the checkpoint of the beginning."""
+
+    def page(self, asked: Asked) -> list[Line]:
+        found = super().page(asked)
+        if asked.wait and not any("data" in each for each in found):
+            return [self.idle(each, 0) for each in asked.cursors]
+        return found
+
+
+@told_by("resume")
 class SkipsAfterAnEmptyPage(Publisher):
     """In the middle, an empty page with another cursor skips a hundred events."""
 

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.tools.check.chains import Chain, Events, differences
+from zeh_spark.tools.check.chains import Chain, Events, confirmed, differences
 from zeh_spark.tools.check.connection import Exchange, exchange, is_direct
 from zeh_spark.tools.check.lines import judged
 from zeh_spark.tools.check.reading import Reading, shown
@@ -55,6 +55,8 @@ class Agreement:
         self._reading = reading
         self._found = found
         self._ordered = True
+        self._steps = Chain(wire.FIRST)
+        """The richest partition in small pages, which has cursors in the middle."""
 
     @property
     def richest(self) -> int:
@@ -73,19 +75,20 @@ class Agreement:
     def judge_ways(self) -> None:
         """Read the richest partition in all ways, and the others in small pages."""
         richest = self.richest
-        known = self.known[richest]
         for way in WAYS:
             chain = self._compare(way, richest)
             if way.rule == "repeatable":
-                self._judge_repetition(known, chain)
+                self._judge_repetition(self.known[richest], chain)
+            elif way is SMALL:
+                self._steps = chain
         self._ask_for_a_header(richest)
         for partition in self.known:
             self._continue_within(partition, 3 if partition == richest else 1)
             if partition != richest:
                 self._compare(replace(SMALL, pages=3), partition)
-        if cursors := [cursor for cursor, events in known.marks if events]:
-            for cursor in (cursors[0], cursors[-1]):
-                self._compare(AGAIN, richest, known.places()[cursor], cursor)
+        for begin, cursor in {self._steps.middle, self._steps.last}:
+            chain = self._reading.follow(AGAIN, {richest: cursor})[richest]
+            self._judge(AGAIN, richest, begin, chain, self._steps)
 
     def _judge_repetition(self, known: Chain, chain: Chain) -> None:
         """Note whether a repeated answer has the order and the cursors of the first one."""
@@ -124,17 +127,18 @@ class Agreement:
         self._judge(way, partition, begin, chain)
         return chain
 
-    def _judge(self, way: Way, partition: int, begin: int, chain: Chain) -> None:
-        """Judge what came from a place that `begin` events precede."""
+    def _judge(
+        self, way: Way, partition: int, begin: int, chain: Chain, known: Chain | None = None
+    ) -> None:
+        """Judge what came from a place that `begin` events precede, in what is known."""
         if not chain.pages:
             return
-        known = self.known[partition]
+        known = known or self.known[partition]
         lost, more = differences(known, begin, chain, self._ordered)
         if (lost or more) and self._found[way.rule].verdict is not Verdict.FAILURE:
-            pages = known.pages + 2
+            pages = self.known[partition].pages + 2
             again = self._reading.follow(PLAIN, {partition: wire.FIRST}, pages=pages)[partition]
-            lost &= Events(again.events)
-            more -= Events(again.events) - Events(known.events)
+            lost, more = confirmed(lost, more, Events(known.events), Events(again.events))
         where = f"{way.what}, partition {partition} from {chain.begin[:40]!r}"
         self.tell(way.rule, where, lost, more)
 
@@ -173,8 +177,7 @@ class Agreement:
             lost, more = self._apart(unions[known], unions[n])
             if lost or more:
                 again = _all(self._union(known))
-                lost &= again
-                more -= again - _all(unions[known])
+                lost, more = confirmed(lost, more, _all(unions[known]), again)
             self.tell("n-mismatch", f"with n={n} instead of n={known}", lost, more)
 
     def _union(self, n: int) -> dict[int, Chain]:
@@ -202,7 +205,7 @@ class Agreement:
     def judge_parallel(self) -> None:
         """Send four requests at the same time, and judge each as if it was alone."""
         richest = self.richest
-        places = [(richest, 0, wire.FIRST), (richest, *self.known[richest].middle)]
+        places = [(richest, 0, wire.FIRST), (richest, *self._steps.middle)]
         places += [(each, 0, wire.FIRST) for each in self.known if each != richest]
         chosen = (places * 2)[:4]
         with ThreadPoolExecutor(len(chosen)) as pool:
@@ -213,27 +216,27 @@ class Agreement:
             if not answer.ok:
                 self._found.fails("parallel", f"{shown(answer.query)} answered {answer.told}")
             self._reading.take(answer, PARALLEL, {partition: chain})
-            self._judge(PARALLEL, partition, begin, chain)
+            self._judge(PARALLEL, partition, begin, chain, self._steps if begin else None)
 
     def judge_connection(self, options: ClientOptions) -> None:
         """Send three requests on one connection, and judge each as if it was alone."""
         if not is_direct(options):
             return
         found, partition, asking = self._found, self.richest, self._reading.asking
-        places = [(0, wire.FIRST), self.known[partition].middle, (0, wire.FIRST)]
+        places = [(0, wire.FIRST), self._steps.middle, (0, wire.FIRST)]
         asked = [
             (self._reading.query({partition: cursor}, TOGETHER), encoding)
             for (_, cursor), encoding in zip(places, ("identity", "identity", "gzip"), strict=True)
         ]
         came = Exchange()
         asking.within(lambda: exchange(options, asking.transport.token, asked, came))
-        asking.requests += len(came.bodies)
-        answers = counted(len(came.bodies), "whole answer")
+        asking.requests += len(came.answers)
+        answers = counted(len(came.answers), "whole answer")
         if came.problem:
             found.fails("connection", f"after {answers}: {came.problem}")
         elif came.closed:
             found.deviates("connection", f"closed after {answers}, which did not say so")
-        for (begin, cursor), body, packing in zip(places, came.bodies, came.packings, strict=False):
+        for (begin, cursor), (body, packing) in zip(places, came.answers, strict=False):
             if packing == "gzip":
                 body, rest = _unpacked(body)
                 if rest:
@@ -242,7 +245,7 @@ class Agreement:
                     continue
             chain = Chain(cursor)
             chain.add(judged(body, [partition], Judgement()), partition)
-            self._judge(TOGETHER, partition, begin, chain)
+            self._judge(TOGETHER, partition, begin, chain, self._steps)
 
 
 def _all(chains: Mapping[int, Chain]) -> Events:

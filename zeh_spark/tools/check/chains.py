@@ -23,6 +23,7 @@ class Chain:
         begin: the cursor that it begins with.
         events: each as canonical JSON.
         marks: the cursors of its checkpoints, each with the number of events before it.
+        tail: the events after the last checkpoint of the last page.
         pages: the number of answers.
         idle: whether an answer had no events.
         ended: whether the last answer said that there is nothing more now.
@@ -32,6 +33,7 @@ class Chain:
     begin: str
     events: list[str] = field(default_factory=list)
     marks: list[tuple[str, int]] = field(default_factory=list)
+    tail: list[str] = field(default_factory=list)
     pages: int = 0
     idle: bool = False
     ended: bool = False
@@ -48,6 +50,11 @@ class Chain:
         cursor, events = self.marks[len(self.marks) // 2] if self.marks else (self.begin, 0)
         return events, cursor
 
+    @property
+    def last(self) -> tuple[int, str]:
+        """The place of its last checkpoint, like `middle`."""
+        return (self.marks[-1][1] if self.marks else 0), self.cursor
+
     def add(self, page: Page, partition: int) -> None:
         """Add a page. Events after its last checkpoint are left out, because they come again.
 
@@ -58,7 +65,9 @@ class Chain:
         self.pages += 1
         self.marks += [(each.cursor, before + each.events) for each in cursors]
         self.stopped |= bool(found) and not cursors
-        self.events += found[: cursors[-1].events] if cursors else found
+        upto = cursors[-1].events if cursors else len(found)
+        self.events += found[:upto]
+        self.tail = found[upto:]
 
     def places(self) -> dict[str, int]:
         """Return the last number of events before each cursor."""
@@ -89,6 +98,18 @@ def differences(known: Chain, begin: int, other: Chain, ordered: bool) -> tuple[
         lost |= Events(expected) - Events(got)
     if known.ended:
         more |= Events(got) - Events(expected)
+    return lost, more
+
+
+def confirmed(lost: Events, more: Events, known: Events, again: Events) -> tuple[Events, Events]:
+    """Return the differences that are none of the feed itself, by what is there `again`.
+
+    Missing events count if they are still there, and others if they were not added since. If events
+    were updated or deleted since, others only count if they are known.
+    """
+    lost, more = lost & again, more - (again - known)
+    if known - again:
+        more = Events({event: count for event, count in more.items() if event in known})
     return lost, more
 
 

@@ -8,11 +8,16 @@ Rule for editors: it sends what the readers' transport sends, to the feed's own 
 
 from __future__ import annotations
 
-import http.client
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    RemoteDisconnected,
+)
 from typing import IO, Any, cast
 
 import certifi
@@ -30,14 +35,12 @@ class Exchange:
     """What came on one connection.
 
     Args:
-        bodies: the bodies of the answers with status 200, as they came.
-        packings: their Content-Encoding.
+        answers: the bodies of the answers with status 200, as they came, and their packing.
         problem: what is wrong after them, in words.
         closed: whether the publisher closed the connection and had not said so.
     """
 
-    bodies: list[bytes] = field(default_factory=list)
-    packings: list[str] = field(default_factory=list)
+    answers: list[tuple[bytes, str]] = field(default_factory=list)
     problem: str = ""
     closed: bool = False
 
@@ -73,59 +76,42 @@ def exchange(
 
     It ends early if the publisher says that it closes the connection, or answers another status.
     """
-    parts = options.url.parts
-    timeout = min(_FEW_SECONDS, options.read_timeout)
-    host, port = parts.hostname or "", parts.port
-    connection: http.client.HTTPConnection
-    if parts.scheme == "https":
-        context = ssl.create_default_context(cafile=options.ca_file or certifi.where())
-        if options.client_cert_file:
-            context.load_cert_chain(options.client_cert_file, options.client_key_file)
-        connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
-    else:
-        connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    full = options.url.full
+    headers = {"Accept": wire.CONTENT_TYPE, **options.http_headers}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    connection = _connection(options)
     try:
         connection.connect()
         connection.auto_open = 0
-        with connection.sock.makefile("rb") as file:
-            kept = _Kept(file)
-            connection.response_class = cast("Any", partial(_response, kept))
-            for query, encoding in queries:
-                if not _receive(connection, options, token, query, encoding, into):
-                    break
-    except http.client.RemoteDisconnected:
-        into.closed = bool(into.bodies)
-    except http.client.HTTPException as exc:
-        into.problem = f"{type(exc).__name__}: {str(exc)[:80]!r}" if into.bodies else ""
+        kept: Any = _Kept(connection.sock.makefile("rb"))
+        connection.response_class = cast("Any", lambda _, **named: HTTPResponse(kept, **named))
+        for query, encoding in queries:
+            url = requests.Request("GET", f"{full}{'&' if '?' in full else '?'}{query}").prepare()
+            sent = {**headers, "Accept-Encoding": encoding}
+            connection.request("GET", url.path_url, headers=sent)
+            response = connection.getresponse()
+            body = response.read(_MOST_BYTES)
+            if response.status != 200 or not response.isclosed():
+                break
+            into.answers.append((body, response.headers.get("Content-Encoding", "identity")))
+            if response.will_close:
+                break
+    except RemoteDisconnected:
+        into.closed = bool(into.answers)
+    except HTTPException as exc:
+        into.problem = f"{type(exc).__name__}: {str(exc)[:80]!r}" if into.answers else ""
     except OSError as exc:
-        into.closed = bool(into.bodies) and isinstance(exc, ConnectionError)
+        into.closed = bool(into.answers) and isinstance(exc, ConnectionError)
     finally:
         connection.close()
 
 
-def _response(kept: _Kept, *_: object, **options: Any) -> http.client.HTTPResponse:
-    return http.client.HTTPResponse(cast("Any", kept), **options)
-
-
-def _receive(
-    connection: http.client.HTTPConnection,
-    options: ClientOptions,
-    token: str | None,
-    query: str,
-    encoding: str,
-    into: Exchange,
-) -> bool:
-    """Send a request and read its answer; return whether the connection can be used again."""
-    full = options.url.full
-    url = requests.Request("GET", f"{full}{'&' if '?' in full else '?'}{query}").prepare()
-    headers = {"Accept": wire.CONTENT_TYPE, "Accept-Encoding": encoding, **options.http_headers}
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
-    connection.request("GET", url.path_url, headers=headers)
-    response = connection.getresponse()
-    body = response.read(_MOST_BYTES)
-    if response.status != 200 or not response.isclosed():
-        return False
-    into.bodies.append(body)
-    into.packings.append(response.headers.get("Content-Encoding", "identity"))
-    return not response.will_close
+def _connection(options: ClientOptions) -> HTTPConnection:
+    parts, timeout = options.url.parts, min(_FEW_SECONDS, options.read_timeout)
+    if parts.scheme == "http":
+        return HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+    context = ssl.create_default_context(cafile=options.ca_file or certifi.where())
+    if options.client_cert_file:
+        context.load_cert_chain(options.client_cert_file, options.client_key_file)
+    return HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout, context=context)

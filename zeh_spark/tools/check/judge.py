@@ -6,8 +6,6 @@ which compares the ways of reading.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from zeh_spark.client.http.discovery import other_protocol
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.tools.check.agreement import Agreement
@@ -15,7 +13,7 @@ from zeh_spark.tools.check.asking import Answer, End, LimitError, refuse
 from zeh_spark.tools.check.chains import Chain, Events
 from zeh_spark.tools.check.reading import Reading, shown
 from zeh_spark.tools.check.rules import Judgement
-from zeh_spark.tools.check.ways import A_FEW, LAST, PLAIN
+from zeh_spark.tools.check.ways import A_FEW, LAST, PLAIN, WAITING
 from zeh_spark.wire import wire
 from zeh_spark.wire.option_values import is_loopback
 from zeh_spark.wire.phrases import counted
@@ -148,29 +146,28 @@ class _Judge:
             self._found.deviates(rule, f"{shown(answer.query)} answered {answer.told}")
 
     def _ends(self) -> None:
-        found = self._found
+        """Begin at _last, continue from there, and once more if the cursor moves on."""
         for number, partition in enumerate(self._agreement.known):
-            answer = self._reading.get({partition: wire.LAST})
-            if not answer.ok:
-                found.fails("last", f"{shown(answer.query)} answered {answer.told}")
-                continue
             chain = Chain(wire.LAST)
-            self._reading.take(answer, LAST, {partition: chain})
-            if not chain.marks:
-                found.deviates("last", "no checkpoint came with it")
-                continue
-            way = replace(LAST, more="" if number else "wait=1")
-            answer = self._reading.get({partition: chain.cursor}, way)
-            if not answer.ok and not number:
-                found.deviates("wait", f"wait=1 answered {answer.told}")
-                answer = self._reading.get({partition: chain.cursor}, LAST)
-            if not answer.ok:
-                found.fails("last", f"{shown(answer.query)} answered {answer.told}")
-                continue
-            self._reading.take(answer, way, {partition: chain})
-            self._judge_last(partition, chain)
-            if not number:
-                self._judge_wait(answer.seconds, bool(chain.events))
+            for way in (LAST, LAST if number else WAITING, LAST):
+                before = chain.cursor
+                answer = self._reading.get({partition: before}, way)
+                said = f"{shown(answer.query)} answered {answer.told}"
+                if not answer.ok and way is WAITING:
+                    self._found.deviates("wait", said)
+                    continue
+                if not answer.ok:
+                    self._found.fails("last", said)
+                    break
+                self._reading.take(answer, way, {partition: chain})
+                if way is WAITING:
+                    self._judge_wait(answer.seconds, bool(chain.events))
+                if chain.cursor == before:
+                    break
+            if chain.marks:
+                self._judge_last(partition, chain)
+            elif answer.ok:
+                self._found.deviates("last", "no checkpoint came with it")
 
     def _judge_last(self, partition: int, chain: Chain) -> None:
         known, events = self._agreement.known[partition], Events(chain.events)
@@ -182,10 +179,10 @@ class _Judge:
             "last", f"{counted(len(chain.events), 'event')}, cursor {chain.cursor[:40]!r}"
         )
         if known.ended and (beyond := events - Events(known.events)):
-            rest = self._reading.follow(PLAIN, {partition: known.cursor})[partition]
-            more = beyond - Events(rest.events)
-            where = f"after its end, partition {partition} has what _last shows"
-            self._agreement.tell("resume", where, Events(), more)
+            rest = self._reading.follow(PLAIN, {partition: known.cursor}, pages=1)[partition]
+            if not rest.events:
+                where = f"partition {partition} has an end, and _last brings events after it"
+                self._agreement.tell("resume", where, beyond, Events())
 
     def _judge_wait(self, seconds: float, any_events: bool) -> None:
         if seconds > 10:

@@ -166,6 +166,9 @@ class Reading:
         used = {chain.begin, *(cursor for cursor, _ in chain.marks)}
         events, cursors = page.of(partition), page.cursors(partition)
         repeats = bool(events and cursors) and cursors[-1].cursor in used
+        if alone and chain.tail and not known.union(events).intersection(chain.tail):
+            tail = counted(len(chain.tail), "event")
+            found.fails("resume", f"{tail} after the last checkpoint did not come again")
         restarted = chain.idle and unique and len(events) > 1 and known.issuperset(events)
         if not repeats:
             chain.add(page, partition)

@@ -56,9 +56,10 @@ SMALL = next(way for way in WAYS if way.rule == "resume")
 WITHIN = Way("resume", "from a checkpoint within a page", "small", refused=Verdict.FAILURE)
 AGAIN = Way("repeatable", "once more from a cursor", refused=Verdict.FAILURE)
 OTHER_N = Way("n-mismatch", "with n=1, 2 and 4, all partitions together", pages=4)
-PARALLEL = Way("parallel", "at the same time", "small", refused=Verdict.FAILURE)
+PARALLEL = Way("parallel", "at the same time", refused=Verdict.FAILURE)
 TOGETHER = Way("connection", "on one connection", "small")
 LAST = Way("last", "from _last")
+WAITING = Way("last", "from _last with wait=1", more="wait=1")
 SEVERAL = (
     Way("several-cursors", "several partitions in large pages", pages=2),
     Way("several-cursors", "several partitions in small pages", "small", pages=3),
