@@ -209,7 +209,7 @@ class KeepsThePositionItself(Publisher):
         return found
 
 
-@told_by("repeatable")
+@told_by("resume")
 class LosesAnEventNowAndThen(Publisher):
     """Every fifth page lacks an event."""
 

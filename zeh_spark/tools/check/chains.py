@@ -80,24 +80,21 @@ def differences(known: Chain, begin: int, other: Chain, ordered: bool) -> tuple[
     `other` was read from a place in `known` that `begin` events precede. `ordered` tells whether
     the publisher sends events in the same order each time.
     """
-    expected, got = known.events[begin:], other.events
     places = known.places()
-    lost, more = Events(), Events()
-    for cursor, place in reversed(other.marks):
-        there = places.get(cursor, -1)
-        if there >= begin and (place or there > begin):
-            first, second = Events(known.events[begin:there]), Events(got[:place])
-            lost, more = first - second, second - first
-            break
-    else:
-        half = min(len(expected), len(got)) // 2
-        certain = half if ordered else _mark(known, begin + half) - begin
-        lost = Events(expected[: max(0, certain)]) - Events(got)
-        more = Events(got[: half if ordered else _mark(other, half)]) - Events(expected)
+    shared = [(places[cursor], place) for cursor, place in other.marks if cursor in places]
+    there, place = next((each for each in reversed(shared) if each[0] >= begin), (begin, 0))
+    first, second = Events(known.events[begin:there]), Events(other.events[:place])
+    expected, got = known.events[there:], other.events[place:]
+    kept = taken = min(len(expected), len(got)) // 2
+    if not ordered:
+        kept = max(0, _mark(known, there + kept) - there)
+        taken = max(0, _mark(other, place + taken) - place)
+    lost = (first - second) | (Events(expected[:kept]) - Events(got))
+    more = (second - first) | (Events(got[:taken]) - Events(expected))
     if other.ended:
-        lost |= Events(expected) - Events(got)
+        lost |= Events(known.events[begin:]) - Events(other.events)
     if known.ended:
-        more |= Events(got) - Events(expected)
+        more |= Events(other.events) - Events(known.events[begin:])
     return lost, more
 
 

@@ -21,6 +21,9 @@ from zeh_spark.wire.phrases import counted
 _TRIED = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """The numbers of partitions that are tried if none is known; the spec encourages powers of two."""
 
+_ENOUGH = 4
+"""No larger number is tried if one that is accepted has been found."""
+
 _NEVER_SENT = "zeh-spark-check-never-sent"
 
 
@@ -101,27 +104,28 @@ class _Judge:
     def _partitions(self) -> bool:
         """Find the number of partitions; return whether the feed can be read with it."""
         found, given = self._found, self._found.partitions
+        accepted = 0
         for count in (given,) if given else _TRIED:
-            found.partitions = count
-            answer = self._reading.get({0: wire.FIRST}, A_FEW)
+            answer = self._reading.ask(f"n={count}&cursor0={wire.FIRST}&pagesizehint=10")
             if answer.ok:
+                accepted = count
                 self._reading.page(answer, [0], A_FEW)
-                if given:
-                    found.passes("partitions", f"{given} is accepted")
-                else:
-                    found.notes("partitions", f"{count} is accepted; the publisher tells none")
-                return True
-            if answer.status not in (400, 422):
+            may_be_more = not accepted and answer.status in (400, 422)
+            if accepted >= _ENOUGH or not (answer.ok or may_be_more):
                 break
-        found.partitions = given
-        if given:
+        found.partitions = accepted or given
+        if given and accepted:
+            found.passes("partitions", f"{given} is accepted")
+        elif accepted:
+            found.notes("partitions", f"{accepted} is accepted; the publisher tells none")
+        elif given:
             found.fails("first", f"{shown(answer.query)} answered {answer.told}")
         else:
             found.fails(
                 "partitions",
                 f"neither told nor found by trying powers of two (the last answer: {answer.told})",
             )
-        return False
+        return bool(accepted)
 
     def _refusals(self) -> None:
         n, get = self._found.partitions or 1, self._reading.get
