@@ -18,7 +18,7 @@ from zeh_spark.tools.check.ways import PLAIN, Way
 from zeh_spark.wire import wire
 from zeh_spark.wire.phrases import counted
 
-_MOST_EVENTS = 1000
+_MOST_EVENTS = 500
 
 
 class Reading:

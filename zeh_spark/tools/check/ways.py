@@ -19,7 +19,7 @@ class Way:
         rule: the rule that it is judged by.
         what: what is special about it, in words.
         hint: the kind of pagesizehint: none, one, small (a fifth of what is known of the partition)
-            or large (a 256th of the bytes that may be read, 1,000 events at most).
+            or large (a 256th of the bytes that may be read, 500 events at most).
         more: more parameters.
         accept: value of the header Accept; empty for NDJSON.
         packed: whether it asks for gzip.
