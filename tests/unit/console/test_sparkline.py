@@ -7,19 +7,19 @@ from zeh_spark.service.console.sparkline import HEIGHT, WIDTH, Sparkline, sparkl
 
 def test_the_highest_count_reaches_the_top() -> None:
     line = "0,23 60,1 120,12"
-    expected = Sparkline(line, f"0,{HEIGHT} {line} {WIDTH},{HEIGHT}", 6)
+    expected = Sparkline(line, f"0,{HEIGHT} {line} {WIDTH},{HEIGHT}")
     assert expected == sparkline([0, 4, 2])
 
 
 def test_what_is_not_known_is_left_out() -> None:
     """The line goes straight on between two known counts, and ends where nothing is known."""
     line = "30,23 90,1"
-    expected = Sparkline(line, f"30,{HEIGHT} {line} 90,{HEIGHT}", 4)
+    expected = Sparkline(line, f"30,{HEIGHT} {line} 90,{HEIGHT}")
     assert expected == sparkline([None, 0, None, 4, None])
 
 
 def test_without_events_there_is_no_line() -> None:
-    assert Sparkline("", "", 0) == sparkline([0] * 60) == sparkline([None] * 60)
+    assert Sparkline("", "") == sparkline([0] * 60) == sparkline([None] * 60)
 
 
 def test_points_on_a_level_line_are_left_out() -> None:

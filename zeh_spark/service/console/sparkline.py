@@ -14,27 +14,21 @@ class Sparkline:
 
     line: str
     area: str
-    total: int
 
 
 def sparkline(counts: Sequence[int | None]) -> Sparkline:
     """Return the chart of counts; the line goes straight on where one is not known (None)."""
-    known = [each for each in counts if each is not None]
-    most = max(known, default=0)
+    known = [(at, each) for at, each in enumerate(counts) if each is not None]
+    most = max((each for _, each in known), default=0)
     if most <= 0:
-        return Sparkline("", "", 0)
+        return Sparkline("", "")
     step = WIDTH / max(1, len(counts) - 1)
     room = HEIGHT - 2
-    points = [
-        (at * step, HEIGHT - 1 - room * each / most)
-        for at, each in enumerate(counts)
-        if each is not None
-    ]
+    points = [(at * step, HEIGHT - 1 - room * each / most) for at, each in known]
     kept = [
         point
         for before, point, after in zip([None, *points], points, [*points[1:], None], strict=False)
         if before is None or after is None or not before[1] == point[1] == after[1]
     ]
     line = " ".join(f"{x:g},{y:.3g}" for x, y in kept)
-    area = f"{kept[0][0]:g},{HEIGHT} {line} {kept[-1][0]:g},{HEIGHT}"
-    return Sparkline(line, area, sum(known))
+    return Sparkline(line, f"{kept[0][0]:g},{HEIGHT} {line} {kept[-1][0]:g},{HEIGHT}")
