@@ -132,8 +132,7 @@ class PartitionLag(msgspec.Struct, frozen=True):
             too high by two percent far behind it.
         ms: the age of the oldest of them by the publisher's clock, in ms; 0 without one, None if
             the feed has no times.
-        more: whether there may be more than `events`, because a table's rows are counted up to a
-            limit only.
+        more: whether there may be more events: a table's rows are counted up to a limit.
     """
 
     events: _Count
