@@ -166,7 +166,9 @@ def test_a_package_brings_a_source_by_an_entry_point(tmp_path, token_server, gua
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: company-login\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(
         "[zeh_spark.auth]\nlogin = company_login:Login\nbroken = company_login:Nothing\n"
+        "failing = company_settings:Login\n"
     )
+    (tmp_path / "company_settings.py").write_text("import os\nos.environ['COMPANY_LOGIN']\n")
     secret = token_server.options  # which the company keeps where it likes
     (tmp_path / "company_login.py").write_text(
         "from zeh_spark.client.http.tokens import ClientCredentials\n"
@@ -184,6 +186,10 @@ def test_a_package_brings_a_source_by_an_entry_point(tmp_path, token_server, gua
 
     assert tail("login").returncode == 0
     assert [each["scope"] for each in token_server.asked] == ["feeds"]
-    broken = tail("broken")
-    assert broken.returncode == 2
-    assert "ZEH_AUTH cannot be loaded from company_login:Nothing" in broken.stderr
+    for name, why in (
+        ("broken", "company_login:Nothing (AttributeError: "),
+        ("failing", "company_settings:Login (KeyError: 'COMPANY_LOGIN')"),
+    ):
+        failed = tail(name)
+        assert failed.returncode == 2
+        assert f"ZEH_AUTH cannot be loaded from {why}" in failed.stderr

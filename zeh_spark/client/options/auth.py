@@ -66,8 +66,9 @@ def parse_auth(text: str) -> Auth:
     if point := installed.get(text):
         try:
             return Auth(text, point.load(), point.value)
-        except (ImportError, AttributeError) as exc:
-            raise ValueError(f"cannot be loaded from {point.value}: {exc}") from exc
+        except Exception as exc:  # of a user's module
+            said = f"{type(exc).__name__}: {exc}"
+            raise ValueError(f"cannot be loaded from {point.value} ({said})") from exc
     known = ", ".join(sorted({*REGISTERED, *installed})) or "none"
     raise ValueError(
         f"must be a registered name (registered: {known}). Call zeh_spark.register_auth and then "
