@@ -391,6 +391,7 @@ def test_a_token_is_sent_and_never_shown(raw_server):
         ({"cursors": "7"}, OptionError, "startingCursors"),
         ({"cursors": '{"feed": "a"}'}, OptionError, "startingCursors"),
         ({"cursors": '{"0": "c0"}', "partition_count": 2}, OptionError, "startingCursors"),
+        ({"cursors": '{"0": "c0", "n": "2"}'}, OptionError, "startingCursors"),  # one was lost
         ({"follow": True, "ending_cursors": "quiet"}, OptionError, "ending_cursors"),
         ({"follow": True, "read_timeout": 5}, OptionError, "readTimeout"),
         ({"max_events_per_trigger": 5}, UnknownOptionError, "maxeventspertrigger"),

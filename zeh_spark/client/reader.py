@@ -60,10 +60,10 @@ def reader(
     about `page_size_hint` events, and little more than 1 MiB, unless the publisher's checkpoints
     lie further apart. It has no rows if only a cursor moved.
 
-    The cursors are JSON text, which also names the feed. Keep them in the transaction that keeps
-    the events. By asking for the next page you say that the last one was kept: after a transaction
-    that failed, begin a new reader. No request is sent before the first page is asked for, or after
-    the reader's `close()`. A reader belongs to one thread.
+    The cursors are JSON text, which also names the feed and its number of partitions. Keep them in
+    the transaction that keeps the events. By asking for the next page you say that the last one was
+    kept: after a transaction that failed, begin a new reader. No request is sent before the first
+    page is asked for, or after the reader's `close()`. A reader belongs to one thread.
 
     Args:
         url: the feed's address.
@@ -92,8 +92,8 @@ def reader(
             cursors = json.loads(cursors) if isinstance(cursors, str) else cursors
         if isinstance(cursors, Mapping):
             begun = {str(name): cursor for name, cursor in cursors.items()}
-            kept = {name: begun.pop(name) for name in ("feed", "reader") if name in begun}
-            given = {"partitionCount": str(len(begun) or 1), **given}
+            kept = {name: begun.pop(name) for name in ("feed", "n", "reader") if name in begun}
+            given = {"partitionCount": kept.get("n") or str(len(begun) or 1), **given}
             cursors = json.dumps(begun)
         given["startingCursors"] = str(cursors).removeprefix("_")
     parsed = parse(ReadingOptions, {"url": url, **given})
@@ -109,7 +109,8 @@ def reader(
 class _Reader:
     """One read. Guarantee: a page has what lies between two positions, each event once.
 
-    `kept` has the ids of the feed and of the reader, if they came with the cursors.
+    `kept` has the ids of the feed and of the reader, and the number of partitions, if they came
+    with the cursors.
     """
 
     def __init__(self, options: ReadingOptions, kept: dict[str, str]) -> None:
@@ -167,7 +168,7 @@ class _Reader:
                 got=now.id,
                 anchor="the-publisher-now-serves-another-feed",
             )
-        self._kept["feed"] = now.id
+        self._kept |= {"feed": now.id, "n": str(found.partition_count)}
         return found.partition_count
 
     def _request(self, partition: int) -> PageRequest:
