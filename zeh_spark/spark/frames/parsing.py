@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructField, StructType, VariantType
 
-from zeh_spark.errors import ERRORS_PAGE, OptionError
+from zeh_spark.errors import OptionError
 from zeh_spark.spark.frames.compat import column_of, columns_of, is_refused_analysis
 from zeh_spark.spark.frames.remainder import leaves, split
 from zeh_spark.wire.stamp_columns import KEY, POSITION, STAMP_COLUMNS
@@ -26,8 +26,8 @@ OF_SOURCE = ("partition", "headers", "data", POSITION, KEY.name, *(s.name for s 
 _CORRUPT, _VALUE, _PARSED, _REST = "_zeh_corrupt", "value", "_zeh_parsed", "_zeh_rest"
 _SHOWN = 200
 _HELP = (
-    f". Correct the schema, or keep such events in a column of their own: parsed(df, schema, "
-    f"corrupt='bad'). See {ERRORS_PAGE}#an-event-does-not-fit-the-schema"
+    ". Correct the schema, or keep such events in a column of their own: parsed(df, schema, "
+    "corrupt='bad'). See zeh-spark explain an-event-does-not-fit-the-schema"
 )
 
 
