@@ -102,7 +102,7 @@ def test_commands_send_a_token(run: Run, token, tmp_path: Path, monkeypatch) -> 
         assert published.returncode == 0, published.stderr
         lag = "lag", url, "--cursorset", "warehouse"
         with_file = run(*lag, "--token-file", str(file)).stderr
-        assert "tells no lag of the cursor set 'warehouse'" in with_file
+        assert "has no lag of the cursor set 'warehouse'" in with_file
         tail = "tail", url, "--from", "first", "--no-follow"
         for words in (tail, lag, ("producers", url), ("audit", url), ("dead-letters", url)):
             monkeypatch.setenv("ZEH_TOKEN", file.read_text().strip())

@@ -280,7 +280,7 @@ def test_cursors_of_another_feed_are_refused(raw_server):
     with pytest.raises(CheckpointError, match=rf"belong to the feed '{A}'.*serves '{B}'"):
         next(reader(raw_server.url, cursors))
     raw_server.discovery = NO_IDENTITY
-    with pytest.raises(CheckpointError, match="tells no id"):
+    with pytest.raises(CheckpointError, match="sends no id"):
         next(reader(raw_server.url, cursors))
 
     raw_server.discovery = COPY  # whose epochs name the feed that it was copied from

@@ -182,7 +182,7 @@ def test_a_checkpoint_goes_on_with_its_feed(stamped, follow, before, after, runn
     ("known", "now", "why"),
     [
         (tells((A, 0)), tells((B, 0)), f"{A}.* now serves another feed, '{B}'"),
-        (tells((A, 0)), NO_IDENTITY, f"{A}.*tells no id, so it is another publisher"),
+        (tells((A, 0)), NO_IDENTITY, f"{A}.*sends no id, so it is another publisher"),
         (COPY, tells((A, 0)), f"{B}.* now serves another feed, '{A}'"),
     ],
     ids=["another feed", "no identity", "what it is a copy of"],

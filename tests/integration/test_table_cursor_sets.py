@@ -80,7 +80,7 @@ def test_cursors_without_an_identity_are_bound_to_the_first_that_tells_one(datab
     assert [{0: "a"}] * 2 == [feed.load_cursors("mailer", 2, each) for each in ("", "one")]
     feed.save_cursors("mailer", 2, {1: "b"})
     feed.save_cursors("mailer", 2, {0: "c"}, "one")
-    with pytest.raises(Problem, match="a consumer that tells no identity asks for it"):
+    with pytest.raises(Problem, match="a consumer without an identity asks for it"):
         feed.save_cursors("mailer", 2, {1: "d"})
     assert {0: "c", 1: "b"} == feed.load_cursors("mailer", 2, "one")
     other = database.served("data TEXT", table="other")

@@ -63,7 +63,7 @@ def test_name_of_nobody_is_bound_to_the_first_that_tells_its_identity(store):
     store.save_cursors("orders", "mailer", 2, {0: "1", 1: "1"})
     assert {0: "1", 1: "1"} == store.load_cursors("orders", "mailer", 2, "a")
     store.save_cursors("orders", "mailer", 2, {0: "2"}, "a")
-    with pytest.raises(Problem, match="bound to consumer 'a', and a consumer that tells no ident"):
+    with pytest.raises(Problem, match="bound to consumer 'a', and a consumer without an ident"):
         store.save_cursors("orders", "mailer", 2, {0: "3"})
     store.save_cursors("orders", "other", 2, {0: "1"}, "b")
     assert {0: "2", 1: "1"} == store.load_cursors("orders", "mailer", 2, "a")

@@ -162,7 +162,7 @@ class _Reader:
         if known and not now.knows(known):
             raise CheckpointError(
                 f"the cursors belong to the feed {known!r}, and the publisher at {options.url} "
-                f"{f'serves {now.id!r}' if now.told else 'tells no id'}. Correct the url; or, if "
+                f"{f'serves {now.id!r}' if now.told else 'sends no id'}. Correct the url; or, if "
                 f"it is the same feed at another address, without an id, set feed_id={known!r}",
                 expected=known,
                 got=now.id,

@@ -68,7 +68,7 @@ def check_consumer(name: str, bound: str | None, consumer: str, free: str) -> No
     """
     if not bound or bound == consumer:
         return
-    asks = f"consumer {consumer!r}" if consumer else "a consumer that tells no identity"
+    asks = f"consumer {consumer!r}" if consumer else "a consumer without an identity"
     raise Problem(
         problems.CURSORSET_TAKEN,
         f"cursorset {name!r} is bound to consumer {bound!r}, and {asks} asks for it. Choose "
@@ -80,7 +80,7 @@ def check_consumer(name: str, bound: str | None, consumer: str, free: str) -> No
 
 
 def check_n(name: str, n: int, kept: Collection[int], consumer: str, free: str) -> None:
-    """Refuse a consumer that tells no identity and comes with another n than is kept.
+    """Refuse a consumer without an identity that comes with another n than is kept.
 
     `kept` has the n for which positions are kept. The name is bound to the consumer, or to nobody.
     Raises Problem (`cursorset-n`).

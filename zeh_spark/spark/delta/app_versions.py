@@ -32,7 +32,7 @@ def calling_query(
     if location is None:
         raise OptionError(
             "on Spark Connect app_id= needs checkpointLocation=: the checkpoint of the query "
-            "tells its id",
+            "contains its id",
             option="checkpointLocation",
         )
     return running_query(CheckpointFiles(spark, location.rstrip("/")), version, table)[0]

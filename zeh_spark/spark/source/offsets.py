@@ -365,7 +365,7 @@ def check_identity(known: str | None, identity: FeedIdentity, url: object) -> No
         )
     raise CheckpointError(
         f"the checkpoint belongs to the feed with the id {known!r}, but the publisher at {url} "
-        f"tells no id, so it is another publisher. Correct the option 'url', or use a new "
+        f"sends no id, so it is another publisher. Correct the option 'url', or use a new "
         f"checkpointLocation",
         expected=known,
         anchor="the-publisher-tells-no-id",

@@ -325,7 +325,7 @@ def _of_cursor_set(options: ClientOptions, name: str) -> tuple[dict[str, Any], s
     numbers = sorted({n for n, _ in found}, key=int)
     if not numbers:
         raise StoreError(
-            f"the publisher tells no lag of the cursor set {name!r} of feed {feed!r}. See the "
+            f"the publisher has no lag of the cursor set {name!r} of feed {feed!r}. See the "
             f"names on the feed's page of the console, or for a feed of a store with zeh-spark "
             f"cursor-sets {feed}. If it is there, try again in a minute"
         )

@@ -76,7 +76,7 @@ def _java(environment: Mapping[str, str]) -> Check:
         return Check("java", State.FAILURE, f"{where}: {reason}", remedy)
     version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', done.stderr + done.stdout)
     if not version:
-        return Check("java", State.FAILURE, f"{where}: tells no version", remedy)
+        return Check("java", State.FAILURE, f"{where}: prints no version", remedy)
     if int(version[1]) < _OLDEST_JAVA:
         return Check("java", State.FAILURE, f"{where}: Java {version[1]}", remedy)
     return ok("java", f"{where}: Java {version[1]}")

@@ -60,12 +60,12 @@ CURSORSET_TAKEN = declare(
     "one.",
     cursorset=TEXT,
     consumer={**TEXT, "description": "the one to which the name is bound"},
-    given={**TEXT, "description": "the one that asks; empty if it tells no identity"},
+    given={**TEXT, "description": "the one that asks; empty if it sends no identity"},
 )
 CURSORSET_N = declare(
     "cursorset-n",
     409,
-    "The cursorset keeps positions for another n, and a reader that tells no identity does not "
+    "The cursorset keeps positions for another n, and a reader without an identity does not "
     "change it. Use the n that is kept, or another name.",
     cursorset=TEXT,
     kept={**COUNT, "description": "the n for which positions are kept"},
