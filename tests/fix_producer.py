@@ -21,7 +21,7 @@ def till(publisher: Publisher) -> Producer:
 
 @pytest.fixture
 def far(gateway: Gateway) -> Producer:
-    """Return a producer behind the gateway that gives up quickly and knows its last batch."""
+    """Return a producer that publishes through the gateway, without retries."""
     producer = Producer(f"{gateway.address}/orders", "till-7", retryTimeout="1ms")
     assert -1 == producer.last.batch
     return producer

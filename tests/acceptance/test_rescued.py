@@ -44,7 +44,7 @@ RESCUED = [
 
 
 def test_what_does_not_fit_is_in_a_column_of_its_own(stream, collected, publisher):
-    """A stream whose events do not fit goes on. What fits is typed, in nested structs, too."""
+    """The stream does not stop. Values that fit are typed, also in nested structs."""
     publisher.publish(*({"id": i, "who": {"age": "ten"}} for i in range(3)))
     feed = stream(url=publisher.url).load()
 

@@ -229,7 +229,7 @@ def test_the_lag_of_the_last_hour_is_a_line(console, monkeypatch):
 
 @each_case("path", ["?named=or", "/feeds/orders?partition=1&producer=a%26b", "/refusals"])
 def test_a_page_loads_itself_again_only_if_its_visitor_wants_that(console, path):
-    """Whoever reads slowly does not lose the page; pages that change something never do so."""
+    """A slow reader keeps the page. Pages with actions never reload."""
     token, again = console.token(*ADMIN, name=path.replace("/", "")), '<meta http-equiv="refresh"'
     before = console.get(path, token).text
     (on,) = re.findall(r'href="(\?[^"]*)">Refresh every 30 s<', before)

@@ -251,7 +251,7 @@ def test_events_that_were_published_again_are_not_mistaken_for_others(
 
 
 def test_a_page_does_not_go_on_in_a_history_whose_beginning_is_gone(tmp_path: Path) -> None:
-    """Retention removed what would tell that it is another one: I lose no event in silence."""
+    """Retention removed the events that differ. I get an error, and miss no event unnoticed."""
     old, new = restored(tmp_path, "orders")
     for number in range(100):
         publish(old, "orders", [f"old{number}"], partition=0)

@@ -197,8 +197,8 @@ ALL = [f"127.0.0.{number + 10}" for number in range(4 * WORKERS)]
 def test_slow_reads_leave_threads_for_others(
     held: HeldStore, what: str, sources: list[str]
 ) -> None:
-    """Many pages of a client that take long: other clients, and other feeds, are answered. Streams
-    plan all the time: who reads page by page still gets its turn.
+    """One client has many slow pages or plans under way. Other clients and feeds are still
+    answered.
     """
     with running_publisher(held) as base, ExitStack() as stack:
         for number, source in enumerate(sources):

@@ -239,7 +239,7 @@ def _under_savepoint(connection: Connection, work: Work) -> Future[Any]:
         savepoint = connection.begin_nested()
         try:
             result = work(connection)
-        except BaseException:
+        except BaseException:  # raised again
             if _sqlite(connection).in_transaction:
                 savepoint.rollback()
             raise
