@@ -146,8 +146,7 @@ def test_transaction_that_the_database_gives_up_fails_for_all(desk: Desk) -> Non
 
 def test_a_full_disk_is_called_by_its_name(desk: Desk) -> None:
     """SQLite gives up the whole transaction then, with all savepoints: I read why."""
-    with desk.engine.connect() as connection:  # the only one of the pool, which the writer uses
-        _sqlite(connection).execute("PRAGMA max_page_count = 8")
+    desk.writer.write(lambda connection: _sqlite(connection).execute("PRAGMA max_page_count = 8"))
     with pytest.raises(OperationalError, match="database or disk is full"):
         desk.writer.write(desk.insert("a", 1 << 20))
     desk.writer.write(desk.insert("b"))
