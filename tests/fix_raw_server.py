@@ -162,7 +162,7 @@ class Listener(ABC):
         """Begin, or begin again at the same port."""
         self._listener = socket.create_server(("127.0.0.1", self.port), backlog=256)
         self.port = int(self._listener.getsockname()[1])
-        self._spawn(self._accept, self._listener)
+        self._accepting = self._spawn(self._accept, self._listener)
 
     def stop(self) -> None:
         """Refuse connections, and break those that are open."""
@@ -170,6 +170,7 @@ class Listener(ABC):
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._accepting.join()  # so each connection that was taken is among the open ones
         with self._lock:
             for connection in self._open:
                 with contextlib.suppress(OSError):
@@ -184,10 +185,11 @@ class Listener(ABC):
     def serve(self, client: socket.socket, number: int) -> None:
         """Do what it is there for; `number` counts connections from 0."""
 
-    def _spawn(self, run: Callable[..., None], *args: object) -> None:
+    def _spawn(self, run: Callable[..., None], *args: object) -> threading.Thread:
         thread = threading.Thread(target=run, args=args, daemon=True)
         self._threads.append(thread)
         thread.start()
+        return thread
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -195,6 +197,8 @@ class Listener(ABC):
                 client, _ = listener.accept()
             except OSError:
                 return
+            with self._lock:
+                self._open.add(client)
             self._spawn(self._serve, client, self.connections)
             self.connections += 1
 
