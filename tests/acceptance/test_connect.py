@@ -66,7 +66,7 @@ def test_a_feed_is_read_and_published(lake, spark):
     assert [*range(10, 60)] == sorted(row.i for row in events.select("i").collect())
     unnamed = zeh_spark.parsed(feed, "j INT", rescued="rest").select("j", "rest").collect()
     assert {(None, f'{{"i":{i}}}') for i in range(10, 60)} == {*map(tuple, unnamed)}
-    named = lakehouse.stamped(events).groupBy("_zeh_producer").count().collect()
+    named = lakehouse.stamped(events).groupBy("_zeh.producer").count().collect()
     assert [("job", 50)] == [tuple(row) for row in named]
     receipts = zeh_spark.receipts(lake.url("returns"), "job", spark=spark)
     assert receipts.selectExpr("sum(events)").first()[0] == 50

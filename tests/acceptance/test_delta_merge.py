@@ -49,7 +49,7 @@ class Merged:
 
     def shown(self):
         """What is not deleted."""
-        return {row.key: row.value for row in self.frame().where("NOT _zeh_deleted").collect()}
+        return {row.key: row.value for row in self.frame().where("NOT _zeh.deleted").collect()}
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_the_newest_event_of_each_key_is_shown(merge, spark):
         columns = ["key", "value", "gone", F.sort_array(F.map_values("headers")).alias("stamps")]
         found = merge.frame().where("key < 1000")
         assert_df_equality(found.select(columns), expected.select(columns), ignore_row_order=True)
-        assert 0 == merge.frame().where("_zeh_deleted <> gone").count()
+        assert 0 == merge.frame().where("_zeh.deleted <> gone").count()
 
     shown = merge.shown()
     assert {name: case[-1] for name, case in OF_FEEDS.items()} == {
@@ -213,9 +213,9 @@ def test_columns_may_have_any_name_and_new_ones_are_added(spark, tmp_path):
     deeper = schema.replace("a: INT", "a: INT, b: STRING")
     wider = f"{deeper}, extra STRING"
     empty = lakehouse.stamped(spark.createDataFrame([], schema))
-    empty.selectExpr("*", "false AS _zeh_deleted", "now() AS _zeh_changed").write.format(
-        "delta"
-    ).option("delta.columnMapping.mode", "name").save(table)
+    own = F.col("_zeh").withField("deleted", F.lit(False)).withField("changed", F.now())
+    named = empty.withColumn("_zeh", own).write.format("delta")
+    named.option("delta.columnMapping.mode", "name").save(table)
 
     def merge(*rows, schema=schema, shout=False, **options):
         frame = spark.createDataFrame(list(rows), schema)
@@ -289,7 +289,7 @@ REFUSED = [
     ([event(1, 1)], {"deleted": "gon"}, "deleted='gon' is no condition"),
     # a key that is cast is another key, and our columns are ours
     ([("5", 1, False, {})], {"schema": EVENTS.replace("key INT", "key STRING")}, "CAST(key AS int"),
-    ([event(5, 1)], {"schema": EVENTS.replace("value", "_ZEH_deleted")}, "_ZEH_deleted"),
+    ([event(5, 1)], {"schema": EVENTS.replace("value", "_ZEH")}, "a column _ZEH of the type int"),
 ]
 
 
@@ -312,16 +312,17 @@ def test_a_frame_without_stamps_is_refused(merge, spark):
     early = lakehouse.stamped(spark.createDataFrame([event(1, 2, "a", 3, 4)], EVENTS))
     lakehouse.merge(early.drop("headers"), merge.table, ["key"])
     row = merge.frame().collect()[0]
-    assert ("a", 4, 3) == (row._zeh_producer, row._zeh_partition, row._zeh_sequence)
+    assert ("a", 4, 3) == (row._zeh.producer, row._zeh.partition, row._zeh.sequence)
 
 
 def test_a_table_that_no_merge_has_made_is_refused(merge, spark):
     """Its rows have no stamps, or no feed; with mergeSchema they get some."""
     rows = lakehouse.stamped(spark.createDataFrame([event(1, 1, "a", 0)], EVENTS))
-    made = rows.selectExpr("*", "false AS _zeh_deleted", "now() AS _zeh_changed")
-    made.drop("_zeh_feed", "_zeh_time").write.format("delta").save(merge.table)
+    made = rows.withColumn("_zeh", F.col("_zeh").dropFields("feed", "time"))
+    made.write.format("delta").save(merge.table)
 
-    assert "lacks the columns _zeh_feed, _zeh_time" in merge.fail(event(1, 2, "a", 1))
+    told = merge.fail(event(1, 2, "a", 1))
+    assert "lacks _zeh.feed, _zeh.time, _zeh.deleted, _zeh.changed, which" in told
 
     merge(event(1, 2, "a", 1), mergeSchema="true")
     assert [2] == [row.value for row in merge.frame().collect()]

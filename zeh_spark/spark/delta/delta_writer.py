@@ -33,9 +33,8 @@ from zeh_spark.spark.delta.content import content_of, evaluated
 from zeh_spark.spark.delta.delta_errors import check_delta, is_conflict
 from zeh_spark.spark.delta.delta_table import LakeTable, LakeTableState, check_free
 from zeh_spark.spark.delta.following import QueryBatch, next_record
-from zeh_spark.spark.delta.merging import DELETED, Merge
+from zeh_spark.spark.delta.merging import Merge, is_merged
 from zeh_spark.spark.delta.write_options import check_reserved, check_spelling
-from zeh_spark.spark.frames.compat import found_column
 
 Transform = Callable[[DataFrame, int], DataFrame]
 
@@ -273,7 +272,7 @@ class DeltaFeedWriter:
     def _check_appended(self, table: LakeTable, stands: TableStanding) -> None:
         if self._last is not None or stands.version < 0:
             return
-        if found_column(table.frame().columns, DELETED, case_sensitive=False):
+        if is_merged(table):
             raise LakehouseError(
                 f"table {self._table} was made by a merge, and has one row for each key. Give "
                 f"merge_keys, or another table",

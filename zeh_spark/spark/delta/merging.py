@@ -1,12 +1,12 @@
 """Events into a table with one row for each key: which event of a key wins.
 
-Beside the events' own columns such a table keeps, for each key, which event it shows:
+Beside the events' own columns such a table has a struct, `_zeh`, about the event that a row shows:
 
-    _zeh_feed                                       the feed and epoch of that event
-    _zeh_producer, _zeh_partition, _zeh_sequence    its stamps; NULL if it has none
-    _zeh_time                                       when it was committed to the feed, ms
-    _zeh_deleted                                    whether it deleted the key
-    _zeh_changed                                    when it was merged
+    feed                             the feed and epoch of that event
+    producer, partition, sequence    its stamps; NULL if it has none
+    time                             when it was committed to the feed, ms
+    deleted                          whether it deleted the key
+    changed                          when it was merged
 
 Which event wins is decided in `precedence`. A deleted key stays as a row, so that an older event
 that arrives late does not bring it back, until `purge`.
@@ -17,7 +17,7 @@ Runs on the driver; builds expressions.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -35,9 +35,8 @@ from zeh_spark.spark.delta.delta_errors import delta_errors
 from zeh_spark.spark.delta.delta_table import LakeTable, check_free
 from zeh_spark.spark.delta.precedence import (
     ARRIVAL,
-    FEED,
     IDENTITY,
-    STAMPS,
+    OWN,
     newest,
     wins,
 )
@@ -46,26 +45,26 @@ from zeh_spark.spark.frames.compat import column_of, found_column, quoted
 from zeh_spark.spark.frames.stamping import has_stamps, stamp
 from zeh_spark.wire import feed_identity
 
-DELETED = "_zeh_deleted"
-CHANGED = "_zeh_changed"
+_DELETED, _CHANGED = "deleted", "changed"
+_STAMPED = f"struct<{','.join(f'{name}:{kind}' for name, (_, kind) in IDENTITY.items())}>"
 
 
 def stamped(df: DataFrame) -> DataFrame:
-    """Return the frame with columns that identify each event, taken from its stamps.
+    """Return the frame with a column that identifies each event, taken from its stamps.
 
-    They are `_zeh_feed STRING, _zeh_producer STRING, _zeh_partition INT, _zeh_sequence BIGINT,
-    _zeh_time BIGINT` (ms since 1970), NULL where an event has no such stamp. Columns that the
-    frame has already stay as they are. The stamps may be headers or typed columns.
+    It is `_zeh STRUCT<feed STRING, producer STRING, partition INT, sequence BIGINT, time BIGINT>`
+    (`time` in ms since 1970); a field is NULL where an event has no such stamp. A column of this
+    name and type stays as it is. The stamps may be headers or typed columns.
 
     Raises:
-        LakehouseError: the frame has neither stamps nor the columns.
+        LakehouseError: the frame has neither stamps nor the column, or one of another type.
     """
-    missing = [name for name in IDENTITY if column_of(df, name) is None]
-    if has_stamps(df):
-        values = {name: stamp(df, IDENTITY[name][0]).cast(IDENTITY[name][1]) for name in missing}
-        return df.withColumns(values) if values else df
-    if not missing:
+    if (column := column_of(df, OWN)) is not None:
+        _check_own(column, df.schema[column].dataType.simpleString())
         return df
+    if has_stamps(df):
+        found = {name: stamp(df, header).cast(kind) for name, (header, kind) in IDENTITY.items()}
+        return df.withColumn(OWN, _struct(found))
     raise LakehouseError(
         "to merge, the frame needs the column 'headers', which holds the events' stamps, or "
         "zeh_spark.lakehouse.stamped(df) has to be called before headers are dropped. For "
@@ -154,11 +153,15 @@ def purge(spark: SparkSession, table: str, older_than: str) -> None:
             option="older_than",
         )
     target = LakeTable(spark, table)
-    if _lacking(target.frame().columns, [DELETED]):
-        raise LakehouseError(
-            f"table {table} has no column {DELETED}: no merge made it", table=table
-        )
-    target.delete(f"{DELETED} AND {CHANGED} < current_timestamp() - INTERVAL {older_than}")
+    if not is_merged(target):
+        raise LakehouseError(f"table {table} has no column {OWN}: no merge made it", table=table)
+    target.delete(
+        f"{OWN}.{_DELETED} AND {OWN}.{_CHANGED} < current_timestamp() - INTERVAL {older_than}"
+    )
+
+
+def is_merged(table: LakeTable) -> bool:
+    return found_column(table.frame().columns, OWN, case_sensitive=False) is not None
 
 
 def listed_keys(keys: str | Sequence[str]) -> list[str]:
@@ -255,15 +258,13 @@ class Merge:
 
     def _make_rows(self, df: DataFrame, constants: Mapping[str, Column]) -> DataFrame:
         """Return events with the columns that the table keeps of them, and ARRIVAL."""
-        check_free(self._table.text, df, [DELETED, CHANGED, ARRIVAL, *constants])
+        check_free(self._table.text, df, [ARRIVAL, *constants])
         found = columns_of_keys(self._table.text, df, self._keys)
-        deleted = self._deletion(df)
+        own = {**self._identity(), _DELETED: self._deletion(df), _CHANGED: F.current_timestamp()}
         return stamped(df).withColumns(
             {
                 **{name: self._not_null(name) for name in found},
-                **self._identity(),
-                DELETED: deleted,
-                CHANGED: F.current_timestamp(),
+                OWN: _struct(own),
                 ARRIVAL: F.monotonically_increasing_id(),
                 **constants,
             }
@@ -297,14 +298,12 @@ class Merge:
         return F.when(column.isNull(), F.raise_error(F.lit(complaint))).otherwise(column)
 
     def _identity(self) -> dict[str, Column]:
-        """Return what events are compared by where it is not what they say themselves.
-
-        That is nothing if the order of arrival decides.
-        """
+        """Return what events are compared by: nothing if the order of arrival decides."""
         if self._by_arrival:
             return {name: F.lit(None).cast(kind) for name, (_, kind) in IDENTITY.items()}
+        identity = {name: F.col(OWN)[name] for name in IDENTITY}
         if not self._feeds:
-            return {}
+            return identity
         complaint = (
             f"table {self._table.text}: an event has a producer and no {feed_identity.HEADER}, "
             f"which tells whose numbers it has: read with headers=_all, and keep that header"
@@ -312,8 +311,8 @@ class Merge:
         # If the feed has an id, only the header tells to which of its epochs an event belongs.
         named = len(self._feeds) == 1 and not feed_identity.ID.fullmatch(self._feeds[0])
         only = F.lit(self._feeds[0]) if named else F.raise_error(F.lit(complaint))
-        lacking = F.col(FEED).isNull() & F.col(STAMPS[0]).isNotNull()
-        return {FEED: F.when(lacking, only).otherwise(F.col(FEED))}
+        lacking = identity["feed"].isNull() & identity["producer"].isNotNull()
+        return {**identity, "feed": F.when(lacking, only).otherwise(identity["feed"])}
 
     def _check_keys(self, known: StructType, given: DataFrame) -> None:
         """Check the keys' types: after a cast another key could be equal, or the same one not."""
@@ -333,9 +332,14 @@ class Merge:
                 )
 
     def _check_columns(self, known: StructType) -> None:
-        if missing := _lacking(known.names, (*IDENTITY, DELETED, CHANGED)):
+        column = found_column(known.names, OWN, case_sensitive=False)
+        own = known[column].dataType if column else None
+        fields = own.names if isinstance(own, StructType) else []
+        missing = [name for name in (*IDENTITY, _DELETED, _CHANGED) if name not in fields]
+        if missing:
+            told = ", ".join(f"{OWN}.{name}" for name in missing)
             raise LakehouseError(
-                f"table {self._table.text} lacks the columns {', '.join(missing)}, which a merge "
+                f"table {self._table.text} lacks {told}, which a merge "
                 f"keeps for each key: it was not made by a merge. Take a new table, or set "
                 f"mergeSchema=true to add them; events then win over the rows that are there",
                 table=self._table.text,
@@ -345,9 +349,21 @@ class Merge:
             )
 
 
-def _lacking(table: Sequence[str], names: Iterable[str]) -> list[str]:
-    """Return which columns a Delta table does not have, whose names have no case."""
-    return [name for name in names if not found_column(table, name, case_sensitive=False)]
+def _struct(fields: Mapping[str, Column]) -> Column:
+    return F.struct(*(value.alias(name) for name, value in fields.items()))
+
+
+def _check_own(column: str, kind: str) -> None:
+    """Refuse a frame whose column of our name is a user's, or that of a merged table."""
+    if kind != _STAMPED:
+        raise LakehouseError(
+            f"the frame has a column {column} of the type {kind}, where a merge keeps {_STAMPED}. "
+            f"Rename it. If the frame comes from a merged table, its stamps can stay: "
+            f".withColumn('gone', F.expr('{OWN}.{_DELETED}')).withColumn('{OWN}', "
+            f"F.col('{OWN}').dropFields('{_DELETED}', '{_CHANGED}')), with deleted='gone'",
+            expected=_STAMPED,
+            got=kind,
+        )
 
 
 def _new_fields(known: DataType | None, given: DataType) -> bool:

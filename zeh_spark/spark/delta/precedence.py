@@ -24,17 +24,17 @@ from pyspark.sql import functions as F
 from zeh_spark.spark.frames.compat import quoted
 from zeh_spark.wire import feed_identity
 
-STAMPS = ("_zeh_producer", "_zeh_partition", "_zeh_sequence")
-FEED = "_zeh_feed"
-TIME = "_zeh_time"
+OWN = "_zeh"
+"""The struct column in which a merged table keeps which event a row shows."""
+
 IDENTITY = {
-    FEED: (feed_identity.HEADER, "string"),
-    "_zeh_producer": ("zeh-producer", "string"),
-    "_zeh_partition": ("zeh-partition", "int"),
-    "_zeh_sequence": ("zeh-sequence", "bigint"),
-    TIME: ("zeh-time", "bigint"),
+    "feed": (feed_identity.HEADER, "string"),
+    "producer": ("zeh-producer", "string"),
+    "partition": ("zeh-partition", "int"),
+    "sequence": ("zeh-sequence", "bigint"),
+    "time": ("zeh-time", "bigint"),
 }
-"""The columns that `stamped` adds, each with the header that it is made of and its type."""
+"""The fields of it that `stamped` fills, each with the header that it is made of and its type."""
 
 ARRIVAL = "_zeh_arrival"
 """The column with an event's place in its batch."""
@@ -49,18 +49,19 @@ def newest(events: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
     """
     columns = [quoted(name) for name in events.columns if name != ARRIVAL]
     keys = [quoted(key) for key in keys]
-    epoch = _epoch(F.col(FEED))
-    order = F.struct(epoch.alias("epoch"), STAMPS[2], ARRIVAL)
+    own = F.col(OWN)
+    epoch = _epoch(own["feed"]).alias("epoch")
+    order = F.struct(epoch, own["sequence"], ARRIVAL)
     event = F.struct(ARRIVAL, F.struct(*columns).alias("event"))
-    latest = F.struct(epoch.alias("epoch"), F.col(TIME).alias("time"))
-    by = {"feed": feed_of(F.col(FEED)), **{name: F.col(name) for name in STAMPS[:2]}}
+    latest = F.struct(epoch, own["time"].alias("time"))
+    by = {"feed": feed_of(own["feed"]), "producer": own["producer"], "partition": own["partition"]}
     by_producer = (
         events.repartition(*keys)
-        .groupBy(*keys, *(column.alias(f"_zeh_by{name}") for name, column in by.items()))
+        .groupBy(*keys, *(column.alias(f"_zeh_by_{name}") for name, column in by.items()))
         .agg(F.max_by(event, order).alias("_zeh_newest"), F.max(latest).alias("_zeh_latest"))
     )
-    found = F.col("_zeh_newest")["event"]
-    restored = F.coalesce(F.col("_zeh_latest")["time"] > found[TIME], F.lit(False))
+    found = F.col("_zeh_newest")["event"][OWN]
+    restored = F.coalesce(F.col("_zeh_latest")["time"] > found["time"], F.lit(False))
     complaint = _restored(table, found, F.col("_zeh_latest")["time"])
     checked = F.when(restored, F.raise_error(complaint)).otherwise(F.col("_zeh_newest"))
     listed = F.array_sort(
@@ -83,17 +84,17 @@ def wins(event: str, table: str) -> Column:
     The MERGE fails for an event that cannot be compared: a row of its producer has no feed, or the
     feed was restored.
     """
-    mine, theirs = F.col(event), F.struct(*IDENTITY)
-    given, shown = mine[FEED], theirs[FEED]
-    producer = (mine[STAMPS[0]] == theirs[STAMPS[0]]) & (mine[STAMPS[1]] == theirs[STAMPS[1]])
+    mine, theirs = F.col(event)[OWN], F.col(OWN)
+    given, shown = mine["feed"], theirs["feed"]
+    producer = (mine["producer"] == theirs["producer"]) & (mine["partition"] == theirs["partition"])
     unknown = producer & (given.isNull() != shown.isNull())
     same = producer & feed_of(given).eqNullSafe(feed_of(shown))
     epoch, before = _epoch(given), _epoch(shown)
-    older = (epoch < before) | ((epoch == before) & (mine[STAMPS[2]] <= theirs[STAMPS[2]]))
-    restored = same & (epoch == before) & older & (mine[TIME] > theirs[TIME])
+    older = (epoch < before) | ((epoch == before) & (mine["sequence"] <= theirs["sequence"]))
+    restored = same & (epoch == before) & older & (mine["time"] > theirs["time"])
     return (
         F.when(F.coalesce(unknown, F.lit(False)), _fail(_unnamed(table, mine, given)))
-        .when(F.coalesce(restored, F.lit(False)), _fail(_restored(table, theirs, mine[TIME])))
+        .when(F.coalesce(restored, F.lit(False)), _fail(_restored(table, theirs, mine["time"])))
         .otherwise(~F.coalesce(same & older, F.lit(False)))
     )
 
@@ -120,7 +121,7 @@ def _unnamed(table: str, event: Column, feed: Column) -> Column:
         "does not name its feed, because it came without the header zeh-feed. Keep that header, "
         "and merge into a new table",
         F.coalesce(feed, F.lit("that is not named")),
-        event[STAMPS[0]],
+        event["producer"],
     )
 
 
@@ -132,10 +133,10 @@ def _restored(table: str, newest: Column, time: Column) -> Column:
         "the number %s at %s ms, and that one or a lower one again at %s ms for another event. "
         "Run zeh-spark new-history FEED --since %s at the publisher, so that events since then "
         "count as new ones, and start the query again",
-        F.coalesce(newest[FEED], F.lit("(not named)")),
-        *(newest[name] for name in (*STAMPS, TIME)),
+        F.coalesce(newest["feed"], F.lit("(not named)")),
+        *(newest[name] for name in ("producer", "partition", "sequence", "time")),
         time,
-        newest[TIME] + 1,
+        newest["time"] + 1,
     )
 
 
