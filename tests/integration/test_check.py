@@ -255,6 +255,24 @@ def test_a_token_is_sent_and_never_shown(run: Run, store_url: str) -> None:
     assert token not in done.stdout + done.stderr
 
 
+def test_without_a_token_the_error_says_what_to_give(run: Run, store_url: str) -> None:
+    """As JSON, too: my script reads what is missing, not a piece of the publisher's document."""
+    run("create", "orders")
+    run("token", "create", "me", "--read", "orders")
+    with (
+        closing(open_store(store_url)) as store,
+        running_publisher(store, create_app(store, gate=Gate(store))) as base,
+    ):
+        for url in (base, f"{base}/orders"):
+            done = call("check", url, "--json")
+
+            error = json.loads(done.stderr)["error"]
+            assert (5, "", "ZEH_UNAUTHORIZED") == (done.returncode, done.stdout, error["code"])
+            assert f"{url} answered 401 unauthorized: " in error["message"]
+            assert "check ZEH_TOKEN or --token-file" in error["message"]
+            assert "{" not in error["message"]
+
+
 def test_it_only_reads_and_tells_a_redirect(
     raw_server: RawServer, start_raw_server: Callable[..., RawServer]
 ) -> None:

@@ -74,7 +74,7 @@ LAYERS = {
     "tools.audit": {
         "client.http", "client.options", "errors", "service.store", "wire", "wire.problems",
     },
-    "tools.check": {"client.http", "client.options", "errors", "wire"},
+    "tools.check": {"client.http", "client.options", "errors", "wire", "wire.problems"},
     "tools.doctor": {"client.http", "client.options", "errors", "spark", "tools.check"},
     "tools.cli": {
         "client", "client.http", "client.options", "errors", "service", "service.access",

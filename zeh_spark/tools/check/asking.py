@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
-from zeh_spark.client.http.responses import TransientError, problem_document, retry_after
+from zeh_spark.client.http.responses import (
+    TransientError,
+    check_status,
+    problem_document,
+    retry_after,
+)
 from zeh_spark.client.http.retry import backoff
 from zeh_spark.client.http.transport import Body, Transport
 from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.errors import AccessError, PublisherError, UnavailableError
+from zeh_spark.errors import PublisherError, UnavailableError
+from zeh_spark.wire import problems
 
 TRANSIENT = {408, 409, 425, 429, 502, 503, 504}
 """Statuses that another try may not get."""
+
+_NO_FEED = {0, 401, 403, 404, 429, 502, 503, 504}
+"""Statuses of an address, without parameters, where there is no feed to judge."""
 
 _TRIES = 4
 
@@ -32,12 +41,15 @@ class End(Enum):
     UNPROVEN = "without framing that shows its end"
     BROKEN = "broken off"
     LEFT = "left at the limit of bytes"
-    LATE = "not ended within the limit of time"
     NONE = "no answer"
 
 
-class LimitError(Exception):
+class LimitError(UnavailableError):
     """The time or the bytes for this publisher are used up."""
+
+
+class LateError(LimitError):
+    """An answer did not come before the time was used up."""
 
 
 @dataclass(slots=True)
@@ -48,7 +60,7 @@ class Answer:
         status: the HTTP status; 0 without an answer.
         body: the bytes that came, unpacked.
         problem: why it broke off, or did not come.
-        final: whether no later try can have an answer, as for a certificate that is not trusted.
+        error: what a client raises for it; None for a whole page.
         broke: why an earlier try broke off.
     """
 
@@ -58,7 +70,7 @@ class Answer:
     body: bytes = b""
     end: End = End.NONE
     problem: str = ""
-    final: bool = False
+    error: Exception | None = None
     seconds: float = 0.0
     address: str = ""
     broke: str = ""
@@ -74,17 +86,34 @@ class Answer:
         return self.end in (End.WHOLE, End.UNPROVEN)
 
     @property
+    def final(self) -> bool:
+        """Whether no later try can have an answer, as for a certificate that is not trusted."""
+        return isinstance(self.error, PublisherError)
+
+    @property
     def document(self) -> dict[str, object]:
         """The JSON object in the body; empty if it is none."""
         return problem_document(self.body.decode(errors="replace"))
 
     @property
     def told(self) -> str:
-        """The status and the beginning of the body of a refusal, in words."""
+        """The status of a refusal, and its detail or the beginning of its body."""
         if not self.status:
             return self.problem
-        text = " ".join(self.body[:200].decode(errors="replace").split())
-        return f"{self.status} {text[:100]}".strip()
+        document, text = self.document, self.body[:200].decode(errors="replace")
+        name, said = problems.name_in(document), str(document.get("detail") or text)
+        head = f"{self.status} {name}:" if name else f"{self.status}"
+        return f"{head} {' '.join(said.split())[:100]}".strip()
+
+    @property
+    def refusal(self) -> str:
+        """The request, and what was answered."""
+        return f"{shown(self.query)} answered {self.told}"
+
+    def refuse(self) -> None:
+        """Raise the client's error if there is no feed to judge at an address that answers so."""
+        if self.error and (self.status in _NO_FEED or (self.ok and self.final)):
+            raise self.error
 
 
 class Asking:
@@ -93,20 +122,21 @@ class Asking:
     Args:
         seconds: the time for all requests together.
         most_bytes: the bytes of all answers together.
+
+    Attributes:
+        sizes: the bytes of each answer.
     """
 
     def __init__(self, options: ClientOptions, seconds: float, most_bytes: int) -> None:
         self.transport = Transport(options)
-        self.requests = 0
-        self.bytes = 0
+        self.sizes: list[int] = []
         self._end = time.monotonic() + seconds
         self._most_bytes = most_bytes
         self._page_bytes = max(1, most_bytes // 8)
-        self._lock = threading.Lock()
         self._lost = 0
 
     def get(
-        self, query: str, headers: Mapping[str, str] | None = None, final: Collection[int] = ()
+        self, query: str, headers: Mapping[str, str] | None = None, final: Set[int] = frozenset()
     ) -> Answer:
         """Send a request with this query, and return what was answered in time.
 
@@ -117,7 +147,7 @@ class Asking:
             answer = self._once(query, headers or {})
             answer.broke = broke
             pause = max(backoff(attempt, 1.0), retry_after(answer.headers) or 0.0)
-            again = answer.status in TRANSIENT and answer.status not in final
+            again = answer.status in TRANSIENT - final
             if answer.end in (End.BROKEN, End.NONE) and not answer.final:
                 again, broke = attempt < 3 and self._lost < 2, answer.problem
                 self._lost += not again
@@ -127,24 +157,16 @@ class Asking:
         return answer
 
     def _once(self, query: str, headers: Mapping[str, str]) -> Answer:
-        left = self._end - time.monotonic()
-        if left <= 0 or self.bytes >= self._most_bytes:
-            raise LimitError("the time is" if left <= 0 else "the bytes are")
         begun = time.monotonic()
+        left = self._end - begun
+        if left <= 0 or sum(self.sizes) >= self._most_bytes:
+            raise LimitError(f"{'the time is' if left <= 0 else 'the bytes are'} used up")
         answer = Answer(query)
-        pieces: list[bytes] = []
-        leave = threading.Event()
-        in_time = self.within(lambda: self._receive(answer, pieces, leave, headers))
-        leave.set()
-        if not in_time:
-            answer = Answer(query, answer.status, answer.headers, address=answer.address)
-            answer.end = End.LATE
-            answer.problem = f"not answered within {left:.0f} s"
-        answer.body = b"".join(pieces)
+        if not self.within(lambda: self._receive(answer, headers)):
+            self.sizes.append(0)
+            raise LateError(f"{shown(query)} was not answered within {left:.0f} s")
         answer.seconds = time.monotonic() - begun
-        with self._lock:
-            self.requests += 1
-            self.bytes += len(answer.body)
+        self.sizes.append(len(answer.body))
         return answer
 
     def within(self, work: Callable[[], None]) -> bool:
@@ -152,72 +174,43 @@ class Asking:
 
         Otherwise the thread is left behind.
         """
-        done = threading.Event()
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(max(0.0, self._end - time.monotonic()))
+        return not thread.is_alive()
 
-        def run() -> None:
-            try:
-                work()
-            finally:
-                done.set()
-
-        threading.Thread(target=run, daemon=True).start()
-        return done.wait(max(0.0, self._end - time.monotonic()))
-
-    def _receive(
-        self,
-        answer: Answer,
-        pieces: list[bytes],
-        leave: threading.Event,
-        headers: Mapping[str, str],
-    ) -> None:
+    def _receive(self, answer: Answer, headers: Mapping[str, str]) -> None:
+        pieces: list[bytes] = []
         try:
-            response = self.transport.request(
+            with self.transport.request(
                 "GET",
                 query=answer.query,
                 headers={"Accept-Encoding": "identity", **headers},
                 any_status=True,
-            )
-            with response:
+            ) as response:
                 answer.address = str(response.url)
                 answer.headers = response.headers
                 answer.status = response.status_code
                 answer.end = End.BROKEN
-                body = Body(response, self.transport.url)
-                size = 0
+                if not answer.ok or not answer.query:
+                    check_status(response, self.transport.url)
+                body, size = Body(response, self.transport.url), 0
                 for piece in body:
                     pieces.append(piece)
                     size += len(piece)
-                    if size > self._page_bytes or leave.is_set():
+                    if size > self._page_bytes or time.monotonic() > self._end:
                         answer.end = End.LEFT
-                        return
-                answer.end = End.WHOLE if body.proven else End.UNPROVEN
-        except TransientError as failure:
-            answer.problem = str(failure)
-        except PublisherError as exc:
-            answer.problem, answer.final = exc.what, True
+                        break
+                else:
+                    answer.end = End.WHOLE if body.proven else End.UNPROVEN
+        except (TransientError, PublisherError) as exc:
+            answer.problem = getattr(exc, "what", str(exc))
+            answer.error = getattr(exc, "final", exc)
+            if exc.body is not None:  # a refusal
+                pieces, answer.end = [exc.body.encode()], End.WHOLE
+        answer.body = b"".join(pieces)
 
 
-def refuse(answer: Answer, options: ClientOptions) -> None:
-    """Raise the error for an address where there is no feed to judge."""
-    url = options.url
-    if not answer.status:
-        kind = PublisherError if answer.final else UnavailableError
-        raise kind(f"{answer.problem}. Check the address, and whether the publisher runs")
-    if answer.status in (429, 502, 503, 504):
-        raise UnavailableError(f"{url} answered {answer.told}. Try again later")
-    if answer.status in (401, 403):
-        given = "the token" if options.token or options.token_file else "no token"
-        raise AccessError(
-            f"{url} answered {answer.told}, with {given}. Give a valid one with --token-file or "
-            f"ZEH_TOKEN",
-            status=answer.status,
-        )
-    if answer.status == 404:
-        raise PublisherError(f"{url} answered {answer.told}. Check the feed's address", status=404)
-    if "html" in answer.headers.get("Content-Type", "").lower() and answer.ok:
-        raise PublisherError(
-            f"{url} answered with an HTML page instead of a feed, perhaps a login page. Check the "
-            f"address",
-            status=answer.status,
-            anchor="an-html-page-instead-of-a-feed",
-        )
+def shown(query: str) -> str:
+    """Return a query as messages show it."""
+    return f"?{query[:120]}" if query else "the request without parameters"

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from zeh_spark.tools.check.lines import Page
+from zeh_spark.tools.check.lines import Part
+from zeh_spark.wire import wire
 
 Events = Counter[str]
 
@@ -21,8 +22,12 @@ class Chain:
 
     Args:
         begin: the cursor that it begins with.
+        known: the chain that this is compared with, which has that cursor.
+        at: the number of events before that cursor there.
+
+    Attributes:
         events: each as canonical JSON.
-        marks: the cursors of its checkpoints, each with the number of events before it.
+        marks: that cursor and those of its checkpoints, each with the number of events before it.
         tail: the events after the last checkpoint of the last page.
         pages: the number of answers.
         idle: whether an answer had no events.
@@ -30,7 +35,10 @@ class Chain:
         stopped: whether it cannot be continued: refused, broken off, or without a new cursor.
     """
 
-    begin: str
+    partition: int
+    begin: str = wire.FIRST
+    at: int = 0
+    known: Chain | None = None
     events: list[str] = field(default_factory=list)
     marks: list[tuple[str, int]] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
@@ -39,49 +47,44 @@ class Chain:
     ended: bool = False
     stopped: bool = False
 
+    def __post_init__(self) -> None:
+        self.marks.append((self.begin, 0))
+
+    def again(self, cursor: str = wire.FIRST, at: int = 0) -> Chain:
+        """Return a chain to be read from a mark of this one, and compared with it."""
+        return Chain(self.partition, cursor, at, self)
+
     @property
     def cursor(self) -> str:
         """The cursor to continue with."""
-        return self.marks[-1][0] if self.marks else self.begin
+        return self.marks[-1][0]
 
     @property
-    def middle(self) -> tuple[int, str]:
-        """A place in the middle: the number of events before it, and its cursor."""
-        cursor, events = self.marks[len(self.marks) // 2] if self.marks else (self.begin, 0)
-        return events, cursor
+    def middle(self) -> tuple[str, int]:
+        """A checkpoint in the middle, if there is one."""
+        return self.marks[len(self.marks) // 2]
 
-    @property
-    def last(self) -> tuple[int, str]:
-        """The place of its last checkpoint, like `middle`."""
-        return (self.marks[-1][1] if self.marks else 0), self.cursor
-
-    def add(self, page: Page, partition: int) -> None:
+    def add(self, part: Part) -> None:
         """Add a page. Events after its last checkpoint are left out, because they come again.
 
         Without any checkpoint all its events count, and the chain stops.
         """
-        found, cursors = page.of(partition), page.cursors(partition)
-        before = len(self.events)
+        before, upto = len(self.events), part.marks[-1][1] if part.marks else len(part.events)
         self.pages += 1
-        self.marks += [(each.cursor, before + each.events) for each in cursors]
-        self.stopped |= bool(found) and not cursors
-        upto = cursors[-1].events if cursors else len(found)
-        self.events += found[:upto]
-        self.tail = found[upto:]
-
-    def places(self) -> dict[str, int]:
-        """Return the last number of events before each cursor."""
-        return dict(self.marks)
+        self.marks += [(cursor, before + events) for cursor, events in part.marks]
+        self.stopped |= bool(part.events) and not part.marks
+        self.events += part.events[:upto]
+        self.tail = part.events[upto:]
 
 
-def differences(known: Chain, begin: int, other: Chain, ordered: bool) -> tuple[Events, Events]:
+def differences(known: Chain, other: Chain, ordered: bool) -> tuple[Events, Events]:
     """Return the events of `known` that `other` lacks, and those that only `other` has.
 
-    `other` was read from a place in `known` that `begin` events precede. `ordered` tells whether
-    the publisher sends events in the same order each time.
+    `other` begins with a cursor of `known`. `ordered` tells whether the publisher sends events in
+    the same order each time.
     """
-    places = known.places()
-    shared = [(places[cursor], place) for cursor, place in other.marks if cursor in places]
+    begin, places = other.at, dict(known.marks)
+    shared = [(places[cursor], place) for cursor, place in other.marks[1:] if cursor in places]
     there, place = next((each for each in reversed(shared) if each[0] >= begin), (begin, 0))
     first, second = Events(known.events[begin:there]), Events(other.events[:place])
     expected, got = known.events[there:], other.events[place:]
@@ -112,4 +115,4 @@ def confirmed(lost: Events, more: Events, known: Events, again: Events) -> tuple
 
 def _mark(chain: Chain, events: int) -> int:
     """Return the last place of a checkpoint that at most so many events precede."""
-    return max((place for _, place in chain.marks if place <= events), default=0)
+    return max(place for _, place in chain.marks if place <= events)

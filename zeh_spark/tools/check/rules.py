@@ -13,16 +13,13 @@ from enum import Enum
 
 
 class Verdict(str, Enum):
-    """The judgement of one rule."""
+    """The judgement of one rule, from what says least to what is worst."""
 
+    SKIPPED = "skipped"
     PASS = "pass"
     NOTE = "note"
     DEVIATION = "deviation"
     FAILURE = "failure"
-    SKIPPED = "skipped"
-
-
-_WORST = (Verdict.SKIPPED, Verdict.PASS, Verdict.NOTE, Verdict.DEVIATION, Verdict.FAILURE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +43,11 @@ class Finding:
 
     def add(self, verdict: Verdict, found: str) -> None:
         """Count another verdict. The worst one stays, with what was found first for it."""
-        if _WORST.index(verdict) < _WORST.index(self.verdict):
-            return
-        if verdict is self.verdict and self.times:
+        order = list(Verdict)
+        if order.index(verdict) > order.index(self.verdict):
+            self.verdict, self.found, self.times = verdict, found, 1
+        elif verdict is self.verdict:
             self.times += 1
-            return
-        self.verdict, self.found, self.times = verdict, found, 1
 
     @property
     def told(self) -> bool:

@@ -10,7 +10,7 @@ from zeh_spark.client.http.discovery import discover
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import AccessError, OptionError, ZeroEventHubError
-from zeh_spark.tools.check.asking import Answer, Asking, refuse
+from zeh_spark.tools.check.asking import Answer, Asking
 from zeh_spark.tools.doctor.checks import Check, State, ok
 
 _SECONDS = 15.0
@@ -21,10 +21,10 @@ _APART = 5.0
 def checks(options: ClientOptions) -> Iterator[Check]:
     """Yield the checks of a feed. The first one that fails is the last one."""
     url = options.url
-    answer = Asking(options, _SECONDS, 1 << 20).get("")
     given = "a token" if options.token or options.token_file else "no token"
     try:
-        refuse(answer, options)
+        answer = Asking(options, _SECONDS, 1 << 20).get("")
+        answer.refuse()
     except AccessError as exc:
         yield ok("reachable", f"{url} answered in {answer.seconds:.2f} s")
         yield Check(
