@@ -41,7 +41,7 @@ class Agreement:
 
     Attributes:
         known: what the plain way brought of some partitions.
-        complete: whether that is all that was asked for.
+        complete: whether that was read as far as intended.
     """
 
     def __init__(self, reading: Reading, found: Judgement) -> None:
@@ -60,7 +60,7 @@ class Agreement:
             if chain.pages:
                 events = counted(len(chain.events), "event")
                 self._found.passes("first", f"{events} in partition {each}")
-        self.complete = not self._reading.cut
+        self.complete = not any(chain.stopped for chain in self.known)
         self._richest = max(self.known, key=lambda each: len(each.events))
 
     def judge_ways(self) -> None:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from enum import Enum
 
 from zeh_spark.client.http.responses import (
     TransientError,
@@ -34,16 +33,6 @@ _NO_FEED = {0, 401, 403, 404, 429, 502, 503, 504}
 _TRIES = 4
 
 
-class End(Enum):
-    """How an answer ended."""
-
-    WHOLE = "whole"
-    UNPROVEN = "without framing that shows its end"
-    BROKEN = "broken off"
-    LEFT = "left at the limit of bytes"
-    NONE = "no answer"
-
-
 class LimitError(UnavailableError):
     """The time or the bytes for this publisher are used up."""
 
@@ -61,6 +50,8 @@ class Answer:
         body: the bytes that came, unpacked.
         problem: why it broke off, or did not come.
         error: what a client raises for it; None for a whole page.
+        proven: whether its framing shows its end.
+        left: whether it was left at the limit of bytes.
         broke: why an earlier try broke off.
     """
 
@@ -68,9 +59,10 @@ class Answer:
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
-    end: End = End.NONE
     problem: str = ""
     error: Exception | None = None
+    proven: bool = True
+    left: bool = False
     seconds: float = 0.0
     address: str = ""
     broke: str = ""
@@ -81,14 +73,9 @@ class Answer:
         return 200 <= self.status < 300
 
     @property
-    def ended(self) -> bool:
-        """Whether it came to its end, as far as can be told."""
-        return self.end in (End.WHOLE, End.UNPROVEN)
-
-    @property
-    def final(self) -> bool:
-        """Whether no later try can have an answer, as for a certificate that is not trusted."""
-        return isinstance(self.error, PublisherError)
+    def lost(self) -> bool:
+        """Whether a page broke off, or no answer came."""
+        return self.error is not None and (self.ok or not self.status)
 
     @property
     def document(self) -> dict[str, object]:
@@ -112,7 +99,8 @@ class Answer:
 
     def refuse(self) -> None:
         """Raise the client's error if there is no feed to judge at an address that answers so."""
-        if self.error and (self.status in _NO_FEED or (self.ok and self.final)):
+        is_no_page = self.ok and isinstance(self.error, PublisherError)
+        if self.error and (self.status in _NO_FEED or is_no_page):
             raise self.error
 
 
@@ -131,8 +119,7 @@ class Asking:
         self.transport = Transport(options)
         self.sizes: list[int] = []
         self._end = time.monotonic() + seconds
-        self._most_bytes = most_bytes
-        self._page_bytes = max(1, most_bytes // 8)
+        self.most_bytes = most_bytes
         self._lost = 0
 
     def get(
@@ -148,7 +135,7 @@ class Asking:
             answer.broke = broke
             pause = max(backoff(attempt, 1.0), retry_after(answer.headers) or 0.0)
             again = answer.status in TRANSIENT - final
-            if answer.end in (End.BROKEN, End.NONE) and not answer.final:
+            if answer.lost and not isinstance(answer.error, PublisherError):  # may come later
                 again, broke = attempt < 3 and self._lost < 2, answer.problem
                 self._lost += not again
             if not again or pause > self._end - time.monotonic():
@@ -159,7 +146,7 @@ class Asking:
     def _once(self, query: str, headers: Mapping[str, str]) -> Answer:
         begun = time.monotonic()
         left = self._end - begun
-        if left <= 0 or sum(self.sizes) >= self._most_bytes:
+        if left <= 0 or sum(self.sizes) >= self.most_bytes:
             raise LimitError(f"{'the time is' if left <= 0 else 'the bytes are'} used up")
         answer = Answer(query)
         if not self.within(lambda: self._receive(answer, headers)):
@@ -191,23 +178,21 @@ class Asking:
                 answer.address = str(response.url)
                 answer.headers = response.headers
                 answer.status = response.status_code
-                answer.end = End.BROKEN
                 if not answer.ok or not answer.query:
                     check_status(response, self.transport.url)
-                body, size = Body(response, self.transport.url), 0
+                body, left = Body(response, self.transport.url), self.most_bytes // 8
+                answer.proven = body.proven
                 for piece in body:
                     pieces.append(piece)
-                    size += len(piece)
-                    if size > self._page_bytes or time.monotonic() > self._end:
-                        answer.end = End.LEFT
+                    left -= len(piece)
+                    if left < 0 or time.monotonic() > self._end:
+                        answer.left = True
                         break
-                else:
-                    answer.end = End.WHOLE if body.proven else End.UNPROVEN
         except (TransientError, PublisherError) as exc:
             answer.problem = getattr(exc, "what", str(exc))
             answer.error = getattr(exc, "final", exc)
             if exc.body is not None:  # a refusal
-                pieces, answer.end = [exc.body.encode()], End.WHOLE
+                pieces = [exc.body.encode()]
         answer.body = b"".join(pieces)
 
 

@@ -90,8 +90,8 @@ def differences(known: Chain, other: Chain, ordered: bool) -> tuple[Events, Even
     expected, got = known.events[there:], other.events[place:]
     kept = taken = min(len(expected), len(got)) // 2
     if not ordered:
-        kept = max(0, _mark(known, there + kept) - there)
-        taken = max(0, _mark(other, place + taken) - place)
+        kept = _mark(known, there + kept) - there
+        taken = _mark(other, place + taken) - place
     lost = (first - second) | (Events(expected[:kept]) - Events(got))
     more = (second - first) | (Events(got[:taken]) - Events(expected))
     if other.ended:

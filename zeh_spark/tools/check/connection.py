@@ -18,11 +18,10 @@ from typing import Any, cast
 
 import certifi
 from requests import Request
-from requests.structures import CaseInsensitiveDict
 from requests.utils import get_environ_proxies
 
 from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.tools.check.asking import Answer, End
+from zeh_spark.tools.check.asking import Answer
 from zeh_spark.wire import wire
 
 _FEW_SECONDS = 5.0
@@ -73,9 +72,8 @@ def exchange(
                 if response.headers.get("Content-Encoding") == "gzip":
                     unpack = zlib.decompressobj(31)
                     body, rest = unpack.decompress(body), unpack.unused_data
-                fields = CaseInsensitiveDict(response.headers.items())
                 problem = f"{len(rest):,} bytes come after the first gzip member" if rest else ""
-                yield Answer(query, 200, fields, body, End.WHOLE, problem)
+                yield Answer(query, 200, cast("Any", response.headers), body, problem)
                 if response.will_close:
                     break
     except (HTTPException, OSError, zlib.error) as exc:
@@ -85,14 +83,13 @@ def exchange(
 def _connection(options: ClientOptions) -> HTTPConnection:
     """Connect, for once: it does not connect again if the publisher closes the connection."""
     parts, timeout = options.url.parts, min(_FEW_SECONDS, options.read_timeout)
-    connection = HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+    host = parts.hostname or ""
+    connection = HTTPConnection(host, parts.port, timeout=timeout)
     if parts.scheme == "https":
         context = ssl.create_default_context(cafile=options.ca_file or certifi.where())
         if options.client_cert_file:
             context.load_cert_chain(options.client_cert_file, options.client_key_file)
-        connection = HTTPSConnection(
-            parts.hostname or "", parts.port, timeout=timeout, context=context
-        )
+        connection = HTTPSConnection(host, parts.port, timeout=timeout, context=context)
     connection.connect()
     connection.auto_open = 0
     return connection

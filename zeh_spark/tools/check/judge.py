@@ -9,7 +9,7 @@ from __future__ import annotations
 from zeh_spark.client.http.discovery import other_protocol
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.tools.check.agreement import Agreement
-from zeh_spark.tools.check.asking import End, LateError, LimitError
+from zeh_spark.tools.check.asking import Asking, LateError, LimitError
 from zeh_spark.tools.check.reading import Reading
 from zeh_spark.tools.check.rules import Judgement
 from zeh_spark.wire import wire
@@ -41,7 +41,7 @@ def judge(
     options cannot be used.
     """
     found = Judgement(partitions)
-    reading = Reading(options, found, seconds, most_bytes)
+    reading = Reading(Asking(options, seconds, most_bytes), found)
     agreement = Agreement(reading, found)
     try:
         _judge_address(reading, found, options)
@@ -100,7 +100,7 @@ def _find_partitions(reading: Reading, found: Judgement) -> bool:
         if accepted >= _ENOUGH or not (answer.ok or (answer.status in (400, 422) and not accepted)):
             break
     found.partitions = accepted or given
-    if given and accepted:
+    if accepted and given:
         found.passes("partitions", f"{given} is accepted")
     elif accepted:
         found.notes("partitions", f"{accepted} is accepted; the publisher tells none")
@@ -129,7 +129,7 @@ def _judge_refusals(reading: Reading, found: Judgement) -> bool:
             emulates = True
         elif answer.status in refusing:
             found.passes(rule, f"refused with {answer.told}")
-        elif answer.ok and answer.end is End.BROKEN:
+        elif answer.ok and answer.lost:
             found.deviates(rule, "the answer began with 200 and broke off")
         else:
             found.deviates(rule, answer.refusal)

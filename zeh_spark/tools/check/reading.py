@@ -7,12 +7,12 @@ same. Only GET requests without `cursorset`, so that nothing is stored at the pu
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from urllib.parse import quote
 
 from requests.utils import get_encoding_from_headers
 
-from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.tools.check.asking import Answer, Asking, End, shown
+from zeh_spark.tools.check.asking import Answer, Asking, shown
 from zeh_spark.tools.check.chains import Chain
 from zeh_spark.tools.check.lines import Page, Part
 from zeh_spark.tools.check.rules import Judgement, Verdict
@@ -28,34 +28,29 @@ _LONG = 10.0
 class Reading:
     """Reads one feed."""
 
-    def __init__(
-        self, options: ClientOptions, found: Judgement, seconds: float, most_bytes: int
-    ) -> None:
-        self.asking = Asking(options, seconds, most_bytes)
-        self.cut = False
+    def __init__(self, asking: Asking, found: Judgement) -> None:
+        self.asking = asking
         self.header_names: set[str] = set()
         self._found = found
         self._most = _MOST_EVENTS
-        self._page_bytes = max(1, most_bytes // 256)
         self._bytes = 0
 
     @property
     def large(self) -> int:
         """How many events a large page is asked for: by the size of those that were read."""
         events = self._found.events
-        fitting = self._page_bytes * events // self._bytes if events else 100
+        fitting = self.asking.most_bytes // 256 * events // self._bytes if events else 100
         return min(self._most, max(1, fitting))
 
     def query(self, way: Way, chains: Sequence[Chain]) -> str:
         """Return the query that continues some chains."""
         known = len((chains[0].known or chains[0]).events)
         small = max(2, min(100, known // 5))
-        hints = {"none": None, "one": 1, "small": min(small, self.large), "large": self.large}
-        hint = hints[way.hint]
+        most = {"one": 1, "small": small, "hundred": 100, "large": _MOST_EVENTS}.get(way.hint)
         parts = [
             f"n={way.n or self._found.partitions or 1}",
             *(f"cursor{each.partition}={quote(each.cursor, safe='')}" for each in chains),
-            f"pagesizehint={hint}" if hint else "",
+            f"pagesizehint={min(most, self.large)}" if most else "",
             way.more,
         ]
         return "&".join(filter(None, parts))
@@ -71,21 +66,20 @@ class Reading:
         may_be_packed = "Accept-Encoding" in way.headers
         if answer.headers.get("Content-Encoding", "identity") != "identity" and not may_be_packed:
             found.deviates("compression", f"{query}: packed without being asked")
-        if answer.end is End.BROKEN:
+        if answer.lost:
             found.fails("framing", f"{query}: the answer broke off: {answer.problem}")
         elif answer.broke:
             found.deviates("framing", f"{query}: the answer broke off once: {answer.broke}")
-        elif answer.end is End.UNPROVEN:
-            found.deviates("framing", f"{query}: neither Content-Length nor chunks")
-        elif answer.end is End.LEFT:
-            self.cut = True
+        elif answer.left:
             size = counted(len(answer.body), "byte")
             found.deviates("page-size-hint", f"{query}: more than {size}")
+        elif not answer.proven:
+            found.deviates("framing", f"{query}: neither Content-Length nor chunks")
         else:
             found.passes("framing", "all answers that were read")
-        if may_be_packed and answer.end is End.BROKEN:
+        if may_be_packed and answer.lost:
             found.fails("compression", f"with Accept-Encoding: gzip: {answer.problem}")
-        page = Page(answer.body, asked, found, whole=answer.ended)
+        page = Page(answer.body, asked, found, whole=not (answer.lost or answer.left))
         if "wait=" in way.more and answer.seconds > _LONG and not page.count:
             found.deviates("wait", f"{query} took {answer.seconds:.0f} s")
         if "headers=" in way.more:
@@ -109,25 +103,20 @@ class Reading:
     def follow(self, way: Way, *chains: Chain) -> Chain:
         """Continue chains, page after page, all in one request; return the first one."""
         for number in range(way.pages):
-            answer = self._next(way, chains)
+            answer = self.get(way, chains)
+            if answer.status in (400, 422) and way.hint == "large" and self.large > 100:
+                smaller = self.get(replace(way, hint="hundred"), chains)
+                if smaller.ok:
+                    self._found.deviates("page-size-hint", answer.refusal)
+                    self._most, answer = 100, smaller
             if not answer.ok:
                 refused = Verdict.FAILURE if number else way.refused
-                rule = "resume" if number and way.is_plain else way.rule
+                rule = "resume" if number and way.rule == PLAIN.rule else way.rule
                 self._found[rule].add(refused, answer.refusal)
             self.take(answer, way, *chains)
             if all(chain.ended or chain.stopped for chain in chains):
                 break
         return chains[0]
-
-    def _next(self, way: Way, chains: Sequence[Chain]) -> Answer:
-        hint, answer = self.large, self.get(way, chains)
-        if answer.status in (400, 422) and way.hint == "large" and hint > 100:
-            self._most = 100
-            if (smaller := self.get(way, chains)).ok:
-                self._found.deviates("page-size-hint", answer.refusal)
-                return smaller
-            self._most = _MOST_EVENTS
-        return answer
 
     def take(self, answer: Answer, way: Way, *chains: Chain) -> None:
         """Add an answer to the chains that it continues."""
@@ -136,7 +125,7 @@ class Reading:
         for chain in chains:
             if page:
                 self._advance(chain, page, way, alone=len(chains) == 1)
-            chain.stopped |= not (page and answer.ended)
+            chain.stopped |= page is None or answer.lost or answer.left
 
     def _advance(self, chain: Chain, page: Page, way: Way, *, alone: bool) -> None:
         """Add a partition's part of a page to its chain, and judge whether it leads on."""
@@ -147,7 +136,7 @@ class Reading:
             found.fails("resume", f"{tail} after the last checkpoint did not come again")
         if alone or part.events:
             self._judge_end(part, before)
-        leads = way.is_plain or found["progress"].verdict is Verdict.FAILURE
+        leads = way.rule == PLAIN.rule or found["progress"].verdict is Verdict.FAILURE
         rule = "progress" if leads else way.rule
         if part.events and after in dict(chain.marks):
             found.fails(rule, f"{way.what}: after events, the cursor {after[:80]!r} came again")

@@ -19,8 +19,9 @@ class Way:
     Args:
         rule: the rule that it is judged by.
         what: what is special about it, in words.
-        hint: the kind of pagesizehint: none, one, small (a fifth of what is known of the partition)
-            or large (a 256th of the bytes that may be read, 500 events at most).
+        hint: the kind of pagesizehint: none, one, small (a fifth of what is known of the
+            partition), hundred, or large (500). None has more than fit into a 256th of the bytes
+            that may be read.
         more: more parameters.
         headers: the header fields of its requests, besides those that all have.
         pages: how many pages are read, at most.
@@ -36,11 +37,6 @@ class Way:
     pages: int = 1
     refused: Verdict = Verdict.DEVIATION
     n: int | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is the way that the others are compared with."""
-        return self.rule == "first"
 
 
 _GZIP = {"Accept-Encoding": "gzip"}
