@@ -17,11 +17,12 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 LAYERS = {
+    "_zlib": set(),
     "errors": set(),
     "wire": {"errors"},
     "wire.problems": {"errors"},
     "client.options": {"errors", "wire"},
-    "client.http": {"client.options", "errors", "wire", "wire.problems"},
+    "client.http": {"_zlib", "client.options", "errors", "wire", "wire.problems"},
     "client.decoding": {"client.http", "errors", "wire"},
     "client.polling": {"client.http", "client.options", "errors", "wire"},
     "client": {
@@ -66,7 +67,7 @@ LAYERS = {
         "service.telemetry", "wire", "wire.problems",
     },
     "service.app": {
-        "errors", "service.access", "service.console", "service.network", "service.outbox",
+        "_zlib", "errors", "service.access", "service.console", "service.network", "service.outbox",
         "service.postgresql", "service.retention", "service.sqlite", "service.store",
         "service.telemetry", "wire", "wire.problems",
     },

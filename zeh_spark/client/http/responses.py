@@ -14,7 +14,6 @@ import http.client
 import re
 import ssl
 import time
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +21,7 @@ import msgspec
 import requests
 import urllib3
 
+from zeh_spark import _zlib
 from zeh_spark.client.http.credentials import masked
 from zeh_spark.client.http.request_ids import REQUEST_ID
 from zeh_spark.errors import (
@@ -308,7 +308,7 @@ def _whole_text(response: requests.Response, url: FeedUrl) -> str:
     """Return the text of a refusal. Raises TransientError if it is cut, so that it comes again."""
     try:
         return _beginning(response, _REFUSAL_BYTES)
-    except zlib.error as exc:
+    except _zlib.library.error as exc:
         return f"(body not readable: {exc})"
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as exc:
         raise network_failure(exc, url, named(response)) from innermost(exc)
@@ -318,7 +318,7 @@ def body_text(response: requests.Response, limit: int = 64 << 10) -> str:
     """Return the beginning of a body, for people: at most `limit` bytes. Never fails."""
     try:
         return _beginning(response, limit)
-    except (zlib.error, urllib3.exceptions.HTTPError, OSError, ValueError) as exc:
+    except (_zlib.library.error, urllib3.exceptions.HTTPError, OSError, ValueError) as exc:
         return f"(body not readable: {exc})"
 
 
@@ -328,7 +328,7 @@ def _beginning(response: requests.Response, limit: int) -> str:
     Rejected: `read(decode_content=True)`, which unpacks all that it has read in most versions.
     """
     packed = response.headers.get("Content-Encoding", "").strip().lower() in {"gzip", "x-gzip"}
-    unpack = zlib.decompressobj(31)
+    unpack = _zlib.library.decompressobj(31)
     found = bytearray()
     for piece in response.raw.stream(_PIECE, decode_content=False):
         found += unpack.decompress(piece, limit - len(found)) if packed else piece

@@ -16,7 +16,6 @@ import logging
 import os
 import re
 import threading
-import zlib
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, cast
@@ -26,6 +25,7 @@ import requests
 import urllib3
 
 import zeh_spark
+from zeh_spark import _zlib
 from zeh_spark.client.http.connections import find_adapter
 from zeh_spark.client.http.credentials import masked, read_token
 from zeh_spark.client.http.request_ids import REQUEST_ID, RequestIds
@@ -360,18 +360,20 @@ def _gunzip(pieces: Iterator[bytes], what: str) -> Iterator[bytes]:
 
     Raises TransientError if the last one did not end: libraries accept a cut stream as whole.
     """
+    zlib, limit = _zlib.library, 4 * _READ_SIZE
     unpack = zlib.decompressobj(31)
-    started = False
+    started = more = False
     for piece in pieces:
-        while piece:
+        while piece or more:
             if unpack.eof:
                 unpack = zlib.decompressobj(31)
             started = True
             try:
-                data = unpack.decompress(piece, 4 * _READ_SIZE)
+                data = unpack.decompress(piece, limit)
             except zlib.error as exc:
                 raise TransientError(UnavailableError(f"{what}: broken gzip ({exc})")) from exc
-            piece = unpack.unconsumed_tail or unpack.unused_data
+            piece = unpack.unused_data if unpack.eof else unpack.unconsumed_tail
+            more = len(data) == limit and not unpack.eof
             if data:
                 yield data
     if started and not unpack.eof:

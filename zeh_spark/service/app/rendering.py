@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from zeh_spark import _zlib
 from zeh_spark.service.store.answer_cache import AnswerCache, key_of
 from zeh_spark.service.store.pages import Part
 from zeh_spark.service.telemetry.exchange import Tally
@@ -33,7 +34,6 @@ WRITE_BYTES = 256 << 10
 SEND_BYTES = 256 << 10
 """Most bytes that are sent at a time."""
 
-_POLYNOMIAL = 0xEDB88320  # of CRC-32, its bits reversed
 _GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"  # deflate, no name, no time, fast
 _LAST_BLOCK = b"\x03\x00"
 
@@ -44,14 +44,13 @@ class Piece:
 
     Attributes:
         sends: Its bytes, at most SEND_BYTES each.
-        crc: Their CRC-32, if the piece is compressed.
-        shift: What a CRC before them is multiplied with (see `combined`), if it is compressed.
+        size: The bytes of its text, before compression.
+        crc: The text's CRC-32, if the piece is compressed.
     """
 
     sends: tuple[bytes, ...]
     size: int
     crc: int = 0
-    shift: int = 0
 
     @property
     def cost(self) -> int:
@@ -130,9 +129,9 @@ def plain_piece(text: bytes) -> Piece:
 
 def gzip_piece(text: bytes) -> Piece:
     """Return a piece compressed, to be sent by `gzip_stream`."""
-    compressor = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
+    compressor = _zlib.library.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
     packed = compressor.compress(text) + compressor.flush(zlib.Z_SYNC_FLUSH)
-    return Piece(_cut(packed), len(text), zlib.crc32(text), _shift(len(text)))
+    return Piece(_cut(packed), len(text), _zlib.library.crc32(text))
 
 
 def plain_stream(pieces: Iterable[Piece]) -> Iterator[Sequence[bytes]]:
@@ -142,41 +141,25 @@ def plain_stream(pieces: Iterable[Piece]) -> Iterator[Sequence[bytes]]:
 
 def gzip_stream(pieces: Iterable[Piece]) -> Iterator[Sequence[bytes]]:
     """Yield the bytes of compressed pieces as one gzip stream, piece by piece."""
+    combine = getattr(_zlib.library, "crc32_combine", _combined)
     crc, size = 0, 0
     head: tuple[bytes, ...] = (_GZIP_HEAD,)
     for piece in pieces:
         yield (*head, *piece.sends)
         head = ()
-        crc, size = combined(crc, piece), size + piece.size
+        crc, size = combine(crc, piece.crc, piece.size), size + piece.size
     yield (*head, _LAST_BLOCK + struct.pack("<II", crc, size % (1 << 32)))
 
 
-def combined(before: int, piece: Piece) -> int:
-    """Return the CRC-32 of some bytes and a piece after them, given that of the bytes."""
-    return _times(before, piece.shift) ^ piece.crc
+def _combined(before: int, crc: int, size: int) -> int:
+    """Return the CRC-32 of a text and one of `size` bytes behind it, given those of both.
+
+    Both change a CRC by XOR, so the second text may be put in place of as many zeros. isal has this
+    function, and zlib has not.
+    """
+    zeros = bytes(size)
+    return zlib.crc32(zeros, before) ^ zlib.crc32(zeros) ^ crc
 
 
 def _cut(text: bytes) -> tuple[bytes, ...]:
     return tuple(text[at : at + SEND_BYTES] for at in range(0, len(text), SEND_BYTES))
-
-
-def _times(a: int, b: int) -> int:
-    """Return the product of polynomials over GF(2), modulo the one of CRC-32."""
-    product = 0
-    for bit in range(31, -1, -1):
-        if a >> bit & 1:
-            product ^= b
-        b = b >> 1 ^ (_POLYNOMIAL if b & 1 else 0)
-    return product
-
-
-def _shift(size: int) -> int:
-    """Return x to the power of 8 * size: what `size` bytes more do to a CRC before them."""
-    product = 1 << 31  # 1
-    power = 1 << 23  # x^8
-    while size:
-        if size & 1:
-            product = _times(power, product)
-        power = _times(power, power)
-        size >>= 1
-    return product
