@@ -4,7 +4,8 @@ A packed segment is a line of JSON that names its parts, then one zstd frame of 
 Measured: the same bytes without compression cost Spark's transport five times the time, and its
 heap ten times the memory. A Python task costs 50-70 ms by itself. So there are only as many
 segments as keep all cores busy. Rejected: one segment for each feed partition, because a feed of 32
-partitions would cost two seconds a batch.
+partitions would cost two seconds a batch; and zstd's level -1, which saves 0.02-0.07 µs an event,
+but makes 5-37 bytes more of it, for which Spark's transport needs 0.04-0.28 µs.
 
 Rule for editors: these are pure functions. Each interval goes into exactly one batch, and each line
 into exactly one segment, in feed order. A batch may exceed a limit by one interval, because only
