@@ -20,7 +20,7 @@ from zeh_spark.service.outbox import postgresql, sqlite
 from zeh_spark.service.outbox.blockers import Guard
 from zeh_spark.service.outbox.queries import TableSql
 from zeh_spark.service.outbox.table import OutboxTable
-from zeh_spark.service.outbox.table_facts import TableStatus, refusal
+from zeh_spark.service.outbox.table_facts import TableStatus
 from zeh_spark.service.postgresql import errors as postgresql_errors
 from zeh_spark.service.sqlite.store import explained
 from zeh_spark.service.store.interface import StoreBusyError
@@ -62,8 +62,8 @@ class TableConnection:
         a dropped index for example, does not stop readers.
         """
         sql = self.inspect(connection)
-        if self._sql is None and (faults := sql.faults()):
-            raise refusal(self._table, faults)
+        if self._sql is None and (faults := sql.facts.faults()):
+            raise sql.facts.refusal(faults)
         self._sql = sql
         return sql
 

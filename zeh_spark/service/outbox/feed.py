@@ -23,7 +23,7 @@ from zeh_spark.service.outbox.cursors import Starts
 from zeh_spark.service.outbox.pages import PageReader
 from zeh_spark.service.outbox.postgresql_ddl import CHANNEL
 from zeh_spark.service.outbox.table import CURSORS, HISTORY, OutboxTable
-from zeh_spark.service.outbox.table_facts import BlockingTransaction, More, refusal
+from zeh_spark.service.outbox.table_facts import BlockingTransaction, More
 from zeh_spark.service.postgresql.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.service.store.cursor_sets import NOBODY
 from zeh_spark.service.store.feed import EVERY, Feed
@@ -125,8 +125,9 @@ class SqlTableFeed(Feed):
             StoreError: It cannot. The message has the statements that repair it, if there are any.
             StoreBusyError: The database does not answer now.
         """
-        if faults := self._connection.run(self._connection.renew).faults():
-            raise refusal(self.table, faults)
+        facts = self._connection.run(self._connection.renew).facts
+        if faults := facts.faults():
+            raise facts.refusal(faults)
 
     def page(
         self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str] = EVERY
@@ -291,7 +292,7 @@ class SqlTableFeed(Feed):
             StoreError: No statement can repair the table, or the database has no such feature.
         """
         more = More(notify, updates, retention, cursorsets, checks, grant_to)
-        return self._connection.run(self._connection.inspect).ddl(more)
+        return self._connection.run(self._connection.inspect).facts.ddl(more)
 
     def close(self) -> None:
         """End the thread that listens for new rows. The engine stays as it is."""

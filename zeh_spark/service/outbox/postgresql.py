@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 
 from sqlalchemy import Connection
 
-from zeh_spark.service.outbox import postgresql_check, postgresql_ddl
+from zeh_spark.service.outbox import postgresql_ddl
 from zeh_spark.service.outbox.postgresql_check import Column, PostgresqlFacts
-from zeh_spark.service.outbox.queries import COUNTED, TableSql, history_row
+from zeh_spark.service.outbox.queries import COUNTED, Form, TableSql, history_row
 from zeh_spark.service.outbox.table import (
     CURSORS,
     HISTORY,
@@ -33,13 +33,7 @@ from zeh_spark.service.outbox.table import (
     qualified,
     quoted,
 )
-from zeh_spark.service.outbox.table_facts import (
-    BlockingTransaction,
-    Fault,
-    More,
-    TableStatus,
-    Unread,
-)
+from zeh_spark.service.outbox.table_facts import BlockingTransaction, TableStatus, Unread
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire import problems
 
@@ -62,12 +56,8 @@ class PostgresqlTable(TableSql):
         f"history = left(gen_random_uuid()::text, 8), cluster = {CLUSTER}"
     )
     new_feed_id_sql: ClassVar[str] = postgresql_ddl.NEW_FEED_ID
-
-    def faults(self) -> list[Fault]:
-        return postgresql_check.postgresql_faults(self.table, self.facts)
-
-    def ddl(self, more: More) -> list[str]:
-        return postgresql_check.postgresql_ddl(self.table, self.facts, more)
+    server_sql: ClassVar[str] = SERVER
+    bytes_sql: ClassVar[str] = "octet_length({})"
 
     def standing(self, connection: Connection) -> TableStatus | None:
         same = f"coalesce(cluster = {CLUSTER}, true)" if self.facts.sees_cluster else "true"
@@ -83,9 +73,6 @@ class PostgresqlTable(TableSql):
             raise self._restored("it came from another PostgreSQL cluster")
         removed = self._removed(connection, "tx")
         return TableStatus(history, removed, (end,), (horizon,), standby, server)
-
-    def history_ddl(self) -> tuple[str, ...]:
-        return postgresql_ddl.history(self.table)
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
         """Return the newest settled row, and whether others wait (see `TableSql.newest`)."""
@@ -168,51 +155,28 @@ class PostgresqlTable(TableSql):
         )
         return {asked: Unread(*each) for asked, *each in found}
 
-    def first_since(self, connection: Connection, time: int) -> Place | None:
+    def _times(self, time: int) -> tuple[str, str]:
         is_utc = self.facts.columns[self.table.time or ""].type == "timestamp"
-        since = f"to_timestamp({time} / 1000.0)" + " AT TIME ZONE 'UTC'" * is_utc
-        key = self._id(f"r.{quoted(self.table.id)}")
-        parts = [  # OFFSET keeps PostgreSQL from searching all rows in the order of places
-            f"SELECT * FROM (SELECT r.{self.tx} AS t, {key} AS i FROM {self._name} AS r"
-            f" WHERE {self._time} {each} AND {self.settled} OFFSET 0) AS part"
-            for each in (f">= {since}", "IS NULL")
-        ]
-        found = connection.exec_driver_sql(f"{' UNION ALL '.join(parts)} ORDER BY t, i LIMIT 1")
-        return (row[0], row[1]) if (row := found.first()) else None
+        return self._time, f"to_timestamp({time} / 1000.0)" + " AT TIME ZONE 'UTC'" * is_utc
 
     def _ms(self, value: str) -> str:
         since = f"floor(extract(epoch FROM {value}) * 1000)::bigint"
         return f"CASE WHEN isfinite({value}) THEN {since} END"
 
-    def _json(self, column: str, value: str) -> str:
-        kind, element = self.facts.columns[column].type, self.facts.columns[column].element
-        if kind in {"json", "jsonb"}:
+    def _value_of(self, column: str, form: Form) -> str:
+        value, about = self._alias[column], self.facts.columns[column]
+        if form != "json" and about.category in _TEXT:
             return f"{value}::text"
-        if element and element in _OWN_FORM:
-            return _array_of(value, _OWN_FORM[element]("e.x"))
-        return _OWN_FORM[kind](value) if kind in _OWN_FORM else f"to_json({value})::text"
-
-    def _data(self, column: str, value: str) -> str:
-        if self.facts.columns[column].category in _TEXT:
-            return f"{value}::text"
-        return self._json(column, value)
-
-    def _text(self, column: str, value: str) -> str:
-        if self.facts.columns[column].category in _TEXT:
-            return f"{value}::text"
-        return f"({self._json(column, value)})::json #>> '{{}}'"
-
-    def _is_server(self, server: str) -> str:
-        return f"{SERVER} = {literal(server)}"
-
-    def _is_behind(self, place: Place) -> str:
-        return f"(tx, id::{'uuid' if self.facts.uuid else 'bigint'}) > {self._literal(place)}"
+        if about.type in {"json", "jsonb"}:
+            json = f"{value}::text"
+        elif about.element and about.element in _OWN_FORM:
+            json = _array_of(value, _OWN_FORM[about.element]("e.x"))
+        else:
+            json = _OWN_FORM.get(about.type, "to_json({})::text".format)(value)
+        return f"({json})::json #>> '{{}}'" if form == "text" else json
 
     def _id(self, value: str) -> str:
         return f"{value}::text" if self.facts.uuid else value
-
-    def _bytes(self, text: str) -> str:
-        return f"octet_length({text})"
 
 
 def _base64(value: str) -> str:
@@ -296,7 +260,9 @@ def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
         f" AND relnamespace = to_regnamespace({schema})"
     )
     facts = PostgresqlFacts(
+        table=table,
         columns=columns,
+        is_there=kind is not None,
         kind=kind or "",
         is_view=kind == "v",
         indexes=[(unique, tuple(keys)) for whole, unique, _, keys in indexes if whole],
@@ -315,10 +281,11 @@ def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
         hides_rows=hides,
         uuid=table.id in columns and columns[table.id].type == "uuid",
     )
-    tx = quoted(table.tx)
+    tx, removed = quoted(table.tx), f"(tx, id::{'uuid' if facts.uuid else 'bigint'})"
     return PostgresqlTable(
         table, facts, tx,
         place=(f"r.{tx}", f"r.{quoted(table.id)}"),
         settled=f"{tx} < {HORIZON}",
         partition=postgresql_ddl.partition_sql(table),
+        removed_place=removed,
     )  # fmt: skip

@@ -14,7 +14,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from sqlalchemy import Connection
 
@@ -33,11 +33,9 @@ from zeh_spark.service.outbox.table import (
 from zeh_spark.service.outbox.table_facts import (
     BlockingTransaction,
     Fault,
-    More,
     TableFacts,
     TableStatus,
     Unread,
-    refusal,
 )
 from zeh_spark.wire import wire
 
@@ -49,8 +47,13 @@ COUNTED = 10_000
 them. Measured: 0.01 s a partition, and 0.04 s where SQLite computes the partitions.
 """
 
+Form = Literal["json", "data", "text"]
+"""What a value becomes: JSON text; an event's data, for which text is JSON already; or a header."""
+
 _ALL = 1_000_000
 """A limit that no statement reaches: a subquery with a limit is computed separately."""
+
+_NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class TableSql(ABC):
         place: The columns of the place of a row `r`, as SQL.
         settled: A condition, as SQL: no row will come any more before this one.
         partition: The stored partition of a row, as SQL.
+        removed_place: The place in a row of REMOVED, as SQL, to be compared with others.
     """
 
     table: OutboxTable
@@ -72,11 +76,18 @@ class TableSql(ABC):
     place: tuple[str, ...]
     settled: str
     partition: str
+    removed_place: str
 
     new_history_sql: ClassVar[str]
     """What a new history sets in the table's row of HISTORY."""
 
     new_feed_id_sql: ClassVar[str]
+
+    server_sql: ClassVar[str]
+    """The server that answers, by the time of its start (`TableStatus.server`)."""
+
+    bytes_sql: ClassVar[str]
+    """The number of bytes of a text, {}."""
 
     @property
     def _name(self) -> str:
@@ -101,24 +112,12 @@ class TableSql(ABC):
         return {name: f"c{number}" for number, name in enumerate(self.table.used)}
 
     @abstractmethod
-    def faults(self) -> list[Fault]:
-        """Return why the table cannot be a feed; empty if it can."""
-
-    @abstractmethod
-    def ddl(self, more: More) -> list[str]:
-        """Return the statements that add what is missing, in order."""
-
-    @abstractmethod
     def standing(self, connection: Connection) -> TableStatus | None:
         """Return how the table stands now; None if it has to be inspected again.
 
         That is so if the table was changed, and is no longer as the facts say. Raises StoreError if
         the feed's history is gone, and Problem if the table was restored from another cluster.
         """
-
-    @abstractmethod
-    def history_ddl(self) -> tuple[str, ...]:
-        """Return the statements that give the table a history and a feed id."""
 
     def feed_id(self, connection: Connection) -> str:
         return str(self._kept(connection, "feed_id")[0])
@@ -127,8 +126,8 @@ class TableSql(ABC):
         """Return columns of the table's row in HISTORY. Raises StoreError if it is gone."""
         found = history_row(connection, self.table, columns)
         if found is None:
-            gone = Fault(f"{HISTORY} no longer has a row for it", self.history_ddl())
-            raise refusal(self.table, [gone])
+            gone = Fault(f"{HISTORY} no longer has a row for it", self.facts.history())
+            raise self.facts.refusal([gone])
         return found
 
     def _removed(self, connection: Connection, tx: str) -> dict[int, Removed]:
@@ -136,7 +135,8 @@ class TableSql(ABC):
         if not self.facts.notes_removed:
             return {}
         noted = connection.exec_driver_sql(
-            f"SELECT partition, {tx}, id, removals FROM {self._beside(REMOVED)} WHERE {self._mine}"
+            f"SELECT partition, {tx}, id, removals"
+            f" FROM {qualified(self.table, REMOVED)} WHERE {self._mine}"
         )
         return {
             partition: Removed((tx, key if self.facts.uuid else int(key)), times)
@@ -176,15 +176,15 @@ class TableSql(ABC):
         The caller commits. With `copy` the feed gets a new id, too.
         """
         if self.facts.notes_removed:
-            connection.exec_driver_sql(f"DELETE FROM {self._beside(REMOVED)} WHERE {self._mine}")
+            connection.exec_driver_sql(
+                f"DELETE FROM {qualified(self.table, REMOVED)} WHERE {self._mine}"
+            )
         renamed = f", feed_id = {self.new_feed_id_sql}" if copy else ""
         connection.exec_driver_sql(
-            f"UPDATE {self._beside(HISTORY)} SET {self.new_history_sql}{renamed} WHERE {self._mine}"
+            f"UPDATE {qualified(self.table, HISTORY)}"
+            f" SET {self.new_history_sql}{renamed} WHERE {self._mine}"
         )
         return str(self._kept(connection, "history")[0])
-
-    def _beside(self, name: str) -> str:
-        return qualified(self.table, name)
 
     @abstractmethod
     def _literal(self, place: Place) -> str:
@@ -195,24 +195,8 @@ class TableSql(ABC):
         return f"({self._order}) {comparison} {self._literal(place)}"
 
     @abstractmethod
-    def _json(self, column: str, value: str) -> str:
-        """Return SQL for a value of a column as JSON text; NULL stays NULL."""
-
-    @abstractmethod
-    def _data(self, column: str, value: str) -> str:
-        """Return SQL for a value as an event's data: as `_json`, but text is JSON already."""
-
-    @abstractmethod
-    def _text(self, column: str, value: str) -> str:
-        """Return SQL for a value as a header's text; NULL stays NULL."""
-
-    def _is_server(self, server: str) -> str:
-        """Return a condition: the server is the one that `standing` asked, not restarted since."""
-        return "1 = 1"
-
-    @abstractmethod
-    def _is_behind(self, place: Place) -> str:
-        """Return a condition on a row of REMOVED: its place is after another one."""
+    def _value_of(self, column: str, form: Form) -> str:
+        """Return SQL for a value of a column in a form; NULL stays NULL."""
 
     def _id(self, value: str) -> str:
         """Return SQL for an id as Python is to get it."""
@@ -229,10 +213,6 @@ class TableSql(ABC):
 
     def _age(self, value: str) -> str:
         return self._ms(value) if self.table.time else "NULL"
-
-    @abstractmethod
-    def _bytes(self, text: str) -> str:
-        """Return SQL for the number of bytes of a text."""
 
     def rows(
         self,
@@ -297,9 +277,21 @@ class TableSql(ABC):
         rows = self.lasts(connection, range(self.table.partitions), before)
         return rows[-1] if rows else None
 
-    @abstractmethod
     def first_since(self, connection: Connection, time: int) -> Place | None:
         """Return the first place of a settled row of a time, in ms since 1970, or without one."""
+        written, since = self._times(time)
+        key = self._id(f"r.{quoted(self.table.id)}")
+        parts = [  # OFFSET keeps databases from searching all rows in the order of places
+            f"SELECT * FROM (SELECT {self.tx} AS t, {key} AS i FROM {self._name} AS r"
+            f" WHERE {written} {each} AND {self.settled} LIMIT {_NO_LIMIT} OFFSET 0) AS part"
+            for each in (f">= {since}", "IS NULL")
+        ]
+        found = connection.exec_driver_sql(f"{' UNION ALL '.join(parts)} ORDER BY t, i LIMIT 1")
+        return (row[0], row[1]) if (row := found.first()) else None
+
+    @abstractmethod
+    def _times(self, time: int) -> tuple[str, str]:
+        """Return SQL for when a row was written, as an index has it, and for a time to compare."""
 
     @abstractmethod
     def unread(
@@ -337,18 +329,17 @@ class TableSql(ABC):
 
         Another server, or the same after a restart, may have lost what was read.
         """
-        history = f"(SELECT history FROM {self._beside(HISTORY)} WHERE {self._mine})"
-        return f"{history} = {literal(standing.history)} AND {self._is_server(standing.server)}"
+        history = f"(SELECT history FROM {qualified(self.table, HISTORY)} WHERE {self._mine})"
+        same_server = f"{self.server_sql} = {literal(standing.server)}"
+        return f"{history} = {literal(standing.history)} AND {same_server}"
 
     def _keeps(self, partition: int, place: Place | None, standing: TableStatus) -> str:
         """Return a condition: no row of a partition after a place was deleted since."""
         known = standing.removed.get(partition, Removed()).times
         mark = f"{self._mine} AND partition = {partition}"
-        behind = f" AND {self._is_behind(place)}" if place else ""
-        found = (
-            f"SELECT 1 FROM {self._beside(REMOVED)} WHERE {mark} AND removals <> {known}{behind}"
-        )
-        return f"NOT EXISTS ({found})"
+        behind = f" AND {self.removed_place} > {self._literal(place)}" if place else ""
+        noted = f"FROM {qualified(self.table, REMOVED)} WHERE {mark} AND removals <> {known}"
+        return f"NOT EXISTS (SELECT 1 {noted}{behind})"
 
     def _picked(self, asked: str, where: Sequence[str], order: str) -> str:
         """Return a query for places and raw columns of the rows that fulfil conditions.
@@ -383,13 +374,13 @@ class TableSql(ABC):
         names = {each: f"h{number}" for number, each in enumerate(self.table.sent_headers)}
         texts = [f"{self._header(each)} AS {h}" for each, h in names.items()]
         shown = [f"{data} AS d", *texts]
-        more = "".join(f" + coalesce({self._bytes(name)}, 0)" for name in names.values())
+        more = "".join(f" + coalesce({self.bytes_sql.format(name)}, 0)" for name in names.values())
         fetched = ["d", *(names[each] for each in headers)]
         fits = f"CASE WHEN s <= {wire.MAX_LINE} THEN {{}} END"
         statement = (
             f"SELECT v, t, i, s, {', '.join(map(fits.format, fetched))} FROM (SELECT sized.*,"
             f" sum(coalesce(s, 0)) OVER (ORDER BY t, i ROWS UNBOUNDED PRECEDING) - s AS before"
-            f" FROM (SELECT page.*, {self._bytes('d')}{more} AS s"
+            f" FROM (SELECT page.*, {self.bytes_sql.format('d')}{more} AS s"
             f" FROM (SELECT v, t, {self._id('i')} AS i, {', '.join(shown)}"
             f" FROM ({found}) AS picked ORDER BY picked.t, picked.i LIMIT {_ALL}) AS page) AS sized"
             f") AS cut WHERE {only} ORDER BY t, i"
@@ -401,15 +392,15 @@ class TableSql(ABC):
     def _header(self, name: str) -> str:
         if name == wire.TIME_HEADER and self.table.time:
             return f"CAST({self._ms(self._alias[self.table.time])} AS text)"
-        return self._text(name, self._alias[name])
+        return self._value_of(name, "text")
 
     def _value(self) -> str:
         names = self.table.columns
         if not self.table.is_object:
-            return self._data(names[0], self._alias[names[0]])
+            return self._value_of(names[0], "data")
         members = [
             f"{literal(('{' if not at else ',') + json.dumps(name, ensure_ascii=False) + ':')}"
-            f" || coalesce({self._json(name, self._alias[name])}, 'null')"
+            f" || coalesce({self._value_of(name, 'json')}, 'null')"
             for at, name in enumerate(names)
         ]
         return f"{' || '.join(members)} || '}}'"

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from sqlalchemy import Connection
 
 from zeh_spark.service.outbox import sqlite_ddl, sqlite_values
-from zeh_spark.service.outbox.queries import COUNTED, TableSql, history_row
+from zeh_spark.service.outbox.queries import COUNTED, Form, TableSql, history_row
 from zeh_spark.service.outbox.sqlite_ddl import Column, SqliteFacts
 from zeh_spark.service.outbox.table import (
     CURSORS,
@@ -27,7 +27,7 @@ from zeh_spark.service.outbox.table import (
     literal,
     quoted,
 )
-from zeh_spark.service.outbox.table_facts import Fault, More, TableStatus, Unread
+from zeh_spark.service.outbox.table_facts import TableStatus, Unread
 
 _FUNCTIONS = {
     "zeh_partition": (4, sqlite_values.partition_of),
@@ -54,26 +54,21 @@ class SqliteTable(TableSql):
 
     new_history_sql: ClassVar[str] = "history = lower(hex(randomblob(4)))"
     new_feed_id_sql: ClassVar[str] = sqlite_ddl.NEW_FEED_ID
-
-    def faults(self) -> list[Fault]:
-        return sqlite_ddl.sqlite_faults(self.table, self.facts)
-
-    def ddl(self, more: More) -> list[str]:
-        return sqlite_ddl.sqlite_ddl(self.table, self.facts, more)
+    server_sql: ClassVar[str] = "''"
+    bytes_sql: ClassVar[str] = "length(CAST({} AS BLOB))"
 
     def standing(self, connection: Connection) -> TableStatus | None:
-        (history,) = self._kept(connection, "history")
-        if _notes_removed(connection, self.table) != self.facts.notes_removed:
+        trigger = literal(sqlite_ddl.retention_trigger(self.table))
+        given = f"(SELECT seq FROM sqlite_sequence WHERE name = {literal(self.table.bare_name)})"
+        history, notes_removed, last = self._kept(
+            connection,
+            f"history, EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'trigger'"
+            f" AND name = {trigger}), {'NULL' if self.facts.is_view else given}",
+        )
+        if notes_removed != self.facts.notes_removed:
             return None
-        removed = self._removed(connection, tx="0")
-        if self.facts.is_view:
-            return TableStatus(history, removed)
-        given = f"SELECT seq FROM sqlite_sequence WHERE name = {literal(self.table.bare_name)}"
-        last = connection.exec_driver_sql(given).scalar() or 0
-        return TableStatus(history, removed, (0, last + 1))
-
-    def history_ddl(self) -> tuple[str, ...]:
-        return sqlite_ddl.create_history(self.table)
+        end = () if self.facts.is_view else (0, (last or 0) + 1)
+        return TableStatus(history, self._removed(connection, tx="0"), end)
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
         """Return the highest id; no rows wait to be settled (see `TableSql.newest`)."""
@@ -103,15 +98,8 @@ class SqliteTable(TableSql):
             return [(-1, "1")]
         return TableSql._partitions_to_search(self, stored)
 
-    def first_since(self, connection: Connection, time: int) -> Place | None:
-        key, written = quoted(self.table.id), self._ms(quoted(self.table.time or ""))
-        parts = [  # `+ 0` keeps SQLite from searching all rows in the order of ids
-            f"SELECT min({key} + 0) AS i FROM {self._name} WHERE {written} {each}"
-            for each in (f">= {time}", "IS NULL")
-        ]
-        found = f"SELECT min(i) FROM ({' UNION ALL '.join(parts)})"
-        first = connection.exec_driver_sql(found).scalar()
-        return None if first is None else (0, first)
+    def _times(self, time: int) -> tuple[str, str]:
+        return self._ms(quoted(self.table.time or "")), str(time)
 
     def unread(
         self, connection: Connection, after: Mapping[int, Mapping[int, Place | None]]
@@ -154,29 +142,14 @@ class SqliteTable(TableSql):
     def _literal(self, place: Place) -> str:
         return str(place[1])
 
-    def _json(self, column: str, value: str) -> str:
-        return self._call("zeh_json", column, value)
-
-    def _data(self, column: str, value: str) -> str:
-        return self._call("zeh_data", column, value)
-
-    def _text(self, column: str, value: str) -> str:
-        return self._call("zeh_text", column, value)
-
-    def _is_behind(self, place: Place) -> str:
-        return f"id > {place[1]}"
-
-    def _bytes(self, text: str) -> str:
-        return f"length(CAST({text} AS BLOB))"
-
-    def _call(self, function: str, column: str, value: str) -> str:
-        kind = self.facts.types[column]
+    def _value_of(self, column: str, form: Form) -> str:
+        value, kind = self._alias[column], self.facts.columns[column].type
         if _KNOWS_JSONB and "JSON" in kind:  # a format of SQLite's own
             value = (
                 f"CASE WHEN typeof({value}) = 'blob' AND json_valid({value}, 8) THEN json({value})"
                 f" ELSE {value} END"
             )
-        return f"{function}({_safe(value)}, {literal(kind)})"
+        return f"zeh_{form}({_safe(value)}, {literal(kind)})"
 
 
 def _safe(value: str) -> str:
@@ -202,23 +175,27 @@ def inspected(connection: Connection, table: OutboxTable) -> SqliteTable:
     ).first()
     kind, statement = made or ("", None)
     columns = connection.exec_driver_sql(f"PRAGMA table_xinfo({quoted(table.bare_name)})").all()
-    beside = connection.exec_driver_sql(
-        f"SELECT sql FROM sqlite_master WHERE tbl_name = {name} AND sql IS NOT NULL"
+    found = connection.exec_driver_sql(
+        f"SELECT name, sql FROM sqlite_master WHERE tbl_name = {name} AND sql IS NOT NULL"
         " AND type IN ('index', 'trigger')"
     )
+    beside = dict(tuple(each) for each in found)
     history = connection.exec_driver_sql(f"PRAGMA table_info({HISTORY})").all()
     there = connection.exec_driver_sql(
         f"SELECT 1 FROM sqlite_master WHERE name = {literal(CURSORS)}"
     )
     others = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
     facts = SqliteFacts(
-        columns=[Column(row[1], row[2].upper(), bool(row[5]), row[6] != 0) for row in columns],
+        table=table,
+        columns={row[1]: Column(row[2].upper(), bool(row[5]), row[6] != 0) for row in columns},
+        is_there=bool(kind),
         statement=statement if kind == "table" else None,
         is_view=kind == "view",
-        beside=list(beside.scalars()),
+        beside=beside,
+        checks=beside,
         has_history=bool(history) and history_row(connection, table, "1") is not None,
         lacks_feed_ids=bool(history) and "feed_id" not in {row[1] for row in history},
-        notes_removed=_notes_removed(connection, table),
+        notes_removed=sqlite_ddl.retention_trigger(table) in beside,
         has_cursors=there.first() is not None,
         others=[] if kind else connection.exec_driver_sql(others).scalars().all(),
     )
@@ -228,12 +205,5 @@ def inspected(connection: Connection, table: OutboxTable) -> SqliteTable:
         place=(f"r.{quoted(table.id)}",),
         settled="1 = 1",  # every committed row is
         partition=partition_sql(table),
+        removed_place="id",
     )  # fmt: skip
-
-
-def _notes_removed(connection: Connection, table: OutboxTable) -> bool:
-    name = literal(sqlite_ddl.retention_trigger(table))
-    found = connection.exec_driver_sql(
-        f"SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = {name}"
-    )
-    return found.first() is not None

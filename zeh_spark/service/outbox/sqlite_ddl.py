@@ -7,24 +7,17 @@ apart from the one that adds a column, because SQLite has no ADD COLUMN IF NOT E
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import xxhash
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.outbox import cursor_sets, sqlite_values
+from zeh_spark.service.outbox import sqlite_values
 from zeh_spark.service.outbox.postgresql_ddl import DELETES
 from zeh_spark.service.outbox.rows import room_for_values
 from zeh_spark.service.outbox.table import HISTORY, REMOVED, OutboxTable, literal, quoted
-from zeh_spark.service.outbox.table_facts import (
-    Fault,
-    More,
-    TableFacts,
-    absent,
-    repair_statements,
-    unreleased_history,
-)
+from zeh_spark.service.outbox.table_facts import Fault, More, TableFacts
 
 NEW_FEED_ID = "lower(hex(randomblob(8)))"
 """SQL for a new feed id: 16 hexadecimal digits."""
@@ -43,7 +36,6 @@ class Column:
         type: Its type as it was declared, in capitals.
     """
 
-    name: str
     type: str
     is_key: bool
     is_generated: bool
@@ -55,74 +47,161 @@ class SqliteFacts(TableFacts):
 
     Args:
         statement: The statement that created the table; None if there is no such table.
-        beside: The statements that created its indexes and triggers.
+        beside: The statements that created its indexes and triggers, by their names.
     """
 
-    columns: Sequence[Column]
+    columns: Mapping[str, Column]
     statement: str | None
-    beside: Sequence[str]
+    beside: Mapping[str, str]
 
-    @property
-    def types(self) -> dict[str, str]:
-        return {each.name: each.type for each in self.columns}
+    def ddl(self, more: More) -> list[str]:
+        if more.updates and not self.is_view:
+            raise StoreError(
+                "rows of a table in SQLite cannot be moved by updates. Insert new rows."
+            )
+        if more.notify:
+            raise StoreError(
+                "SQLite wakes no readers: they see new rows within 0.1 seconds anyway. Leave "
+                "--notify out."
+            )
+        if more.grant_to:
+            raise StoreError(
+                "SQLite has no roles: everybody who may read the file may serve it. Leave the role "
+                "out."
+            )
+        return TableFacts.ddl(self, more)  # no `super()` with slots
 
-
-def sqlite_faults(table: OutboxTable, facts: SqliteFacts) -> list[Fault]:
-    if facts.lacks_feed_ids:
-        return [unreleased_history(table)]
-    made = create_history(table)
-    if not facts.statement and not facts.is_view:
-        times = (_time_index(table),) if table.time else ()
-        return [absent(table, facts.others, (create_table(table), *times, *made))]
-    types = facts.types
-    faults = [
-        Fault(f"there is no column {each}; there are {', '.join(types)}")
-        for each in table.used
-        if each not in types
-    ]
-    if facts.statement and table.id in types and not _gives_ids_once(table, facts):
-        reason = (
-            f"{table.id} is not INTEGER PRIMARY KEY AUTOINCREMENT: SQLite would give the ids of "
-            f"deleted rows again, and readers would miss rows"
+    def history(self) -> tuple[str, ...]:
+        return (
+            f"CREATE TABLE IF NOT EXISTS {HISTORY}"
+            f" (table_name TEXT PRIMARY KEY, history TEXT NOT NULL, feed_id TEXT NOT NULL);",
+            f"INSERT OR IGNORE INTO {HISTORY} (table_name, history, feed_id)\n"
+            f"    VALUES ({literal(self.table.bare_name)}, lower(hex(randomblob(4))),"
+            f" {NEW_FEED_ID});",
         )
-        faults.append(Fault(reason, _rebuilt(table, facts)))
-    indexed = any(_time_index_name(table) in each for each in facts.beside)
-    if facts.statement and table.time in types and not indexed:
-        reason = f"there is no index on {table.time}, by which readers start"
-        faults.append(Fault(reason, (_time_index(table),)))
-    if not facts.has_history:
-        faults.append(Fault(f"{table.name} has no history of its own", made))
-    return faults
 
+    def _creation(self) -> Iterator[str]:
+        yield create_table(self.table)
+        if self.table.time:
+            yield _time_index(self.table)
 
-def sqlite_ddl(table: OutboxTable, facts: SqliteFacts, more: More) -> list[str]:
-    """Return the statements that add what is missing, and `more`.
+    def _own_faults(self) -> Iterator[Fault]:
+        table = self.table
+        if self.statement and table.id in self.columns and not self._gives_ids_once():
+            reason = (
+                f"{table.id} is not INTEGER PRIMARY KEY AUTOINCREMENT: SQLite would give the ids "
+                f"of deleted rows again, and readers would miss rows"
+            )
+            yield Fault(reason, self._rebuilt())
+        indexed = _time_index_name(table) in self.beside
+        if self.statement and table.time in self.columns and not indexed:
+            reason = f"there is no index on {table.time}, by which readers start"
+            yield Fault(reason, (_time_index(table),))
 
-    Raises StoreError if no statement can repair the table, or SQLite has no such feature.
-    """
-    if (more.updates or more.retention) and facts.is_view:
-        raise StoreError(f"{table.name} is a view. Give the option for its table.")
-    if more.updates:
-        raise StoreError("rows of a table in SQLite cannot be moved by updates. Insert new rows.")
-    if more.notify:
-        raise StoreError(
-            "SQLite wakes no readers: they see new rows within 0.1 seconds anyway. Leave --notify "
-            "out."
+    def _checks(self) -> Iterator[tuple[str, str]]:
+        """Yield name and statement of each trigger that refuses what cannot be an event.
+
+        SQLite adds no constraint to a table.
+        """
+        table = self.table
+        types = {name: each.type for name, each in self.columns.items()}
+        types = types or dict.fromkeys(table.used, "TEXT")
+        sizes = [_json_size(f"NEW.{quoted(each)}") for each in table.headers]
+        data, refusals = f"NEW.{quoted(table.columns[0])}", []
+        if table.is_object:
+            sizes += [
+                (_size if "JSON" in types[each] else _json_size)(f"NEW.{quoted(each)}")
+                for each in table.columns
+            ]
+        elif sqlite_values.is_json(types[table.columns[0]]):
+            sizes.append(_size(data))
+            kind = f"CASE json_valid({data}) WHEN 1 THEN json_type({data}) ELSE 'null' END"
+            refusals.append(
+                (f"typeof({data}) = 'text' AND {kind} = 'null'", "is not JSON, or null")
+            )
+        else:
+            sizes.append(_json_size(data))
+        if not table.is_object:
+            refusals.append((f"{data} IS NULL", "is NULL"))
+        room = room_for_values(table)
+        refusals.append((f"{' + '.join(sizes)} > {room}", f"has more than {room} bytes"))
+        cases = " ".join(
+            f"\n    WHEN {wrong} THEN RAISE(ABORT, {literal(f'{table.name}: an event {why}')})"
+            for wrong, why in refusals
         )
-    if more.grant_to:
-        raise StoreError(
-            "SQLite has no roles: everybody who may read the file may serve it. Leave the role out."
+        digest = xxhash.xxh3_64_hexdigest(cases.encode())[:8]
+        for event in ("INSERT", "UPDATE"):
+            name = f"{table.bare_name}_zeroeventhub_{event.lower()}_{digest}"
+            yield (
+                name,
+                f"DROP TRIGGER IF EXISTS {quoted(name)};\n"
+                f"CREATE TRIGGER {quoted(name)} BEFORE {event} ON {quoted(table.bare_name)} BEGIN\n"
+                f"    SELECT CASE{cases} END;\nEND;",
+            )
+
+    def _retention(self) -> tuple[str, ...]:
+        """Return the statements for a trigger that notes what is deleted.
+
+        Only our own functions can compute the partition of a key, so deletions of all such
+        partitions are noted together, as partition -1.
+        """
+        table = self.table
+        partition = f"OLD.{quoted(table.partition)}" if table.partition else "-1"
+        return (
+            f"CREATE TABLE IF NOT EXISTS {REMOVED} (table_name TEXT, partition INTEGER,\n"
+            f"    id INTEGER NOT NULL, removals INTEGER NOT NULL,\n"
+            f"    PRIMARY KEY (table_name, partition));",
+            f"CREATE TRIGGER IF NOT EXISTS {quoted(retention_trigger(table))}"
+            f" AFTER DELETE ON {quoted(table.bare_name)} BEGIN\n"
+            f"    INSERT INTO {REMOVED} VALUES ({literal(table.bare_name)}, {partition},"
+            f" OLD.{quoted(table.id)}, 1 + abs(random() % 1000000000000000))\n"
+            f"    ON CONFLICT DO UPDATE SET id = max(id, excluded.id),\n"
+            f"        removals = excluded.removals;\n"
+            f"END;",
         )
-    found = repair_statements(table, sqlite_faults(table, facts))
-    if more.checks and not facts.is_view:
-        types = facts.types or dict.fromkeys(table.used, "TEXT")
-        made = _checks(table, types)
-        found += [each for name, each in made if not any(name in known for known in facts.beside)]
-    if more.retention and not facts.notes_removed:
-        found += _retention(table)
-    if more.cursor_sets and not facts.has_cursors:
-        found.append(cursor_sets.create(table))
-    return found
+
+    def _gives_ids_once(self) -> bool:
+        """Return whether the table never gives an id a second time.
+
+        SQLite allows the word AUTOINCREMENT only for an INTEGER PRIMARY KEY.
+        """
+        keys = [name for name, each in self.columns.items() if each.is_key]
+        word = re.search(r"\bAUTOINCREMENT\b", _bare(self.statement or ""), re.I)
+        return keys == [self.table.id] and bool(word)
+
+    def _rebuilt(self) -> tuple[str, ...]:
+        """Return the statements that rebuild the table with AUTOINCREMENT.
+
+        It is empty if the table is declared in a form that we cannot rebuild.
+        """
+        keys = {column: each.type for column, each in self.columns.items() if each.is_key}
+        statement, name = self.statement or "", self.table.bare_name
+        bare = _bare(statement)
+        key = re.search(r"\bPRIMARY\s+KEY\b(\s+(ASC|DESC)\b)?(\s+ON\s+CONFLICT\s+\w+)?", bare, re.I)
+        if keys != {self.table.id: "INTEGER"} or not key:
+            return ()
+        if bare[key.end() :].lstrip().startswith("("):
+            return ()
+        if re.search(r"\bWITHOUT\s+ROWID\b", bare, re.I) or "DESC" in key[0].upper():
+            return ()
+        changed = f"{statement[: key.end()]} AUTOINCREMENT{statement[key.end() :]}"
+        body, new = changed[bare.index("(") :], f"{name}_new"
+        given = (
+            f"(SELECT max(seq) FROM sqlite_sequence"
+            f" WHERE name IN ({literal(name)}, {literal(new)}))"
+        )
+        stored = [column for column, each in self.columns.items() if not each.is_generated]
+        columns = ", ".join(map(quoted, stored))
+        again = "".join(f"{each};\n" for each in self.beside.values())
+        return (
+            f"BEGIN IMMEDIATE;\nCREATE TABLE {quoted(new)} {body}\n;\n"
+            f"INSERT INTO {quoted(new)} ({columns}) SELECT {columns} FROM {quoted(name)};\n"
+            f"INSERT INTO sqlite_sequence SELECT {literal(new)}, coalesce({given}, 0);\n"
+            f"DELETE FROM sqlite_sequence WHERE name = {literal(new)} AND rowid <\n"
+            f"    (SELECT max(rowid) FROM sqlite_sequence WHERE name = {literal(new)});\n"
+            f"DROP TABLE {quoted(name)};\nALTER TABLE {quoted(new)} RENAME TO {quoted(name)};\n"
+            f"{again}COMMIT;",
+        )
 
 
 def create_table(table: OutboxTable) -> str:
@@ -152,52 +231,6 @@ def _time_index_name(table: OutboxTable) -> str:
     return f"{table.bare_name}_zeroeventhub_{table.time}"
 
 
-def create_history(table: OutboxTable) -> tuple[str, ...]:
-    return (
-        f"CREATE TABLE IF NOT EXISTS {HISTORY}"
-        f" (table_name TEXT PRIMARY KEY, history TEXT NOT NULL, feed_id TEXT NOT NULL);",
-        f"INSERT OR IGNORE INTO {HISTORY} (table_name, history, feed_id)\n"
-        f"    VALUES ({literal(table.bare_name)}, lower(hex(randomblob(4))), {NEW_FEED_ID});",
-    )
-
-
-def _checks(table: OutboxTable, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield name and statement of each trigger that refuses what cannot be an event.
-
-    SQLite adds no constraint to a table.
-    """
-    sizes = [_json_size(f"NEW.{quoted(each)}") for each in table.headers]
-    data, refusals = f"NEW.{quoted(table.columns[0])}", []
-    if table.is_object:
-        sizes += [
-            (_size if "JSON" in types[each] else _json_size)(f"NEW.{quoted(each)}")
-            for each in table.columns
-        ]
-    elif sqlite_values.is_json(types[table.columns[0]]):
-        sizes.append(_size(data))
-        kind = f"CASE json_valid({data}) WHEN 1 THEN json_type({data}) ELSE 'null' END"
-        refusals.append((f"typeof({data}) = 'text' AND {kind} = 'null'", "is not JSON, or null"))
-    else:
-        sizes.append(_json_size(data))
-    if not table.is_object:
-        refusals.append((f"{data} IS NULL", "is NULL"))
-    room = room_for_values(table)
-    refusals.append((f"{' + '.join(sizes)} > {room}", f"has more than {room} bytes"))
-    cases = " ".join(
-        f"\n    WHEN {wrong} THEN RAISE(ABORT, {literal(f'{table.name}: an event {why}')})"
-        for wrong, why in refusals
-    )
-    digest = xxhash.xxh3_64_hexdigest(cases.encode())[:8]
-    for event in ("INSERT", "UPDATE"):
-        name = f"{table.bare_name}_zeroeventhub_{event.lower()}_{digest}"
-        yield (
-            name,
-            f"DROP TRIGGER IF EXISTS {quoted(name)};\n"
-            f"CREATE TRIGGER {quoted(name)} BEFORE {event} ON {quoted(table.bare_name)} BEGIN\n"
-            f"    SELECT CASE{cases} END;\nEND;",
-        )
-
-
 def _size(value: str) -> str:
     return f"coalesce(length(CAST({value} AS BLOB)), 0)"
 
@@ -208,69 +241,8 @@ def _json_size(value: str) -> str:
     return f"CASE typeof({value}) WHEN 'blob' THEN 2 * length({value}) ELSE coalesce({text}, 4) END"
 
 
-def _retention(table: OutboxTable) -> tuple[str, ...]:
-    """Return the statements for a trigger that notes what is deleted.
-
-    Only our own functions can compute the partition of a key, so deletions of all such partitions
-    are noted together, as partition -1.
-    """
-    partition = f"OLD.{quoted(table.partition)}" if table.partition else "-1"
-    return (
-        f"CREATE TABLE IF NOT EXISTS {REMOVED} (table_name TEXT, partition INTEGER,\n"
-        f"    id INTEGER NOT NULL, removals INTEGER NOT NULL,\n"
-        f"    PRIMARY KEY (table_name, partition));",
-        f"CREATE TRIGGER IF NOT EXISTS {quoted(retention_trigger(table))}"
-        f" AFTER DELETE ON {quoted(table.bare_name)} BEGIN\n"
-        f"    INSERT INTO {REMOVED} VALUES ({literal(table.bare_name)}, {partition},"
-        f" OLD.{quoted(table.id)}, 1 + abs(random() % 1000000000000000))\n"
-        f"    ON CONFLICT DO UPDATE SET id = max(id, excluded.id), removals = excluded.removals;\n"
-        f"END;",
-    )
-
-
 def retention_trigger(table: OutboxTable) -> str:
     return f"{DELETES}_{table.bare_name}_{table.partition or ''}"
-
-
-def _gives_ids_once(table: OutboxTable, facts: SqliteFacts) -> bool:
-    """Return whether the table never gives an id a second time.
-
-    SQLite allows the word AUTOINCREMENT only for an INTEGER PRIMARY KEY.
-    """
-    keys = [each.name for each in facts.columns if each.is_key]
-    word = re.search(r"\bAUTOINCREMENT\b", _bare(facts.statement or ""), re.I)
-    return keys == [table.id] and bool(word)
-
-
-def _rebuilt(table: OutboxTable, facts: SqliteFacts) -> tuple[str, ...]:
-    """Return the statements that rebuild the table with AUTOINCREMENT.
-
-    It is empty if the table is declared in a form that we cannot rebuild.
-    """
-    keys = [(each.name, each.type) for each in facts.columns if each.is_key]
-    statement, name = facts.statement or "", table.bare_name
-    bare = _bare(statement)
-    key = re.search(r"\bPRIMARY\s+KEY\b(\s+(ASC|DESC)\b)?(\s+ON\s+CONFLICT\s+\w+)?", bare, re.I)
-    if keys != [(table.id, "INTEGER")] or not key or bare[key.end() :].lstrip().startswith("("):
-        return ()
-    if re.search(r"\bWITHOUT\s+ROWID\b", bare, re.I) or "DESC" in key[0].upper():
-        return ()
-    changed = f"{statement[: key.end()]} AUTOINCREMENT{statement[key.end() :]}"
-    body, new = changed[bare.index("(") :], f"{name}_new"
-    given = (
-        f"(SELECT max(seq) FROM sqlite_sequence WHERE name IN ({literal(name)}, {literal(new)}))"
-    )
-    columns = ", ".join(quoted(each.name) for each in facts.columns if not each.is_generated)
-    again = "".join(f"{each};\n" for each in facts.beside)
-    return (
-        f"BEGIN IMMEDIATE;\nCREATE TABLE {quoted(new)} {body}\n;\n"
-        f"INSERT INTO {quoted(new)} ({columns}) SELECT {columns} FROM {quoted(name)};\n"
-        f"INSERT INTO sqlite_sequence SELECT {literal(new)}, coalesce({given}, 0);\n"
-        f"DELETE FROM sqlite_sequence WHERE name = {literal(new)} AND rowid <\n"
-        f"    (SELECT max(rowid) FROM sqlite_sequence WHERE name = {literal(new)});\n"
-        f"DROP TABLE {quoted(name)};\nALTER TABLE {quoted(new)} RENAME TO {quoted(name)};\n"
-        f"{again}COMMIT;",
-    )
 
 
 def _bare(statement: str) -> str:

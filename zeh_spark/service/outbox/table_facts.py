@@ -1,6 +1,7 @@
 """What is known of a table: how it was made, how it stands, what it lacks, what `ddl` may add.
 
-What asks the database is in `postgresql`, `sqlite` and `queries`. Pure.
+What asks the database is in `postgresql`, `sqlite` and `queries`; what differs of faults and
+statements is in `postgresql_check` and `sqlite_ddl`. Pure.
 
 Rule for editors: an error prints the statements themselves whenever all faults have some, so that a
 reader of the log can repair the table.
@@ -9,11 +10,13 @@ reader of the log can repair the table.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from zeh_spark.errors import StoreError
+from zeh_spark.service.outbox import cursor_sets
 from zeh_spark.service.outbox.table import HISTORY, OutboxTable, Removed
 
 
@@ -88,32 +91,6 @@ class More:
     grant_to: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFacts:
-    """What is known of a table since it was inspected, in every database.
-
-    Args:
-        is_view: Whether it is a view, which can have no trigger.
-        lacks_feed_ids: Whether the table of histories is there, without the column feed_id.
-        uuid: Whether ids are UUIDs; else they are integers.
-        moves_updates: Whether a trigger makes an updated row the last one.
-        notifies: Whether a trigger reports new rows.
-        notes_removed: Whether a trigger notes what is deleted.
-        has_cursors: Whether the feed can keep cursors for readers.
-        others: The names of the other tables, if the table is absent.
-    """
-
-    is_view: bool
-    has_history: bool
-    lacks_feed_ids: bool
-    has_cursors: bool
-    notes_removed: bool
-    others: Sequence[str] = ()
-    uuid: bool = False
-    moves_updates: bool = False
-    notifies: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A reason why a table cannot be a feed."""
@@ -122,45 +99,121 @@ class Fault:
     statements: tuple[str, ...] = ()
 
 
-def repair_statements(table: OutboxTable, faults: Sequence[Fault]) -> list[str]:
-    """Return the statements that repair all faults, in order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFacts(ABC):
+    """What is known of a table since it was inspected, in every database.
 
-    Raises StoreError, which names all faults that no statement can repair.
+    Args:
+        columns: Its columns, by name.
+        is_there: Whether there is such a table or view.
+        is_view: Whether it is a view, which can have no trigger.
+        lacks_feed_ids: Whether the table of histories is there, without the column feed_id.
+        checks: The names of what refuses rows that cannot be events.
+        uuid: Whether ids are UUIDs; else they are integers.
+        moves_updates: Whether a trigger makes an updated row the last one.
+        notifies: Whether a trigger reports new rows.
+        notes_removed: Whether a trigger notes what is deleted.
+        has_cursors: Whether the feed can keep cursors for readers.
+        others: The names of the other tables, if the table is absent.
     """
-    if helpless := [each for each in faults if not each.statements]:
-        raise refusal(table, helpless)
-    return [statement for each in faults for statement in each.statements]
 
+    table: OutboxTable
+    columns: Mapping[str, Any]
+    is_there: bool
+    is_view: bool
+    has_history: bool
+    lacks_feed_ids: bool
+    has_cursors: bool
+    notes_removed: bool
+    checks: Collection[str]
+    others: Sequence[str] = ()
+    uuid: bool = False
+    moves_updates: bool = False
+    notifies: bool = False
 
-def refusal(table: OutboxTable, faults: Sequence[Fault]) -> StoreError:
-    """Return the error for a table with faults, with the statements if all faults have some."""
-    reasons = "; ".join(each.reason for each in faults)
-    mendable = all(each.statements for each in faults)
-    missing = "\n".join(each for fault in faults for each in fault.statements if mendable)
-    remedy = f". zeh-spark ddl prints what is missing:\n{missing}" if missing else ""
-    return StoreError(
-        f"table {table.name} cannot be served as a feed: {reasons}{remedy}",
-        anchor="the-table-cannot-be-served",
-    )
+    def faults(self) -> list[Fault]:
+        """Return why the table cannot be a feed; empty if it can."""
+        name, columns = self.table.name, self.columns
+        if self.lacks_feed_ids:
+            reason = (
+                f"{HISTORY} has no column feed_id, so no release of zeh-spark has made it: drop "
+                f"it, and run what zeh-spark ddl prints then. Readers of {name} have to begin again"
+            )
+            return [Fault(reason)]
+        if not self.is_there:
+            return [self._absence()]
+        faults = [
+            Fault(f"there is no column {each}; there are {', '.join(columns)}")
+            for each in self.table.used
+            if each not in columns
+        ]
+        faults += self._own_faults()
+        if not self.has_history:
+            faults.append(Fault(f"{name} has no history of its own", self.history()))
+        return faults
 
+    def ddl(self, more: More) -> list[str]:
+        """Return the statements that add what is missing, and `more`, in order.
 
-def absent(table: OutboxTable, others: Sequence[str], statements: Sequence[str]) -> Fault:
-    """Return the fault of a table that is not there. `others` are the tables that are.
+        Raises StoreError if no statement can repair the table, or it is a view, which has no
+        triggers.
+        """
+        if self.is_view and (more.updates or more.retention):
+            raise StoreError(f"{self.table.name} is a view. Give the option for its table.")
+        faults = self.faults()
+        if helpless := [each for each in faults if not each.statements]:
+            raise self.refusal(helpless)
+        found = [statement for each in faults for statement in each.statements]
+        if more.checks and not self.is_view:
+            found += [each for name, each in self._checks() if name not in self.checks]
+        if more.retention and not self.notes_removed:
+            found += self._retention()
+        if more.cursor_sets and not self.has_cursors:
+            found.append(cursor_sets.create(self.table))
+        return found
 
-    It is not created if another one has nearly its name: its feed would be empty without an error.
-    """
-    names = {each.lower(): each for each in others if not each.startswith("zeroeventhub_")}
-    if close := difflib.get_close_matches(table.bare_name.lower(), names, n=1):
-        return Fault(
-            f"there is no table {table.name}; did you mean {names[close[0]]}? If it is to be a new "
-            f"table, create it first"
+    def refusal(self, faults: Sequence[Fault]) -> StoreError:
+        """Return the error for a table with faults, with the statements if all faults have some."""
+        reasons = "; ".join(each.reason for each in faults)
+        mendable = all(each.statements for each in faults)
+        missing = "\n".join(each for fault in faults for each in fault.statements if mendable)
+        remedy = f". zeh-spark ddl prints what is missing:\n{missing}" if missing else ""
+        return StoreError(
+            f"table {self.table.name} cannot be served as a feed: {reasons}{remedy}",
+            anchor="the-table-cannot-be-served",
         )
-    return Fault(f"there is no table {table.name}", tuple(statements))
 
+    @abstractmethod
+    def history(self) -> tuple[str, ...]:
+        """Return the statements that give the table a history and a feed id."""
 
-def unreleased_history(table: OutboxTable) -> Fault:
-    """Return the fault of a table of histories without feed ids, which no release has made."""
-    return Fault(
-        f"{HISTORY} has no column feed_id, so no release of zeh-spark has made it: drop it, and "
-        f"run what zeh-spark ddl prints then. Readers of {table.name} have to begin again"
-    )
+    def _absence(self) -> Fault:
+        """Return the fault of a table that is not there.
+
+        It is not created if another one has nearly its name: its feed would be empty without an
+        error.
+        """
+        name, bare = self.table.name, self.table.bare_name.lower()
+        names = {each.lower(): each for each in self.others if not each.startswith("zeroeventhub_")}
+        if close := difflib.get_close_matches(bare, names, n=1):
+            return Fault(
+                f"there is no table {name}; did you mean {names[close[0]]}? If it is to be a new "
+                f"table, create it first"
+            )
+        return Fault(f"there is no table {name}", (*self._creation(), *self.history()))
+
+    @abstractmethod
+    def _creation(self) -> Iterator[str]:
+        """Yield the statements that create the table and its indexes."""
+
+    @abstractmethod
+    def _own_faults(self) -> Iterator[Fault]:
+        """Yield the faults that only this kind of database has."""
+
+    @abstractmethod
+    def _checks(self) -> Iterator[tuple[str, str]]:
+        """Yield name and statement of each check that refuses what cannot be an event."""
+
+    @abstractmethod
+    def _retention(self) -> tuple[str, ...]:
+        """Return the statements for triggers that note what is deleted."""
