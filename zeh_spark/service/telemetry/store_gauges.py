@@ -28,8 +28,28 @@ CURSOR_SETS = 200
 SCAN_SECONDS, FEED_SECONDS = 1.0, 0.25
 """Seconds that a look reads chunks, in all and of one feed."""
 
-_FEED = ["feed"]
-_CONSUMER = ["feed", "cursorset", "n"]
+_LABELS = ("feed", "cursorset", "n")
+"""The labels of gauges, which have none of them, the first one, or all."""
+
+_GAUGES = {
+    "zeh_waiting_readers": "Readers that wait here.",
+    "zeh_open_connections": "Open connections.",
+    "zeh_table_up": "Whether the table of a feed can be read.",
+    "zeh_store_up": "Whether the store has answered the last question for metrics.",
+    "zeh_replica_lag_seconds": "How far a replica is behind its primary; 0 at a primary.",
+    "zeh_staged_bytes": "Bytes that are uploaded and not committed.",
+    "zeh_table_held_seconds": "For how long committed rows of a table have waited for an open "
+    "transaction.",
+    "zeh_feed_head": "Position of the newest chunk; the newest id of a table.",
+    "zeh_feed_last_commit_timestamp_seconds": "When the last batch was committed, or the newest "
+    "row of a table written.",
+    "zeh_consumer_lag_events": "Events that a cursor set has not passed. Of a table, a limited "
+    "number is counted.",
+    "zeh_consumer_lag_seconds": "Age of the oldest event that a cursor set has not passed.",
+    "zeh_consumer_partitions": "In how many of its n partitions a cursor set has a position. The "
+    "lag is of these.",
+}
+"""What each gauge tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,91 +118,45 @@ class StoreGauges(Collector):
         return [*self._seen.lags, *of_tables]
 
     def collect(self) -> Iterator[Metric]:
-        waiting = GaugeMetricFamily("zeh_waiting_readers", "Readers that wait here.", labels=_FEED)
-        counted = {**{each.name: 0 for each in self._seen.feeds}, **self._waiting()}
-        for name, count in sorted(counted.items())[:FEEDS]:
-            waiting.add_metric([name], count)
-        yield waiting
+        told: dict[str, GaugeMetricFamily] = {}
+        for name, value, labels in self._values():
+            if name not in told:
+                told[name] = GaugeMetricFamily(name, _GAUGES[name], labels=_LABELS[: len(labels)])
+            told[name].add_metric(labels, value)
+        return iter(told.values())
+
+    def _values(self) -> Iterator[tuple[str, float, tuple[str, ...]]]:
+        """Yield a gauge, its value, and its labels."""
+        seen = self._seen
+        waiting = {**{each.name: 0 for each in seen.feeds}, **self._waiting()}
+        for name, count in sorted(waiting.items())[:FEEDS]:
+            yield "zeh_waiting_readers", count, (name,)
         if self._connections is not None:
-            yield GaugeMetricFamily(
-                "zeh_open_connections", "Open connections.", value=self._connections()
-            )
-        if self.tables_up:
-            tables = GaugeMetricFamily(
-                "zeh_table_up", "Whether the table of a feed can be read.", labels=_FEED
-            )
-            for name, is_up in sorted(self.tables_up.items())[:FEEDS]:
-                tables.add_metric([name], is_up)
-            yield tables
+            yield "zeh_open_connections", self._connections(), ()
+        for name, is_up in sorted(self.tables_up.items())[:FEEDS]:
+            yield "zeh_table_up", is_up, (name,)
         if self._store is not None:
-            up = "Whether the store has answered the last question for metrics."
-            yield GaugeMetricFamily("zeh_store_up", up, value=self._seen.is_up)
-            if self._seen.is_up:
-                behind = "How far a replica is behind its primary; 0 at a primary."
-                lag = self._seen.replica_lag / 1000
-                yield GaugeMetricFamily("zeh_replica_lag_seconds", behind, value=lag)
-        yield from self._of_feeds()
-        yield from self._of_consumers()
-
-    def _of_feeds(self) -> Iterator[Metric]:
-        seen = self._seen
-        heads = GaugeMetricFamily(
-            "zeh_feed_head", "Position of the newest chunk; the newest id of a table.", labels=_FEED
-        )
-        times = GaugeMetricFamily(
-            "zeh_feed_last_commit_timestamp_seconds",
-            "When the last batch was committed, or the newest row of a table written.",
-            labels=_FEED,
-        )
-        held = GaugeMetricFamily(
-            "zeh_table_held_seconds",
-            "For how long committed rows of a table have waited for an open transaction.",
-            labels=_FEED,
-        )
-        staged = GaugeMetricFamily(
-            "zeh_staged_bytes", "Bytes that are uploaded and not committed.", labels=_FEED
-        )
-        for each in seen.feeds:
-            heads.add_metric([each.name], each.head)
-            times.add_metric([each.name], each.time / 1000)
-            staged.add_metric([each.name], seen.staged.get(each.name, 0))
+            yield "zeh_store_up", seen.is_up, ()
+            if seen.is_up:
+                yield "zeh_replica_lag_seconds", seen.replica_lag / 1000, ()
+        for feed in seen.feeds:
+            yield "zeh_feed_head", feed.head, (feed.name,)
+            yield "zeh_feed_last_commit_timestamp_seconds", feed.time / 1000, (feed.name,)
+            yield "zeh_staged_bytes", seen.staged.get(feed.name, 0), (feed.name,)
         for name, look in sorted(self._seen_tables.items()):
-            held.add_metric([name], look.held_seconds)
+            yield "zeh_table_held_seconds", look.held_seconds, (name,)
             if look.last and isinstance(look.last.id, int):
-                heads.add_metric([name], look.last.id)
+                yield "zeh_feed_head", look.last.id, (name,)
             if look.last and look.last.time is not None:
-                times.add_metric([name], look.last.time / 1000)
-        if self._store is not None:
-            yield staged
-        if self._tables:
-            yield held
-        yield from (heads, times)
-
-    def _of_consumers(self) -> Iterator[Metric]:
-        seen = self._seen
-        events = GaugeMetricFamily(
-            "zeh_consumer_lag_events",
-            "Events that a cursor set has not passed. Of a table, a limited number is counted.",
-            labels=_CONSUMER,
-        )
-        seconds = GaugeMetricFamily(
-            "zeh_consumer_lag_seconds", "Age of the oldest event that a cursor set has not passed.",
-            labels=_CONSUMER,
-        )  # fmt: skip
-        partitions = GaugeMetricFamily(
-            "zeh_consumer_partitions",
-            "In how many of its n partitions a cursor set has a position. The lag is of these.",
-            labels=_CONSUMER,
-        )
-        for feed, lag in self.lags():
-            labels = [feed, lag.name, str(lag.n)]
-            events.add_metric(labels, lag.events)
-            now = now_ms() if feed in self._tables else seen.now
+                yield "zeh_feed_last_commit_timestamp_seconds", look.last.time / 1000, (name,)
+        for name, lag in self.lags():
+            labels = name, lag.name, str(lag.n)
+            yield "zeh_consumer_lag_events", lag.events, labels
+            yield "zeh_consumer_partitions", lag.partitions, labels
+            now = now_ms() if name in self._tables else seen.now
             if lag.has_times or not lag.events:
                 age = 0.0 if lag.since is None else max(0, now - lag.since) / 1000
-                seconds.add_metric(labels, age)
-            partitions.add_metric(labels, lag.partitions)
-        yield from (events, seconds, partitions)
+                yield "zeh_consumer_lag_seconds", age, labels
 
     def _lags(self, store: Store, feeds: list[FeedState]) -> Iterator[tuple[str, Lag]]:
         end = time.monotonic() + SCAN_SECONDS
