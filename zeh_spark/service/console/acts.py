@@ -21,7 +21,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.service.access.gate import Endpoint, actor_of, administers
 from zeh_spark.service.console import retention_form
 from zeh_spark.service.console.answers import seen_at
-from zeh_spark.service.console.forms import field, form_of
+from zeh_spark.service.console.forms import field_of, form_of
 from zeh_spark.service.console.pages import Console, number_in
 from zeh_spark.service.retention.rules import next_step, words
 from zeh_spark.service.store.acts import Act, ActFilter, Action, Via
@@ -75,7 +75,7 @@ class ConsoleActs:
         """Answer the form: show what would change, and change it once that is confirmed."""
         form = await form_of(request, self._console.sessions)
         feed = await self._feed(request)
-        fields = {each: field(form, each) for each in retention_form.FIELDS}
+        fields = {each: field_of(form, each) for each in retention_form.FIELDS}
         before = await self._in_thread(self._store.retention, feed)
         try:
             rule = retention_form.parsed(fields)
@@ -121,26 +121,10 @@ class ConsoleActs:
         is_done = await self._in_thread(self._store.delete_cursor_set, feed, name, by=by)
         return seen_at(request, f"/feeds/{feed}?done={'cursor-set' if is_done else 'same'}")
 
-    async def ask_producer(self, request: Request) -> Response:
-        feed, name = await self._feed(request), base(request.path_params["producer"])
-        return await self._producer_question(request, feed, name)
-
-    async def delete_producer(self, request: Request) -> Response:
-        """Delete a producer for ever, if its name was typed to confirm it."""
-        form = await form_of(request, self._console.sessions)
-        feed, name = await self._feed(request), base(request.path_params["producer"])
-        if not await self._is_there(feed, name):
-            return await self._producer_question(request, feed, name)
-        if field(form, "name") != name:
-            mistake = "This is not the producer's name. Nothing was deleted."
-            return await self._producer_question(request, feed, name, mistake, status=400)
-        by = actor_of(request, Via.CONSOLE)
-        await self._in_thread(self._store.delete_producer, feed, name, by=by)
-        return seen_at(request, f"/feeds/{feed}?done=producer")
-
-    async def _producer_question(
-        self, request: Request, feed: str, name: str, mistake: str = "", status: int = 200
+    async def ask_producer(
+        self, request: Request, mistake: str = "", status: int = 200
     ) -> Response:
+        feed, name = await self._feed(request), base(request.path_params["producer"])
         return self._console.page(
             request, "confirm_producer.html", status,
             feed=feed,
@@ -148,6 +132,19 @@ class ConsoleActs:
             is_there=await self._is_there(feed, name),
             mistake=mistake,
         )  # fmt: skip
+
+    async def delete_producer(self, request: Request) -> Response:
+        """Delete a producer for ever, if its name was typed to confirm it."""
+        form = await form_of(request, self._console.sessions)
+        feed, name = await self._feed(request), base(request.path_params["producer"])
+        if not await self._is_there(feed, name):
+            return await self.ask_producer(request)
+        if field_of(form, "name") != name:
+            mistake = "This is not the producer's name. Nothing was deleted."
+            return await self.ask_producer(request, mistake, 400)
+        by = actor_of(request, Via.CONSOLE)
+        await self._in_thread(self._store.delete_producer, feed, name, by=by)
+        return seen_at(request, f"/feeds/{feed}?done=producer")
 
     async def _is_there(self, feed: str, producer: str) -> bool:
         """Return whether a producer or a named batch of it has published, and is not deleted."""

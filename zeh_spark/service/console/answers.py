@@ -24,6 +24,9 @@ from zeh_spark.wire.problems import UNAUTHORIZED
 
 PATH = "/console"
 
+ASSETS = {"style.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml"}
+"""The types of files that pages need."""
+
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; "
@@ -55,9 +58,11 @@ def page(
     )
 
 
-def asset(name: str, media_type: str) -> Response:
+async def asset(request: Request) -> Response:
+    """Answer with one of ASSETS, which the last part of the path names."""
+    name = request.url.path.rpartition("/")[2]
     content = _environment().get_template(name).render()
-    return Response(content, headers=HEADERS, media_type=media_type)
+    return Response(content, headers=HEADERS, media_type=ASSETS[name])
 
 
 def seen_at(request: Request, path: str) -> Response:

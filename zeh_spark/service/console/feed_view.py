@@ -6,14 +6,13 @@ Runs in the publisher's worker threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from zeh_spark.service.console.events import newest
 from zeh_spark.service.console.viewer import Viewer
 from zeh_spark.service.retention.rules import words
 from zeh_spark.service.store.batches import MAX_NUMBER, ProducerState
-from zeh_spark.service.store.interface import Anchor, Chunk, Log, Retention, Store
+from zeh_spark.service.store.interface import Log, Retention, Store
 from zeh_spark.service.telemetry.lag import Lag
 
 PARTITIONS, PRODUCERS, CONSUMERS, RECEIPTS = 16, 20, 50, 20
@@ -23,31 +22,6 @@ _LOOKS, _LOOKED_AT = 10, 200
 """Most parts of the list of producers that are read for a visitor who sees few of them, and the
 producers of a part.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A stored partition: its newest chunk, and what was removed last, if there is any."""
-
-    number: int
-    last: Chunk | None
-    removed: Anchor | None
-
-
-@dataclass(frozen=True, slots=True)
-class Consumer:
-    """A cursor set that a feed keeps.
-
-    Attributes:
-        kept: Of how many of them there is a position.
-    """
-
-    name: str
-    bound: str
-    n: int
-    kept: int
-    lag: Lag | None
-    is_waited_for: bool
 
 
 def feed_view(
@@ -81,10 +55,13 @@ def feed_view(
     }
 
 
-def _partitions(log: Log, first: int) -> list[Partition]:
+def _partitions(log: Log, first: int) -> list[dict[str, Any]]:
+    """Return stored partitions with their newest chunks, and with what was removed last."""
     shown = range(log.state.partitions)[first : first + PARTITIONS]
     last = log.last(shown, log.state.head)
-    return [Partition(each, last.get(each), log.anchors.get(each)) for each in shown]
+    return [
+        {"number": each, "last": last.get(each), "removed": log.anchors.get(each)} for each in shown
+    ]
 
 
 def _producers(
@@ -110,19 +87,24 @@ def _producers(
 
 def _consumers(
     store: Store, feed: str, lags: Sequence[Lag], rule: Retention, viewer: Viewer
-) -> list[Consumer]:
+) -> list[dict[str, Any]]:
+    """Return the cursor sets that the feed keeps; `kept` are the partitions with a position."""
     known = {(each.name, each.n): each for each in lags}
-    found = [
-        Consumer(
-            each.name, each.consumer, n, len(cursors), known.get((each.name, n)),
-            each.name in rule.readers,
-        )
+    found: list[dict[str, Any]] = [
+        {
+            "name": each.name,
+            "bound": each.consumer,
+            "n": n,
+            "kept": len(cursors),
+            "lag": known.get((each.name, n)),
+            "is_waited_for": each.name in rule.readers,
+        }
         for each in store.cursor_sets(feed)
         if viewer.sees_consumer(feed, each.name)
         for n, cursors in sorted(each.cursors.items())
-    ]  # fmt: skip
+    ]
     # what is held back most comes first
-    found.sort(key=lambda each: -(each.lag.events if each.lag else 0))
+    found.sort(key=lambda each: -(each["lag"].events if each["lag"] else 0))
     return found[:CONSUMERS]
 
 

@@ -61,7 +61,7 @@ def check_texts(given: Iterable[tuple[str, str]]) -> None:
             )
 
 
-def field(fields: Mapping[str, str], name: str) -> str:
+def field_of(fields: Mapping[str, str], name: str) -> str:
     """Return a field of a form, without spaces around it. Raises Problem if it is missing."""
     if name not in fields:
         raise Problem(problems.PARAMETER_MISSING, f"the form has no field {name!r}", parameter=name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlencode
@@ -33,6 +34,7 @@ from zeh_spark.service.access.gate import (
     sees_producer,
 )
 from zeh_spark.service.console.answers import (
+    ASSETS,
     PATH,
     asset,
     is_of_a_browser,
@@ -42,7 +44,7 @@ from zeh_spark.service.console.answers import (
 )
 from zeh_spark.service.console.events import EVENTS, in_batches, newest
 from zeh_spark.service.console.feed_view import PARTITIONS, feed_view, producer_view
-from zeh_spark.service.console.forms import check_texts, field, form_of
+from zeh_spark.service.console.forms import check_texts, field_of, form_of
 from zeh_spark.service.console.overview import overview
 from zeh_spark.service.console.refusal_table import sides
 from zeh_spark.service.console.sessions import Sessions
@@ -79,34 +81,25 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, eq=False)
 class Console:
     """The pages of a publisher's console.
 
     Args:
         look: Has `gauges` be of now.
+        limiter: The threads that ask the store.
     """
 
-    def __init__(
-        self,
-        gate: Gate,
-        store: Store | None,
-        tables: Mapping[str, Feed],
-        rates: Rates,
-        refusals: RecentRefusals,
-        readiness: Readiness,
-        look: Callable[[], Awaitable[None]],
-        gauges: StoreGauges,
-    ) -> None:
-        self.sessions = Sessions()
-        self._gate = gate
-        self._store = store
-        self._tables = tables
-        self._rates = rates
-        self._refusals = refusals
-        self._readiness = readiness
-        self._look = look
-        self._gauges = gauges
-        self._limiter = anyio.CapacityLimiter(READERS)
+    gate: Gate
+    store: Store | None
+    tables: Mapping[str, Feed]
+    rates: Rates
+    kept_refusals: RecentRefusals
+    readiness: Readiness
+    look: Callable[[], Awaitable[None]]
+    gauges: StoreGauges
+    sessions: Sessions = field(default_factory=Sessions)
+    limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(READERS))
 
     def routes(self) -> list[Route]:
         feed, producer = "/feeds/{feed}", "/feeds/{feed}/producers/{producer}"
@@ -120,8 +113,7 @@ class Console:
             self.route("/sign-in", self.sign_in, nothing),
             self.route("/sign-in", self.signed_in, nothing, "POST"),
             self.route("/sign-out", self.sign_out, nothing, "POST"),
-            self.route("/style.css", self.style, nothing),
-            self.route("/icon.svg", self.icon, nothing),
+            *(self.route(f"/{name}", asset, nothing) for name in ASSETS),
         ]
 
     def route(self, path: str, endpoint: Endpoint, needs: Needs, method: str = "GET") -> Route:
@@ -131,7 +123,7 @@ class Console:
             check_texts([*request.path_params.items(), *request.query_params.items()])
             return await endpoint(request)
 
-        return self._gate.route(
+        return self.gate.route(
             PATH + path, checked, needs, methods=[method], credential=self.sessions.credential
         )
 
@@ -139,20 +131,20 @@ class Console:
 
     async def overview(self, request: Request) -> Response:
         """Answer with all feeds, the consumers that are behind, and the last refusals."""
-        await self._look()
+        await self.look()
         viewer, asked = self.viewer(request), request.query_params
         named, after = asked.get("named", ""), asked.get("after", "")
         found = await self.in_thread(
-            overview, self._store, self._tables, self._gauges, viewer, named, after
+            overview, self.store, self.tables, self.gauges, viewer, named, after
         )
         return self.page(
             request, "overview.html",
             found=found,
             named=named,
             after=after,
-            rates={each["name"]: self._rates.of(each["name"]) for each in found["rows"]},
+            rates={each["name"]: self.rates.of(each["name"]) for each in found["rows"]},
             refusals=[(each, sides(each)) for each in self._seen(viewer)[:REFUSALS]],
-            checks=await self._readiness.checks(),
+            checks=await self.readiness.checks(),
             own=list(viewer.own_producers()) if not found["total"] else [],
         )  # fmt: skip
 
@@ -164,16 +156,16 @@ class Console:
 
     async def feed(self, request: Request) -> Response:
         viewer, name = self.viewer(request), request.path_params["feed"]
-        await self._look()
-        lags = [lag for feed, lag in self._gauges.lags() if feed == name]
-        if name in self._tables:
-            partitions = await self.in_thread(lambda: self._tables[name].partitions)
+        await self.look()
+        lags = [lag for feed, lag in self.gauges.lags() if feed == name]
+        if name in self.tables:
+            partitions = await self.in_thread(lambda: self.tables[name].partitions)
             return self.page(
                 request, "table.html",
                 feed=name,
                 partitions=partitions,
-                rate=self._rates.of(name),
-                look=self._gauges.table(name),
+                rate=self.rates.of(name),
+                look=self.gauges.table(name),
                 lags=[each for each in lags if viewer.sees_consumer(name, each.name)],
             )  # fmt: skip
         first, after = number_in(request, "partition"), request.query_params.get("producer", "")
@@ -183,7 +175,7 @@ class Console:
             request, "feed.html",
             feed=name,
             found=await self.in_thread(feed_view, store, name, lags, viewer, first, after),
-            rate=self._rates.of(name),
+            rate=self.rates.of(name),
             refusals=[(each, sides(each)) for each in seen],
             first=first,
             after=after,
@@ -223,12 +215,6 @@ class Console:
         letters = in_batches(each for each in events if each.letter)
         return self.page(request, "letters.html", feed=feed, letters=letters, looked_at=len(events))
 
-    async def style(self, request: Request) -> Response:
-        return asset("style.css", "text/css; charset=utf-8")
-
-    async def icon(self, request: Request) -> Response:
-        return asset("icon.svg", "image/svg+xml")
-
     # Signing in
 
     async def sign_in(self, request: Request) -> Response:
@@ -237,9 +223,9 @@ class Console:
     async def signed_in(self, request: Request) -> Response:
         """Answer the form: begin a session if the token counts."""
         form = await form_of(request, self.sessions)
-        text, back = field(form, "token"), form.get("back", "")
+        text, back = field_of(form, "token"), form.get("back", "")
         try:
-            token = await self._gate.token(request, f"Bearer {text}")
+            token = await self.gate.token(request, f"Bearer {text}")
         except Problem as problem:
             if problem.type is not problems.UNAUTHORIZED:
                 raise
@@ -289,26 +275,26 @@ class Console:
             refreshes=refreshes,
             refresh_seconds=REFRESH_SECONDS,
             turned=urlencode(asked if refreshes else {**asked, REFRESH: "on"}),
-            lags_of=self._rates.lags_of,
-            may_act=viewer.acts and self._store is not None,
+            lags_of=self.rates.lags_of,
+            may_act=viewer.acts and self.store is not None,
             form_key=self.sessions.form_key(request),
             **shown,
         )  # fmt: skip
 
     def in_thread(self, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> Awaitable[T]:
-        return anyio.to_thread.run_sync(partial(call, *args, **named), limiter=self._limiter)
+        return anyio.to_thread.run_sync(partial(call, *args, **named), limiter=self.limiter)
 
     def _of_store(self, feed: str) -> Store:
-        if self._store is None or feed in self._tables:
+        if self.store is None or feed in self.tables:
             raise UnknownFeedError(
                 f"there is no feed {feed!r} in a store here", anchor="unknown-feed"
             )
-        return self._store
+        return self.store
 
     def _seen(self, viewer: Viewer) -> list[Refusal]:
         return [
             each
-            for each in self._refusals.newest()
+            for each in self.kept_refusals.newest()
             if viewer.sees_producer(each.feed, each.producer)
         ]
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import groupby
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -52,31 +53,31 @@ def load(
 
     Raises Problem if the role may not read them, or the name is bound to another consumer.
     """
-    with _allowed(table):
-        found = connection.exec_driver_sql(
-            f"SELECT n, partition, cursor FROM {qualified(table, CURSORS)}"
-            f" WHERE {_under(table, name)} AND n IN (0, {n})"
-        )
-        kept = {(of, partition): cursor for of, partition, cursor in found}
-    check_consumer(name, kept.get((0, 0)), consumer, freed_by(table, name))
-    return {partition: cursor for (of, partition), cursor in kept.items() if of == n}
+    empty = CursorSet(name, NOBODY, {})
+    found = next(iter(kept(connection, table, _under(table, name))), empty)
+    check_consumer(name, found.consumer, consumer, freed_by(table, name))
+    return dict(found.cursors.get(n, {}))
 
 
-def kept(connection: Connection, table: OutboxTable) -> list[CursorSet]:
-    """Return all cursors that are kept, by name. Raises Problem if the role may not read them."""
+def kept(connection: Connection, table: OutboxTable, where: str = "") -> list[CursorSet]:
+    """Return the cursors that are kept, by name: all of the table, or those of a condition.
+
+    Raises Problem if the role may not read them.
+    """
+    where = where or f"table_name = {literal(table.bare_name)}"
     with _allowed(table):
-        found = connection.exec_driver_sql(
+        rows = connection.exec_driver_sql(
             f"SELECT cursorset, n, partition, cursor FROM {qualified(table, CURSORS)}"
-            f" WHERE table_name = {literal(table.bare_name)} ORDER BY cursorset, n, partition"
+            f" WHERE {where} ORDER BY cursorset, n, partition"
         ).all()
-    consumers: dict[str, str] = {}
-    cursors: dict[str, dict[int, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
-    for name, n, partition, cursor in found:
-        if n == 0:
-            consumers[name] = cursor
-        else:
-            cursors[name][n][partition] = cursor
-    return [CursorSet(name, consumers.get(name, NOBODY), each) for name, each in cursors.items()]
+    found: list[CursorSet] = []
+    for name, some in groupby(rows, lambda row: row.cursorset):
+        cursors: dict[int, dict[int, str]] = defaultdict(dict)
+        for _, n, partition, cursor in some:
+            cursors[n][partition] = cursor
+        consumer = cursors.pop(0, {}).get(0, NOBODY)
+        found.append(CursorSet(name, consumer, cursors))
+    return found
 
 
 def save(

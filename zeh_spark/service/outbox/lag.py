@@ -16,12 +16,12 @@ from zeh_spark.service.outbox.blockers import Guard
 from zeh_spark.service.outbox.cursors import Starts, after
 from zeh_spark.service.outbox.queries import TableSql
 from zeh_spark.service.outbox.table import Cursor, parse_cursor
-from zeh_spark.service.outbox.table_facts import TableStatus, Unread
+from zeh_spark.service.outbox.table_facts import TableStatus
 from zeh_spark.service.store.cursor_sets import CursorSet
 from zeh_spark.service.store.interface import now_ms
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.store.reading import covered
-from zeh_spark.service.telemetry.lag import Lag, NewestRow, TableLook
+from zeh_spark.service.telemetry.lag import Lag, NewestRow, TableLook, Unread, joined
 from zeh_spark.wire.direct_reads import PartitionLag
 
 CURSOR_SETS, SECONDS = 200, 1.0
@@ -36,10 +36,8 @@ def stands_at(
     Raises Problem for a cursor that is refused.
     """
     starts, now = Starts(sql, connection, standing, n).of(asked), now_ms()
-    lags = {str(each): PartitionLag(0, 0) for each in asked}
-    for each, (events, since, more) in _unread(sql, connection, n, starts).items():
-        age = None if since is None else max(0, now - since)
-        lags[str(each)] = PartitionLag(events, age if events else 0, more)
+    found = _unread(sql, connection, n, starts).items()
+    lags = {str(each): unread.as_told(now) for each, unread in found}
     row, lineage = sql.head(connection), sql.table.lineage(standing.history)
     return str(after(row, lineage, sql.table, 0) if row else Cursor(lineage)), lags
 
@@ -77,9 +75,7 @@ def _lags(
             continue
         at = {each: cursor for each, cursor in cursors.items() if cursor}
         found = _unread(sql, connection, n, at).values()
-        since = min((each.since for each in found if each.since is not None), default=None)
-        events, more = sum(each.events for each in found), any(each.more for each in found)
-        yield Lag(kept.name, n, len(at), events, since, more, has_times)
+        yield Lag(kept.name, n, len(at), *joined(found), has_times)
 
 
 def _unread(
@@ -89,4 +85,4 @@ def _unread(
         each: dict.fromkeys(covered(each, n, sql.table.partitions), cursor.place)
         for each, cursor in cursors.items()
     }
-    return sql.unread(connection, places)
+    return {each: Unread() for each in cursors} | sql.unread(connection, places)

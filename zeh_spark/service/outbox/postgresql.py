@@ -33,8 +33,9 @@ from zeh_spark.service.outbox.table import (
     qualified,
     quoted,
 )
-from zeh_spark.service.outbox.table_facts import BlockingTransaction, TableStatus, Unread
+from zeh_spark.service.outbox.table_facts import BlockingTransaction, TableStatus
 from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.telemetry.lag import Unread
 from zeh_spark.wire import problems
 
 HORIZON = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"

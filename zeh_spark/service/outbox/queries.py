@@ -35,8 +35,8 @@ from zeh_spark.service.outbox.table_facts import (
     Fault,
     TableFacts,
     TableStatus,
-    Unread,
 )
+from zeh_spark.service.telemetry.lag import Unread
 from zeh_spark.wire import wire
 
 READ_BYTES = 1 << 20

@@ -27,7 +27,8 @@ from zeh_spark.service.outbox.table import (
     literal,
     quoted,
 )
-from zeh_spark.service.outbox.table_facts import TableStatus, Unread
+from zeh_spark.service.outbox.table_facts import TableStatus
+from zeh_spark.service.telemetry.lag import Unread
 
 _FUNCTIONS = {
     "zeh_partition": (4, sqlite_values.partition_of),
@@ -123,8 +124,8 @@ class SqliteTable(TableSql):
             f" ORDER BY r.{key} LIMIT {COUNTED}) GROUP BY 1"
         ).all()
         more = sum(count for _, count, _ in rows) == COUNTED
-        found = {each: Unread(0, None, more) for each in after}
-        return found | {v: Unread(count, since, more) for v, count, since in rows if v is not None}
+        found = {v: Unread(count, since, more) for v, count, since in rows if v is not None}
+        return {each: Unread(more=more) for each in after} | found
 
     @property
     def _has_keys(self) -> bool:

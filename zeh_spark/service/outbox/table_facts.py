@@ -13,7 +13,7 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.outbox import cursor_sets
@@ -63,20 +63,6 @@ class BlockingTransaction:
             who = f"the transaction of process {self.pid}"
         where = f" in database {self.database!r}" if self.database else ""
         return who + where + (f", {self.seconds:.0f} s old" if self.seconds is not None else "")
-
-
-class Unread(NamedTuple):
-    """The settled rows after a cursor.
-
-    Args:
-        since: The time of the oldest of them, in ms since 1970; None if there is none, or it has
-            no time.
-        more: Whether there may be more rows, because no more were counted.
-    """
-
-    events: int = 0
-    since: int | None = None
-    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

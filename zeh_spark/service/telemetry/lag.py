@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from zeh_spark.service.store.commit_plan import tag
@@ -42,6 +42,32 @@ SCAN_CHUNKS = 2_000
 
 _FEEDS = 200
 """Feeds whose backlogs are kept, those that were used last."""
+
+
+class Unread(NamedTuple):
+    """The events after a cursor.
+
+    Args:
+        since: The time of the oldest of them, in ms since 1970; None if there is none, or it has
+            no time.
+        more: Whether there may be more events, because no more were counted.
+    """
+
+    events: int = 0
+    since: int | None = None
+    more: bool = False
+
+    def as_told(self, now: int) -> PartitionLag:
+        """Return what a reader is told; `now` is in ms since 1970."""
+        age = None if self.since is None else max(0, now - self.since)
+        return PartitionLag(self.events, age if self.events else 0, self.more)
+
+
+def joined(parts: Iterable[Unread]) -> Unread:
+    """Return what is unread of several partitions together."""
+    some = [*parts]
+    since = min((each.since for each in some if each.since is not None), default=None)
+    return Unread(sum(each.events for each in some), since, any(each.more for each in some))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +128,14 @@ class Backlog:
     Attributes:
         head: The position up to which chunks were added.
         tag: The tag of the chunk there; empty if there is none.
+        lock: Held by whoever uses it.
     """
 
     def __init__(self, partitions: int) -> None:
+        self.lock = threading.Lock()
+        self.begin_again(partitions)
+
+    def begin_again(self, partitions: int) -> None:
         self.head = 0
         self.tag = ""
         self._partitions = [_Sums() for _ in range(partitions)]
@@ -123,29 +154,16 @@ class Backlog:
         """
         for n, cursors in cursor_set.cursors.items():
             found = [self.after(each, n, cursor, anchors) for each, cursor in cursors.items()]
-            since = min((each for _, each in found if each is not None), default=None)
-            events = sum(each for each, _ in found)
-            yield Lag(cursor_set.name, n, len(cursors), events, since)
+            yield Lag(cursor_set.name, n, len(cursors), *joined(found))
 
-    def after(
-        self, partition: int, n: int, cursor: str, anchors: Mapping[int, Anchor]
-    ) -> tuple[int, int | None]:
-        """Return the events after a cursor, and when the oldest of them was committed."""
-        events, times = 0, []
-        for stored in covered(partition, n, len(self._partitions)):
-            after = max(_position(cursor), anchors[stored].g if stored in anchors else 0)
-            more, since = self._partitions[stored].after(after)
-            events += more
-            times += [since] if since is not None else []
-        return events, min(times, default=None)
-
-
-@dataclass(slots=True)
-class _Kept:
-    """The backlog of a feed. Whoever uses it holds the lock."""
-
-    backlog: Backlog
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def after(self, partition: int, n: int, cursor: str, anchors: Mapping[int, Anchor]) -> Unread:
+        """Return the events after a cursor."""
+        return joined(
+            self._partitions[stored].after(
+                max(_position(cursor), anchors[stored].g if stored in anchors else 0)
+            )
+            for stored in covered(partition, n, len(self._partitions))
+        )
 
 
 class Backlogs:
@@ -154,7 +172,7 @@ class Backlogs:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._kept: OrderedDict[bytes, Backlog] = OrderedDict()
 
     @contextmanager
     def up_to_date(self, feed: FeedState, seconds: float) -> Iterator[Backlog | None]:
@@ -163,16 +181,16 @@ class Backlogs:
         It takes at most so many seconds; the next call continues. It yields None if there was not
         enough time.
         """
-        end, kept = time.monotonic() + seconds, self._of(feed)
-        if not kept.lock.acquire(timeout=seconds):
+        end, backlog = time.monotonic() + seconds, self._of(feed)
+        if not backlog.lock.acquire(timeout=seconds):
             yield None
             return
         try:
-            if (kept.backlog.head, kept.backlog.tag) != (feed.head, tag(feed.history)):
-                kept.backlog = self._continued(feed.name, kept.backlog, end)
-            yield kept.backlog if kept.backlog.head >= feed.head else None
+            if (backlog.head, backlog.tag) != (feed.head, tag(feed.history)):
+                self._continue(feed.name, backlog, end)
+            yield backlog if backlog.head >= feed.head else None
         finally:
-            kept.lock.release()
+            backlog.lock.release()
 
     def after(
         self, feed: FeedState, n: int, cursors: Mapping[str, str]
@@ -185,29 +203,25 @@ class Backlogs:
             if backlog is None:
                 return None
             found = {each: backlog.after(int(each), n, at, {}) for each, at in cursors.items()}
-        now = self._store.now() if any(events for events, _ in found.values()) else 0
-        return {
-            each: PartitionLag(events, 0 if since is None else max(0, now - since))
-            for each, (events, since) in found.items()
-        }
+        now = self._store.now() if any(each.events for each in found.values()) else 0
+        return {each: unread.as_told(now) for each, unread in found.items()}
 
-    def _continued(self, name: str, backlog: Backlog, end: float) -> Backlog:
+    def _continue(self, name: str, backlog: Backlog, end: float) -> None:
         """Add the chunks that are new, until a time; to an empty backlog after a restore."""
         with self._store.snapshot(name, [backlog.head]) as log:
             feed = log.state
             known = log.tags.get(backlog.head, backlog.tag)
             if backlog.head > feed.head or backlog.tag not in ("", known):
-                backlog = Backlog(feed.partitions)
+                backlog.begin_again(feed.partitions)
             while backlog.head < feed.head and time.monotonic() < end:
                 found = log.scan(backlog.head, feed.head, SCAN_CHUNKS)
                 if not found:  # retention has removed them
                     backlog.head, backlog.tag = feed.head, tag(feed.history)
                 backlog.add(found)
-        return backlog
 
-    def _of(self, feed: FeedState) -> _Kept:
+    def _of(self, feed: FeedState) -> Backlog:
         with self._lock:
-            kept = self._kept.setdefault(feed.origin, _Kept(Backlog(feed.partitions)))
+            kept = self._kept.setdefault(feed.origin, Backlog(feed.partitions))
             self._kept.move_to_end(feed.origin)
             if len(self._kept) > _FEEDS:
                 self._kept.popitem(last=False)
@@ -232,11 +246,11 @@ class _Sums:
         if len(self._positions) > POSITIONS:
             self._thin()
 
-    def after(self, position: int) -> tuple[int, int | None]:
+    def after(self, position: int) -> Unread:
         at = bisect_right(self._positions, position)
         if at == len(self._positions):
-            return 0, None
-        return self._totals[-1] - (self._totals[at - 1] if at else 0), self._times[at]
+            return Unread()
+        return Unread(self._totals[-1] - (self._totals[at - 1] if at else 0), self._times[at])
 
     def _thin(self) -> None:
         """Merge neighbours that have few events together, compared with those after them."""

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from zeh_spark.service.telemetry.exchange import Exchange
-from zeh_spark.service.telemetry.rare_log import SECONDS, RareLog
+from zeh_spark.service.telemetry.rare_log import RareLog
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -47,19 +47,17 @@ class Outages:
         self._named = frozenset(named)
         self._spooled = spooled
         self._failing: dict[str, _Outage] = {}
-        self._told: dict[str, float] = {}
         self._rare = RareLog(log)
 
     def failed(self, what: str, why: str) -> None:
         """Note a failure. The first one is logged, and another reason, once a minute at most."""
-        now = time.monotonic()
-        outage = self._failing.setdefault(what, _Outage(now))
+        outage = self._failing.setdefault(what, _Outage(time.monotonic()))
         outage.failures += 1
         if outage.is_told and why != outage.why:
             self._rare.error((what, "again"), "%s still fails: %s", what, why)
-        elif not outage.is_told and now - self._told.get(what, -SECONDS) >= SECONDS:
+        elif not outage.is_told and self._rare.left_out(what) is not None:
             log.error("%s fails: %s", what, why)
-            outage.is_told, self._told[what] = True, now
+            outage.is_told = True
         outage.why = why
 
     def worked(self, what: str) -> None:
