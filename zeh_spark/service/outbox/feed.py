@@ -25,12 +25,10 @@ from zeh_spark.service.outbox.postgresql_ddl import CHANNEL
 from zeh_spark.service.outbox.table import CURSORS, HISTORY, OutboxTable
 from zeh_spark.service.outbox.table_facts import BlockingTransaction, More
 from zeh_spark.service.postgresql.commit_listener import POLL_SECONDS, Watch
-from zeh_spark.service.store.cursor_sets import NOBODY
-from zeh_spark.service.store.feed import EVERY, Feed
+from zeh_spark.service.store.feed import EVERY, Feed, LoadCursors, SaveCursors
 from zeh_spark.service.store.interface import now_ms
 from zeh_spark.service.store.problems import no_cursors_on_replica
 from zeh_spark.service.store.reading import time_is_ahead
-from zeh_spark.service.store.tokens import Maker
 from zeh_spark.service.telemetry.lag import TableLook
 from zeh_spark.wire import page_headers
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, parse
@@ -201,44 +199,23 @@ class SqlTableFeed(Feed):
                 anchor="the-table-cannot-be-served",
             ) from exc
 
-    def save_cursors(
-        self,
-        name: str,
-        n: int,
-        cursors: Mapping[int, str],
-        consumer: str = NOBODY,
-        maker: Maker | None = None,
-    ) -> None:
-        """Keep a reader's cursors (see `Feed.save_cursors`), in the table beside the history.
-
-        All clients together may have begun `maker.most` names.
-
-        Raises:
-            Problem: The feed keeps no cursors, the role may not write them, or the name is bound to
-                another consumer, or is one too many.
-            StoreError: The database does not answer.
-        """
-        self._with_cursors(
-            lambda each: cursor_sets.save(each, self.table, name, n, cursors, consumer, maker)
-        )
-
-    def load_cursors(self, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
-        return self._with_cursors(
-            lambda each: cursor_sets.load(each, self.table, name, n, consumer)
-        )
-
-    def _with_cursors(self, work: Callable[[Connection], T]) -> T:
-        """Do short work on the table of cursors. Raises Problem if there is none."""
+    def _kept_cursors(self) -> tuple[SaveCursors, LoadCursors]:
+        """Return what keeps cursors in the table beside the history. There has to be one."""
         held = self._connection
         if not held.statements().facts.has_cursors and not held.run(held.renew).facts.has_cursors:
             raise cursor_sets.unsupported(self.table, f"there is no table {CURSORS}")
+        do = self._with_cursors
+        return partial(do, cursor_sets.save), partial(do, cursor_sets.load)
+
+    def _with_cursors(self, work: Callable[..., T], *of: object) -> T:
+        """Do short work on the table of cursors. Raises Problem on a standby."""
 
         def checked(connection: Connection) -> T:
-            if held.look_up(connection)[1].standby:
+            if self._connection.look_up(connection)[1].standby:
                 raise no_cursors_on_replica()
-            return work(connection)
+            return work(connection, self.table, *of)
 
-        return held.run(checked)
+        return self._connection.run(checked)
 
     def new_history(self, *, copy: bool = False) -> str:
         """Begin a new history of a table that was restored from a copy.

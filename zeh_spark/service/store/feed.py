@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from zeh_spark.service.store import direct_plans, direct_reads
@@ -26,6 +26,10 @@ from zeh_spark.wire.page_headers import Standing
 from zeh_spark.wire.served_lines import Block
 
 T = TypeVar("T")
+
+SaveCursors = Callable[[str, int, Mapping[int, str], str, Maker | None], None]
+LoadCursors = Callable[[str, int, str], dict[int, str]]
+"""`Feed.save_cursors` and `Feed.load_cursors`."""
 
 DELIVERY = "exactly-once"
 """What discovery tells of a store's feed as `delivery`: see docs/explanation/protocols.md."""
@@ -127,16 +131,20 @@ class Feed(ABC):
         """Keep a reader's cursors under a name, the spec's `cursorset` (see `CursorSets`).
 
         Raises:
-            Problem: The feed keeps no cursors.
+            Problem: The feed keeps no cursors, or not these.
         """
-        raise no_cursors()
+        self._kept_cursors()[0](name, n, cursors, consumer, maker)
 
     def load_cursors(self, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
         """Return the kept cursors (see `CursorSets.load_cursors`).
 
         Raises:
-            Problem: The feed keeps no cursors.
+            Problem: The feed keeps no cursors, or not for this consumer.
         """
+        return self._kept_cursors()[1](name, n, consumer)
+
+    def _kept_cursors(self) -> tuple[SaveCursors, LoadCursors]:
+        """Return what keeps cursors, and what returns them. Raises Problem if nothing does."""
         raise no_cursors()
 
 
@@ -195,24 +203,12 @@ class ChunkFeed(Feed):
         found = {"replica": True} if self._is_replica() else {"delivery": DELIVERY}
         return {**found, "reads": OFFER}
 
-    def save_cursors(
-        self,
-        name: str,
-        n: int,
-        cursors: Mapping[int, str],
-        consumer: str = NOBODY,
-        maker: Maker | None = None,
-    ) -> None:
-        """Keep a reader's cursors (see `CursorSets.save_cursors`). A replica refuses."""
+    def _kept_cursors(self) -> tuple[SaveCursors, LoadCursors]:
+        """Return what keeps cursors in the store. A replica refuses."""
         if self._is_replica():
             raise no_cursors_on_replica()
-        self._store.save_cursors(self._name, name, n, cursors, consumer, maker)
-
-    def load_cursors(self, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
-        """Return the kept cursors (see `CursorSets.load_cursors`). A replica refuses."""
-        if self._is_replica():
-            raise no_cursors_on_replica()
-        return self._store.load_cursors(self._name, name, n, consumer)
+        store, name = self._store, self._name
+        return partial(store.save_cursors, name), partial(store.load_cursors, name)
 
     def _is_replica(self) -> bool:
         return self._store.feed(self._name).replica

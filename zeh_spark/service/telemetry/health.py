@@ -54,6 +54,9 @@ class Check:
     vital: bool = True
 
 
+Look = Callable[[], Check | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Telemetry:
     """What a publisher tells about itself, and where it looks.
@@ -99,20 +102,19 @@ class Readiness:
         self._has_store = store is not None
         self._tables = {f"table {feed}".strip(): feed for feed in tables}
         self._outages = outages
-        self._looks: list[tuple[str, Callable[[], Check | None]]] = []
+        looks: dict[str, Look] = {}
         if store is not None:
-            self._looks.append(("store", partial(_store, store)))
-            self._looks.append(("schema", partial(_schema, store)))
-            self._looks.append(("replica", partial(_replica, store)))
+            looks = {"store": partial(_store, store), "schema": partial(_schema, store)}
+            looks["replica"] = partial(_replica, store)
         if disk is not None:
-            self._looks.append(("disk", lambda: Check("disk", *disk())))
+            looks["disk"] = lambda: Check("disk", *disk())
         if telemetry.clock is not None:
-            self._looks.append(("clock", telemetry.clock))
-        for name, feed in self._tables.items():
-            self._looks.append((name, partial(_table, name, tables[feed])))
-        self._lag_looks = [
-            (f"lag of {feed}", partial(_table, feed, look)) for feed, look in lags.items()
-        ]
+            looks["clock"] = telemetry.clock
+        of_tables = {
+            name: partial(_table, name, tables[feed]) for name, feed in self._tables.items()
+        }
+        self._looks = looks | of_tables
+        self._lag_looks = {f"lag of {feed}": partial(_table, feed, lags[feed]) for feed in lags}
         self._limiter = anyio.CapacityLimiter(max(1, len(self._looks) + len(lags)))
         self._found: dict[str, tuple[float, Check | None]] = {}
         self._looking: dict[str, asyncio.Task[None]] = {}
@@ -130,18 +132,16 @@ class Readiness:
 
     async def tables_up(self) -> Mapping[str, bool]:
         """Return for each feed of a table whether the table can be read; have its lag looked at."""
-        looks = [(name, look) for name, look in self._looks if name in self._tables]
+        looks = {name: self._looks[name] for name in self._tables}
         found, _ = await asyncio.gather(self._checked(looks), self._checked(self._lag_looks))
         return {self._tables[each.name]: each.ok for each in found}
 
-    async def _checked(
-        self, looks: Sequence[tuple[str, Callable[[], Check | None]]]
-    ) -> Sequence[Check]:
+    async def _checked(self, looks: Mapping[str, Look]) -> Sequence[Check]:
         """Return what these looks find that have something to look at."""
-        found = await asyncio.gather(*(self._check(name, look) for name, look in looks))
+        found = await asyncio.gather(*(self._check(*each) for each in looks.items()))
         return [each for each in found if each is not None]
 
-    async def _check(self, name: str, look: Callable[[], Check | None]) -> Check | None:
+    async def _check(self, name: str, look: Look) -> Check | None:
         at, found = self._found.get(name, (float("-inf"), None))
         if time.monotonic() - at < FRESH_SECONDS:
             return found
@@ -152,7 +152,7 @@ class Readiness:
             return Check(name, False, f"no answer within {PATIENCE_SECONDS:g} s")
         return self._found[name][1]
 
-    async def _look(self, name: str, look: Callable[[], Check | None]) -> None:
+    async def _look(self, name: str, look: Look) -> None:
         begun = time.monotonic()
         found: Check | None
         try:

@@ -16,10 +16,10 @@ import threading
 import time
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from zeh_spark.service.store.commit_plan import tag
@@ -171,8 +171,7 @@ class Backlogs:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[bytes, Backlog] = OrderedDict()
+        self._backlog_of = lru_cache(_FEEDS)(lambda origin, partitions: Backlog(partitions))
 
     @contextmanager
     def up_to_date(self, feed: FeedState, seconds: float) -> Iterator[Backlog | None]:
@@ -181,7 +180,8 @@ class Backlogs:
         It takes at most so many seconds; the next call continues. It yields None if there was not
         enough time.
         """
-        end, backlog = time.monotonic() + seconds, self._of(feed)
+        end = time.monotonic() + seconds
+        backlog = self._backlog_of(feed.origin, feed.partitions)
         if not backlog.lock.acquire(timeout=seconds):
             yield None
             return
@@ -218,14 +218,6 @@ class Backlogs:
                 if not found:  # retention has removed them
                     backlog.head, backlog.tag = feed.head, tag(feed.history)
                 backlog.add(found)
-
-    def _of(self, feed: FeedState) -> Backlog:
-        with self._lock:
-            kept = self._kept.setdefault(feed.origin, Backlog(feed.partitions))
-            self._kept.move_to_end(feed.origin)
-            if len(self._kept) > _FEEDS:
-                self._kept.popitem(last=False)
-            return kept
 
 
 class _Sums:
