@@ -9,7 +9,7 @@ there are enough events, or enough bytes. Runs in the publisher's worker threads
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -28,24 +28,8 @@ DATA_CHARACTERS, HEADER_CHARACTERS, HEADERS = 1_000, 200, 20
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
-    """What a dead letter says.
-
-    Attributes:
-        part: Which part of a long dead letter it is, like "2 of 3"; empty for a whole one.
-    """
-
-    reason: str
-    producer: str
-    batch: str
-    key: str
-    data: str
-    part: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class ShownEvent:
-    """An event as it is shown."""
+    """An event as it is shown. `letter` is what a dead letter says, by names; None for others."""
 
     chunk: Chunk
     sequence: int
@@ -53,7 +37,7 @@ class ShownEvent:
     data: str
     size: int
     is_cut: bool
-    letter: Letter | None
+    letter: Mapping[str, str] | None
 
 
 def newest(store: Store, feed: str, partition: int | None, most: int) -> list[ShownEvent]:
@@ -150,7 +134,7 @@ class _Part(msgspec.Struct, forbid_unknown_fields=True):
 _whole, _part = msgspec.json.Decoder(_Whole).decode, msgspec.json.Decoder(_Part).decode
 
 
-def _letter(data: bytes) -> Letter | None:
+def _letter(data: bytes) -> Mapping[str, str] | None:
     """Return what a dead letter says (see `wire.dead_letters`); None for another event."""
     try:
         whole = _whole(data)
@@ -158,19 +142,20 @@ def _letter(data: bytes) -> Letter | None:
         return _letter_part(data)
     row = whole.row or {}
     given = next((row[each] for each in ("data", "base64", "unfit") if each in row), b"")
-    return Letter(
-        visible(whole.reason, DATA_CHARACTERS),
-        visible(whole.producer, HEADER_CHARACTERS),
-        str(whole.batch),
-        _text(bytes(row.get("key", b"")))[:HEADER_CHARACTERS],
-        _text(bytes(given)),
-    )
+    return {
+        "reason": visible(whole.reason, DATA_CHARACTERS),
+        "producer": visible(whole.producer, HEADER_CHARACTERS),
+        "batch": str(whole.batch),
+        "key": _text(bytes(row.get("key", b"")))[:HEADER_CHARACTERS],
+        "data": _text(bytes(given)),
+        "part": "",
+    }
 
 
-def _letter_part(data: bytes) -> Letter | None:
+def _letter_part(data: bytes) -> Mapping[str, str] | None:
     try:
         part = _part(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    text = visible(part.text, DATA_CHARACTERS)
-    return Letter("", "", "", "", text, part=f"{part.part} of {part.parts}")
+    which = f"{part.part} of {part.parts}"
+    return {"part": which, "data": visible(part.text, DATA_CHARACTERS)}

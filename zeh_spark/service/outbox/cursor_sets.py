@@ -123,10 +123,11 @@ def save(
 
 def _check_made(connection: Connection, table: OutboxTable, name: str, most: int) -> None:
     """Raise Problem for a new name if the table has as many as it may have."""
-    of = f"FROM {qualified(table, CURSORS)} WHERE table_name = {literal(table.bare_name)} AND n = 0"
-    known = f"SELECT 1 {of} AND cursorset = {literal(name)}"
-    if connection.exec_driver_sql(known).first() is None:
-        made = connection.exec_driver_sql(f"SELECT count(*) {of}").scalar_one()
+    made, is_known = connection.exec_driver_sql(
+        f"SELECT count(*), max(CASE cursorset WHEN {literal(name)} THEN 1 END)"
+        f" FROM {qualified(table, CURSORS)} WHERE table_name = {literal(table.bare_name)} AND n = 0"
+    ).one()
+    if not is_known:
         check_made(name, made, most)
 
 

@@ -155,16 +155,19 @@ class TableSql(ABC):
         if not self.table.partition:
             return None
         column, key = f"r.{quoted(self.table.partition)}", f"r.{quoted(self.table.id)}"
-        parts = [
-            f"SELECT * FROM (SELECT {key} AS i FROM {self._name} AS r WHERE {each} LIMIT 1) AS part"
-            for each in (
-                f"{column} < 0",
-                f"{column} >= {self.table.partitions}",
-                f"{column} IS NULL",
-            )
-        ]
-        found = connection.exec_driver_sql(f"{' UNION ALL '.join(parts)} LIMIT 1").first()
+        wrong = (f"{column} < 0", f"{column} >= {self.table.partitions}", f"{column} IS NULL")
+        found = self._first(connection, f"{key} AS i", [f"{each} LIMIT 1" for each in wrong])
         return found and found[0]
+
+    def _first(
+        self, connection: Connection, columns: str, where: Iterable[str], order: str = ""
+    ) -> Sequence[Any] | None:
+        """Return the first row that fulfils one of some conditions, each with its own limit."""
+        parts = [
+            f"SELECT * FROM (SELECT {columns} FROM {self._name} AS r WHERE {each}) AS part"
+            for each in where
+        ]
+        return connection.exec_driver_sql(f"{' UNION ALL '.join(parts)}{order} LIMIT 1").first()
 
     def blocker(self, connection: Connection) -> BlockingTransaction | None:
         """Return the transaction that holds committed rows back; None if there cannot be one."""
@@ -234,8 +237,8 @@ class TableSql(ABC):
             for stored in after.values():
                 for partition, place in stored.items():
                     only += [self._keeps(each, place, standing) for each in {-1, partition}]
-        parts, found, order = self._parts(after, limit), " AND ".join(only), f"t, i LIMIT {limit}"
-        return self._read(connection, parts, order, found, headers) if parts else []
+        parts, order = self._parts(after, limit), f"t, i LIMIT {limit}"
+        return self._read(connection, parts, order, " AND ".join(only), headers)
 
     def _parts(self, after: Mapping[int, Mapping[int, Place | None]], limit: int) -> list[str]:
         """Return queries that together have the next rows: one for each stored partition."""
@@ -263,9 +266,7 @@ class TableSql(ABC):
             for each, where in self._partitions_to_search(stored)
         ]
         headers = self.table.sent_headers[len(self.table.headers) :]
-        found = (
-            self._read(connection, parts, f"t, i LIMIT {_ALL}", headers=headers) if parts else []
-        )
+        found = self._read(connection, parts, f"t, i LIMIT {_ALL}", headers=headers)
         return [OutboxRow.of(each) for each in found]
 
     def _partitions_to_search(self, stored: Sequence[int]) -> list[tuple[int, str]]:
@@ -280,14 +281,13 @@ class TableSql(ABC):
     def first_since(self, connection: Connection, time: int) -> Place | None:
         """Return the first place of a settled row of a time, in ms since 1970, or without one."""
         written, since = self._times(time)
-        key = self._id(f"r.{quoted(self.table.id)}")
-        parts = [  # OFFSET keeps databases from searching all rows in the order of places
-            f"SELECT * FROM (SELECT {self.tx} AS t, {key} AS i FROM {self._name} AS r"
-            f" WHERE {written} {each} AND {self.settled} LIMIT {_NO_LIMIT} OFFSET 0) AS part"
+        place = f"{self.tx} AS t, {self._id(f'r.{quoted(self.table.id)}')} AS i"
+        where = [  # OFFSET keeps databases from searching all rows in the order of places
+            f"{written} {each} AND {self.settled} LIMIT {_NO_LIMIT} OFFSET 0"
             for each in (f">= {since}", "IS NULL")
         ]
-        found = connection.exec_driver_sql(f"{' UNION ALL '.join(parts)} ORDER BY t, i LIMIT 1")
-        return (row[0], row[1]) if (row := found.first()) else None
+        row = self._first(connection, place, where, " ORDER BY t, i")
+        return (row[0], row[1]) if row else None
 
     @abstractmethod
     def _times(self, time: int) -> tuple[str, str]:
@@ -307,19 +307,14 @@ class TableSql(ABC):
         parts = [
             self._picked(str(asked), [self._at(place)], "1") for asked, place in places.items()
         ]
-        found = self._read(connection, parts, f"v LIMIT {_ALL}") if parts else []
+        found = self._read(connection, parts, f"v LIMIT {_ALL}")
         return {row.asked: row for row in map(OutboxRow.of, found)}
 
     def any_upto(self, connection: Connection, place: Place, stored: Iterable[int]) -> bool:
         """Return whether stored partitions have a row at or before a place."""
-        parts = [
-            f"SELECT * FROM (SELECT 1 FROM {self._name} AS r WHERE {self._of(each)}"
-            f" AND {self._at(place, '<=')} ORDER BY {self._order} LIMIT 1) AS part"
-            for each in stored
-        ]
-        return (
-            connection.exec_driver_sql(f"{' UNION ALL '.join(parts)} LIMIT 1").first() is not None
-        )
+        upto = f"{self._at(place, '<=')} ORDER BY {self._order} LIMIT 1"
+        where = [f"{self._of(each)} AND {upto}" for each in stored]
+        return self._first(connection, "1", where) is not None
 
     def _of(self, partition: int) -> str:
         return f"{self.partition} = {partition}" if self.table.partitions > 1 else "1 = 1"
@@ -369,6 +364,8 @@ class TableSql(ABC):
         the reader. `parts` are made by `_picked`. `only` is a condition on each row, also on the
         bytes `before` it.
         """
+        if not parts:
+            return []
         found = f"SELECT * FROM ({' UNION ALL '.join(parts)}) AS found ORDER BY {order}"
         data = self._value()
         names = {each: f"h{number}" for number, each in enumerate(self.table.sent_headers)}

@@ -83,16 +83,26 @@ class SqliteTable(TableSql):
         """
         if not self._has_keys:
             return TableSql._parts(self, after, limit)  # `super()` does not work with slots
-        of = {each: asked for asked, stored in after.items() for each in stored}
+        of, places, begin = self._asked(after)
         if not of:
             return []
-        places = {each: place for stored in after.values() for each, place in stored.items()}
         is_next = {each: self._at(place, ">") if place else "1" for each, place in places.items()}
-        where = [self._by_partition(is_next)]
-        known = [place for place in places.values() if place]
-        if len(known) == len(places):  # the table's own order leads to the first of them
-            where.insert(0, self._at(min(known, key=lambda each: int(each[1])), ">"))
+        where = [begin, self._by_partition(is_next)]
         return [self._picked(self._by_partition(of), where, f"{self._order} LIMIT {limit}")]
+
+    def _asked(
+        self, after: Mapping[int, Mapping[int, Place | None]]
+    ) -> tuple[dict[int, int], dict[int, Place | None], str]:
+        """Return by stored partition who asks, and the place after which to read.
+
+        The condition, with which the table's own order leads to the first of all places, follows.
+        """
+        of = {each: asked for asked, stored in after.items() for each in stored}
+        places = {each: place for stored in after.values() for each, place in stored.items()}
+        if not places or not all(places.values()):
+            return of, places, "1"
+        first = min(int(place[1]) for place in places.values() if place)
+        return of, places, self._at((0, first), ">")
 
     def _partitions_to_search(self, stored: Sequence[int]) -> list[tuple[int, str]]:
         if self._has_keys and len(stored) == self.table.partitions:
@@ -106,21 +116,18 @@ class SqliteTable(TableSql):
         self, connection: Connection, after: Mapping[int, Mapping[int, Place | None]]
     ) -> dict[int, Unread]:
         """Count what follows the first of the places, because no index has a key's partition."""
-        places = [(stored, place) for each in after.values() for stored, place in each.items()]
-        if not places:
+        of, places, begin = self._asked(after)
+        if not of:
             return {}
-        known = [place for _, place in places if place]
-        first = min(int(each[1]) for each in known) if len(known) == len(places) else None
-        of = {each: asked for asked, stored in after.items() for each in stored}
         cases = " ".join(
             f"WHEN p = {stored}{f' AND i > {place[1]}' if place else ''} THEN {of[stored]}"
-            for stored, place in places
+            for stored, place in places.items()
         )
         key = quoted(self.table.id)
         rows = connection.exec_driver_sql(
             f"SELECT CASE {cases} END AS v, count(*), {self._age('min(at)')} FROM"
             f" (SELECT {self.partition} AS p, r.{key} AS i, {self._time} AS at"
-            f" FROM {self._name} AS r {f'WHERE r.{key} > {first}' if first is not None else ''}"
+            f" FROM {self._name} AS r WHERE {begin}"
             f" ORDER BY r.{key} LIMIT {COUNTED}) GROUP BY 1"
         ).all()
         more = sum(count for _, count, _ in rows) == COUNTED

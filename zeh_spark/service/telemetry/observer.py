@@ -7,6 +7,7 @@ nothing. Runs in the publisher's event loop.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeh_spark.service.telemetry import access_log
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _WITHOUT_BODY = ("GET", "HEAD")
 
 
+@dataclass(frozen=True, eq=False)
 class Observer:
     """Counts the requests of an ASGI app, and the bytes of their bodies.
 
@@ -28,15 +30,14 @@ class Observer:
         writes: Whether each request gets a line in the log.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, outages: Outages, *, writes: bool) -> None:
-        self._writes = writes
-        self._app = app
-        self._metrics = metrics
-        self._outages = outages
+    app: ASGIApp
+    metrics: Metrics
+    outages: Outages
+    writes: bool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         begun, exchange = time.monotonic(), begin(scope)
         named = (HEADER, exchange.request_id.encode())
@@ -51,7 +52,7 @@ class Observer:
 
         receiving = receive if scope["method"] in _WITHOUT_BODY else _counted(receive, exchange)
         try:
-            await self._app(scope, receiving, sending)
+            await self.app(scope, receiving, sending)
         except Exception:
             exchange.status = exchange.status or 500  # what the server answers then
             raise
@@ -59,9 +60,9 @@ class Observer:
             exchange.ended()
             feed = scope.get("path_params", {}).get("feed", "")
             seconds = time.monotonic() - begun
-            self._metrics.count(exchange, scope["method"], feed, seconds)
-            self._outages.request_ended(exchange, scope["method"], feed)
-            if self._writes:
+            self.metrics.count(exchange, scope["method"], feed, seconds)
+            self.outages.request_ended(exchange, scope["method"], feed)
+            if self.writes:
                 access_log.write(exchange, scope, seconds)
 
 

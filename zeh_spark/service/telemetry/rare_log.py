@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from functools import partialmethod
 
 from zeh_spark.errors import ZeroEventHubError
@@ -24,18 +25,14 @@ _KINDS = 1000
 """Most kinds that are remembered. Of more, the oldest ones are forgotten."""
 
 
+@dataclass(eq=False)
 class RareLog:
     """Writes at most one line of each kind in SECONDS."""
 
-    def __init__(
-        self,
-        log: logging.Logger,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._log = log
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._told: dict[Hashable, tuple[float, int]] = {}
+    log: logging.Logger
+    clock: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _told: dict[Hashable, tuple[float, int]] = field(default_factory=dict, init=False)
 
     def write(
         self,
@@ -54,14 +51,14 @@ class RareLog:
             return
         if left_out:
             message, args = f"{message} (%d more of this kind before)", (*args, left_out)
-        self._log.log(level, message, *args, exc_info=exc_info)
+        self.log.log(level, message, *args, exc_info=exc_info)
 
     warning = partialmethod(write, logging.WARNING)
     error = partialmethod(write, logging.ERROR)
 
     def left_out(self, kind: Hashable) -> int | None:
         """Return how many lines were left out, if a line may be written now; None if not."""
-        now = self._clock()
+        now = self.clock()
         with self._lock:
             at, count = self._told.get(kind, (None, 0))
             if at is not None and now - at < SECONDS:
