@@ -56,19 +56,14 @@ class SqliteFacts(TableFacts):
 
     def ddl(self, more: More) -> list[str]:
         if more.updates and not self.is_view:
-            raise StoreError(
-                "rows of a table in SQLite cannot be moved by updates. Insert new rows."
-            )
+            why = "rows of a table in SQLite cannot be moved by updates. Insert new rows."
+            raise StoreError(why)
         if more.notify:
-            raise StoreError(
-                "SQLite wakes no readers: they see new rows within 0.1 seconds anyway. Leave "
-                "--notify out."
-            )
+            why = "SQLite wakes no readers: they see new rows within 0.1 seconds anyway"
+            raise StoreError(f"{why}. Leave --notify out.")
         if more.grant_to:
-            raise StoreError(
-                "SQLite has no roles: everybody who may read the file may serve it. Leave the role "
-                "out."
-            )
+            why = "SQLite has no roles: everybody who may read the file may serve it"
+            raise StoreError(f"{why}. Leave the role out.")
         return TableFacts.ddl(self, more)  # no `super()` with slots
 
     def history(self) -> tuple[str, ...]:

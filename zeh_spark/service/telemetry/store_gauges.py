@@ -64,47 +64,48 @@ class _Seen:
     is_up: bool = False
 
 
+@dataclass(eq=False)
 class StoreGauges(Collector):
-    """Gauges of a store and of this process (see `prometheus_client`'s Collector)."""
+    """Gauges of a store and of this process (see `prometheus_client`'s Collector).
 
-    def __init__(
-        self,
-        store: Store | None,
-        waiting: Callable[[], Mapping[str, int]],
-        connections: Callable[[], int] | None,
-        backlogs: Backlogs | None = None,
-        tables: Mapping[str, Callable[[], TableLook]] | None = None,
-    ) -> None:
-        self._store = store
-        self._tables = dict(sorted((tables or {}).items())[:FEEDS])
-        self._seen_tables: dict[str, TableLook] = {}
-        self._waiting = waiting
-        self._connections = connections
-        self._backlogs = backlogs or (Backlogs(store) if store else None)
-        self.tables_up: Mapping[str, bool] = {}
-        """For each feed of a table, whether it could be read at the last look."""
-        self._turn = 0
-        self._seen = _Seen()
+    Attributes:
+        tables_up: For each feed of a table, whether it could be read at the last look.
+    """
+
+    store: Store | None
+    waiting: Callable[[], Mapping[str, int]]
+    connections: Callable[[], int] | None
+    backlogs: Backlogs | None = None
+    tables: Mapping[str, Callable[[], TableLook]] = field(default_factory=dict)
+    tables_up: Mapping[str, bool] = field(default_factory=dict, init=False)
+    _turn: int = field(default=0, init=False)
+    _seen: _Seen = field(default_factory=_Seen, init=False)
+    _seen_tables: dict[str, TableLook] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.tables = dict(sorted(self.tables.items())[:FEEDS])
+        if self.store and not self.backlogs:
+            self.backlogs = Backlogs(self.store)
 
     def look(self) -> list[str]:
         """Ask the store, and return the names of its feeds. Raises StoreError."""
-        if self._store is None:
+        if self.store is None:
             return []
         self._seen = _Seen()
-        feeds = self._store.feeds()[:FEEDS]
-        lags = list(self._lags(self._store, feeds))
-        staged, behind = self._store.staged(), self._store.replica_lag() or 0
-        self._seen = _Seen(feeds, staged, lags, self._store.now(), behind, is_up=True)
+        feeds = self.store.feeds()[:FEEDS]
+        lags = list(self._lags(self.store, feeds))
+        staged, behind = self.store.staged(), self.store.replica_lag() or 0
+        self._seen = _Seen(feeds, staged, lags, self.store.now(), behind, is_up=True)
         return [each.name for each in feeds]
 
     @property
     def looks(self) -> Mapping[str, Callable[[], object]]:
         """What has a table be looked at, by feed. It raises StoreError, and then forgets it."""
-        return {name: partial(self._look_at, name) for name in self._tables}
+        return {name: partial(self._look_at, name) for name in self.tables}
 
     def _look_at(self, name: str) -> None:
         self._seen_tables.pop(name, None)
-        self._seen_tables[name] = self._tables[name]()
+        self._seen_tables[name] = self.tables[name]()
 
     def table(self, name: str) -> TableLook | None:
         """Return how a table stood at the last look; None if that failed."""
@@ -128,14 +129,14 @@ class StoreGauges(Collector):
     def _values(self) -> Iterator[tuple[str, float, tuple[str, ...]]]:
         """Yield a gauge, its value, and its labels."""
         seen = self._seen
-        waiting = {**{each.name: 0 for each in seen.feeds}, **self._waiting()}
+        waiting = {**{each.name: 0 for each in seen.feeds}, **self.waiting()}
         for name, count in sorted(waiting.items())[:FEEDS]:
             yield "zeh_waiting_readers", count, (name,)
-        if self._connections is not None:
-            yield "zeh_open_connections", self._connections(), ()
+        if self.connections is not None:
+            yield "zeh_open_connections", self.connections(), ()
         for name, is_up in sorted(self.tables_up.items())[:FEEDS]:
             yield "zeh_table_up", is_up, (name,)
-        if self._store is not None:
+        if self.store is not None:
             yield "zeh_store_up", seen.is_up, ()
             if seen.is_up:
                 yield "zeh_replica_lag_seconds", seen.replica_lag / 1000, ()
@@ -153,7 +154,7 @@ class StoreGauges(Collector):
             labels = name, lag.name, str(lag.n)
             yield "zeh_consumer_lag_events", lag.events, labels
             yield "zeh_consumer_partitions", lag.partitions, labels
-            now = now_ms() if name in self._tables else seen.now
+            now = now_ms() if name in self.tables else seen.now
             if lag.has_times or not lag.events:
                 age = 0.0 if lag.since is None else max(0, now - lag.since) / 1000
                 yield "zeh_consumer_lag_seconds", age, labels
@@ -162,10 +163,10 @@ class StoreGauges(Collector):
         end = time.monotonic() + SCAN_SECONDS
         first, self._turn = self._turn % max(1, len(feeds)), self._turn + 1
         for feed in feeds[first:] + feeds[:first]:  # each is the first one at times
-            if self._backlogs is None or not (sets := store.cursor_sets(feed.name)[:CURSOR_SETS]):
+            if self.backlogs is None or not (sets := store.cursor_sets(feed.name)[:CURSOR_SETS]):
                 continue
             left = max(0.0, min(end - time.monotonic(), FEED_SECONDS))
-            with self._backlogs.up_to_date(feed, left) as backlog:
+            with self.backlogs.up_to_date(feed, left) as backlog:
                 if backlog:
                     with store.snapshot(feed.name) as log:
                         anchors = log.anchors
