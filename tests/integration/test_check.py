@@ -255,6 +255,22 @@ def test_a_token_is_sent_and_never_shown(run: Run, store_url: str) -> None:
     assert token not in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("answer", ["sent %s", '{"detail":"sent %s"}'])
+def test_a_publisher_that_repeats_my_token_does_not_put_it_into_the_report(
+    answer: str, raw_server: RawServer, tmp_path: Path
+) -> None:
+    """It is kept in CI, where others read it."""
+    token, report = "s3cr3t-token-0123456789", tmp_path / "report.xml"
+    raw_server.respond = lambda request: refused(400, answer % request.headers["authorization"])
+
+    given = "check", raw_server.url, "--partitions", "1", "--junit", str(report)
+    done = call(*given, ZEH_TOKEN=token)
+
+    said = done.stdout + done.stderr + report.read_text(encoding="utf-8")
+    assert "answered 400 sent Bearer" in said
+    assert token not in said and token[:8] not in said
+
+
 def test_without_a_token_the_error_says_what_to_give(run: Run, store_url: str) -> None:
     """As JSON, too: my script reads what is missing, not a piece of the publisher's document."""
     run("create", "orders")
