@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark.service.app.answers import TAKE_BYTES, Taken, taken
+from zeh_spark.service.app.answers import Taken, taken
 from zeh_spark.service.app.rendering import SEND_BYTES
+
+MOST = 2 << 20
 
 
 def parts_of(sends: Iterator[bytes]) -> Iterator[Taken]:
     rest: Iterator[Sequence[bytes]] | None = ([each] for each in sends)
     while rest is not None:
-        part = taken(rest)
+        part = taken(rest, MOST)
         rest = part.rest
         yield part
 
@@ -27,12 +29,12 @@ def test_parts_are_the_answer(sizes: list[int]) -> None:
     parts = list(parts_of(iter(sends)))
     assert b"".join(sends) == b"".join(each for part in parts for each in part.sends)
     assert all(0 < len(each) <= SEND_BYTES for part in parts for each in part.sends)
-    assert all(sum(map(len, part.sends)) < TAKE_BYTES + SEND_BYTES for part in parts)
+    assert all(sum(map(len, part.sends)) < MOST + SEND_BYTES for part in parts)
 
 
 def test_small_pieces_are_sent_together() -> None:
     """A feed of tiny chunks does not cost a packet each."""
-    assert [b"x" * 100] == taken(iter([[b"x"]] * 100)).sends
+    assert [b"x" * 100] == taken(iter([[b"x"]] * 100), MOST).sends
 
 
 def failing(*sends: bytes) -> Iterator[Sequence[bytes]]:
@@ -45,9 +47,9 @@ def test_a_fault_follows_what_there_is() -> None:
     no end of the answer.
     """
     with pytest.raises(OSError, match="the disk is gone"):
-        taken(failing())
-    begun = taken(failing(b"event"))
+        taken(failing(), MOST)
+    begun = taken(failing(b"event"), MOST)
     assert [b"event"] == begun.sends
     assert begun.rest is not None
     with pytest.raises(OSError, match="the disk is gone"):
-        taken(begun.rest)
+        taken(begun.rest, MOST)

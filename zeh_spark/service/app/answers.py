@@ -14,20 +14,20 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from zeh_spark.service.app.rendering import SEND_BYTES
+from zeh_spark.service.network import direct_sends
 from zeh_spark.service.network.shares import Unsent
+from zeh_spark.service.telemetry.exchange import exchange_of
 from zeh_spark.service.telemetry.rare_log import RareLog
 
 log = logging.getLogger("zeh_spark.publisher")
 
-TAKE_BYTES, TAKE_SECONDS = 2 << 20, 0.005
-"""About how much one call in a worker thread takes of an answer, and how long it takes at most.
-
-The first bounds memory, the second the wait of other readers.
-"""
+TAKE_SECONDS = 0.005
+"""How long one call in a worker thread takes parts of an answer, about, while others wait."""
 
 _JOINED_BYTES = 32 << 10
 
@@ -58,7 +58,7 @@ class Taken:
         return sum(map(len, self.sends))
 
 
-def taken(pieces: Iterator[Sequence[bytes]], most: int = TAKE_BYTES) -> Taken:
+def taken(pieces: Iterator[Sequence[bytes]], most: int) -> Taken:
     """Return the next part of an answer: whole pieces, up to one that makes it `most` bytes long.
 
     Small sends are joined. Raises what `pieces` raises, if that is before the first piece. After
@@ -158,13 +158,15 @@ class Answer(Response):
         try:
             if scope["method"] == "HEAD":
                 await self._send_whole(send, patience, [])
-            elif self._begun.rest is None and self._begun.size <= SEND_BYTES:
+                return
+            if self._begun.rest is None:
                 self.headers["content-length"] = str(self._begun.size)
+            if self._begun.rest is None and self._begun.size <= SEND_BYTES:
                 await self._send_whole(send, patience, self._begun.sends)
-            else:
-                if self._gone is None:
-                    self._gone = asyncio.ensure_future(disconnected(receive))
-                await self._send_parts(send, patience, self._gone)
+                return
+            if self._gone is None:
+                self._gone = asyncio.ensure_future(disconnected(receive))
+            await self._send_parts(_sender(scope, send, patience), send, patience, self._gone)
         except asyncio.CancelledError:
             if not patience.is_over:
                 raise
@@ -190,17 +192,19 @@ class Answer(Response):
         await send({"type": "http.response.body", "body": b"".join(sends)})
 
     async def _send_parts(
-        self, send: Send, patience: _Patience, gone: asyncio.Future[None]
+        self,
+        send_all: Callable[[Sequence[bytes]], Awaitable[None]],
+        send: Send,
+        patience: _Patience,
+        gone: asyncio.Future[None],
     ) -> None:
         patience.begin()
         await send(self._start())
         part, self._begun = self._begun, _NOTHING
         while True:
-            for each in part.sends:
-                if gone.done():
-                    return
-                patience.begin()
-                await send({"type": "http.response.body", "body": each, "more_body": True})
+            await send_all(part.sends)
+            if gone.done():
+                return
             if part.rest is None:
                 break
             patience.begin()
@@ -222,6 +226,26 @@ class Answer(Response):
 
 
 _NOTHING = Taken([], None)
+
+
+def _sender(
+    scope: Scope, send: Send, patience: _Patience
+) -> Callable[[Sequence[bytes]], Awaitable[None]]:
+    """Return what sends pieces of a body, without a copy if the server can (`direct_sends`)."""
+    directly = scope.get("extensions", {}).get(direct_sends.NAME)
+    exchange = exchange_of(Request(scope))
+
+    async def send_directly(pieces: Sequence[bytes]) -> None:
+        patience.begin()
+        exchange.sent += sum(map(len, pieces))
+        await directly(pieces, patience.begin)
+
+    async def send_each(pieces: Sequence[bytes]) -> None:
+        for each in pieces:
+            patience.begin()
+            await send({"type": "http.response.body", "body": each, "more_body": True})
+
+    return send_directly if directly else send_each
 
 
 class _Patience:

@@ -21,7 +21,7 @@ from zeh_spark.service.app import answers
 from zeh_spark.service.app.answers import Answer, Taken
 from zeh_spark.service.app.long_polling import FeedWatch
 from zeh_spark.service.network.draining import POLL_SECONDS, Draining
-from zeh_spark.service.network.shares import SMALL, Shares, Unsent
+from zeh_spark.service.network.shares import Shares, Unsent
 from zeh_spark.service.store.answer_cache import AnswerCache
 from zeh_spark.service.store.feed import ChunkFeed, Feed
 from zeh_spark.service.store.interface import FeedState, Store, UnknownFeedError
@@ -222,7 +222,7 @@ class FeedCalls:
 
     def taken(self, pieces: Iterator[Sequence[bytes]]) -> Taken:
         """Return the next part of an answer: a short one if many bytes wait for their clients."""
-        return answers.taken(pieces, answers.TAKE_BYTES if self.unsent.is_ample else SMALL)
+        return answers.taken(pieces, self.unsent.at_once)
 
     def answer(
         self,

@@ -13,6 +13,8 @@ event loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import httptools
@@ -25,6 +27,7 @@ from zeh_spark.service.network.connections import (
     refusal,
     shown_address,
 )
+from zeh_spark.service.network.direct_sends import NAME, DirectSends
 from zeh_spark.service.network.shares import Unsent
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire import problems
@@ -100,15 +103,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refused = False
         self._discarded = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._direct: DirectSends | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=1, low=0)  # so that all that waits is counted
+        if transport.get_extra_info("sslcontext") is None:
+            self._direct = DirectSends(transport.get_extra_info("socket").fileno())
         self._rest()
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timer()
+        if self._direct:
+            self._direct.break_off()
         self.resume_writing()
         self._idle.remove(self)
         self.pipeline.clear()
@@ -249,7 +257,30 @@ class BoundedProtocol(HttpToolsProtocol):
         self._scope = scope
         if self.client in self._idle.spare:
             scope["state"]["spare"] = True
+        if self._direct and scope["method"] != "HEAD":
+            scope["extensions"] = {NAME: partial(self._send_directly, self._direct, self._answered)}
         await self._served(scope, receive, send)
+
+    async def _send_directly(
+        self,
+        direct: DirectSends,
+        cycle: Any,
+        pieces: Sequence[bytes],
+        progress: Callable[[], object],
+    ) -> None:
+        """Send pieces of a body (see `direct_sends`) as uvicorn's cycle would send them."""
+        await self.flow.drain()
+        size = sum(map(len, pieces))
+        if cycle.disconnected or not size:  # a chunk without bytes would end the body
+            return
+        if cycle.chunked_encoding:
+            pieces = [b"%x\r\n" % size, *pieces, b"\r\n"]
+        else:
+            cycle.expected_content_length -= size
+        try:
+            await direct.send(pieces, progress)
+        except OSError:
+            self.transport.abort()  # the client is gone
 
     def _expect_head(self) -> None:
         self._head = 0

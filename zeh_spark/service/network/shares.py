@@ -4,7 +4,7 @@ A client that has a share gets more only of what is left beyond one share. So on
 of it while it is alone, and the last share is for those that have less than one.
 
 Rule for editors: what is there is counted (`hold`), whatever the bound. Before it is there, call
-`check`, or wait for a `turn`. Belongs to the publisher's event loop; any thread may ask `is_ample`.
+`check`, or wait for a `turn`. Belongs to the publisher's event loop; any thread may ask `at_once`.
 """
 
 from __future__ import annotations
@@ -149,9 +149,9 @@ class Unsent(Shares):
         super().__init__(most, "bytes of answers wait until clients take them", min(PIECE, share))
 
     @property
-    def is_ample(self) -> bool:
-        """Whether so few bytes wait that an answer may take much at a time."""
-        return self.total < self._share
+    def at_once(self) -> int:
+        """About how many bytes an answer may take at a time: few, if many wait for clients."""
+        return self._share // 4 if self.total < self._share else SMALL
 
     def check(self, client: str, size: int = PIECE) -> None:
         """Raise Problem if a client may not have so many bytes more.
