@@ -19,7 +19,8 @@ import pytest
 from pyarrow import fs
 
 from tests.ports import free_port
-from zeh_spark.spark.source.staging_location import delete_folder, opened, parse_staging
+from zeh_spark.spark.source.options import parse_staging
+from zeh_spark.spark.source.staging_location import delete_folder, opened
 
 _AZURITE = Path(__file__).parents[1] / ".venv-azurite/node_modules/azurite/dist/src/blob/main.js"
 _AZURE_ACCOUNT = "devstoreaccount1"  # with its key, it is in Azurite's documentation

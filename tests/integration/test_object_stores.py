@@ -10,8 +10,8 @@ from tests.fix_raw_server import refused
 from tests.fix_stream import Log
 from tests.ports import free_port
 from zeh_spark.errors import StagingError
+from zeh_spark.spark.source.options import parse_staging
 from zeh_spark.spark.source.staging import Staging
-from zeh_spark.spark.source.staging_location import parse_staging
 
 STORES = ["s3", "gcs", pytest.param("azure", marks=pytest.mark.campaign)]
 

@@ -8,7 +8,10 @@ passes over those of a table, which serves both kinds. Errors of a stream wait f
 first call. Rejected: to raise in `streamReader` itself, because the
 user then sees an unrelated UnboundLocalError of Spark before our error.
 
-Runs on the driver and in the Python process in which Spark plans a query.
+Spark makes or unpickles this class in each of its Python processes, those of tasks among them.
+Each needs one direction at most, so what reads and what writes is imported where it is made.
+
+Runs on the driver, in the Python processes in which Spark plans a query, and in tasks.
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource, DataSourceReader
-from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     DataType,
     IntegerType,
@@ -29,10 +31,9 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
-from zeh_spark.client.decoding.header_columns import TYPES
-from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.client.options.auth import REGISTERED
 from zeh_spark.client.options.given import parse, refuse_unknown
 from zeh_spark.client.options.option_fields import declared
@@ -40,21 +41,26 @@ from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.spark import sql_tables
 from zeh_spark.spark.frames.compat import found_column
 from zeh_spark.spark.sink.options import OF_SPARK, SinkOptions, sink_options
-from zeh_spark.spark.sink.row_layout import RowLayout, layout
-from zeh_spark.spark.sink.writer import BatchWriter, StreamWriter
-from zeh_spark.spark.source.batch import BatchReader
 from zeh_spark.spark.source.options import SourceOptions, refuse_of_other_query
-from zeh_spark.spark.source.stream import StreamReader
 from zeh_spark.wire.stamp_columns import KEY, POSITION, STAMP_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from zeh_spark.client.decoding.lines import Decoder
+    from zeh_spark.spark.sink.row_layout import RowLayout
+    from zeh_spark.spark.sink.writer import BatchWriter, StreamWriter
+    from zeh_spark.spark.source.stream import StreamReader
+
 log = logging.getLogger(__name__)
 
-_STAMPS: dict[str, DataType] = {
-    each.name: from_arrow_type(TYPES[each.kind]) for each in STAMP_COLUMNS
+_TYPES = {
+    "timestamp": TimestampType(),
+    "string": StringType(),
+    "bigint": LongType(),
+    "int": IntegerType(),
 }
+_STAMPS: dict[str, DataType] = {each.name: _TYPES[each.kind] for each in STAMP_COLUMNS}
 _COLUMNS: dict[str, DataType] = {
     "partition": IntegerType(),
     **_STAMPS,
@@ -108,12 +114,16 @@ class ZeroEventHubDataSource(DataSource):
     @at_spark_border
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of `spark.read` (see `DataSource.reader`)."""
+        from zeh_spark.spark.source.batch import BatchReader
+
         refuse_of_other_query(self._given, streaming=False)
         options = self._source_options(schema)
         return BatchReader(options, decoder(schema, options))
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return the reader of `spark.readStream`, which raises later if something is wrong."""
+        from zeh_spark.spark.source.stream import StreamReader
+
         try:
             refuse_of_other_query(self._given, streaming=True)
             options = self._source_options(schema)
@@ -125,6 +135,8 @@ class ZeroEventHubDataSource(DataSource):
     @at_spark_border
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return the writer of `df.write` (see `DataSource.writer`)."""
+        from zeh_spark.spark.sink.writer import BatchWriter
+
         if overwrite:
             raise OptionError(
                 "mode('overwrite') is refused: published events stay. Use mode('append'). If this "
@@ -141,6 +153,8 @@ class ZeroEventHubDataSource(DataSource):
     @at_spark_border
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """Return the writer of `df.writeStream` (see `DataSource.streamWriter`)."""
+        from zeh_spark.spark.sink.writer import StreamWriter
+
         if overwrite:
             raise OptionError(
                 "outputMode('complete') is refused: it would publish the whole result again in "
@@ -159,6 +173,8 @@ class ZeroEventHubDataSource(DataSource):
 
 
 def _layout(schema: StructType, options: SinkOptions) -> RowLayout:
+    from zeh_spark.spark.sink.row_layout import layout
+
     return layout(schema, keeps_origin=options.keep_origin, keeps_key=options.keep_key)
 
 
@@ -174,6 +190,8 @@ def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError
     An OptionError is returned, not raised, if the schema does not fit: the reader raises it in a
     call in which Spark shows it.
     """
+    from zeh_spark.client.decoding.lines import Decoder
+
     corrupt = options.column_name_of_corrupt_record
     if found_column((*_COLUMNS,), corrupt):
         return OptionError(

@@ -112,7 +112,7 @@ class DeadRow(msgspec.Struct, forbid_unknown_fields=True):
         text = bytes(self.data)
         if text.startswith(b'"'):
             text = msgspec.json.decode(text, type=str).encode()
-        data = wire.validated_json(text)
+        data = upload_format.validated_json(text)
         if data == b"null":
             raise ValueError("null cannot be an event's data")
         return data

@@ -18,7 +18,7 @@ from zeh_spark.client.http.publish_client import BatchCall
 from zeh_spark.spark.sink.letters import lenient, letters_of
 from zeh_spark.spark.sink.row_layout import RowLayout
 from zeh_spark.spark.sink.rows import Renderer
-from zeh_spark.wire import partitioning, wire
+from zeh_spark.wire import partitioning, upload_format
 from zeh_spark.wire.arrow_json import Unfit, json_of
 from zeh_spark.wire.dead_letters import letters
 
@@ -307,4 +307,6 @@ def test_a_repaired_dead_letter_is_the_row(rows):
     back = [each.row for each in letters(lines)]
     assert list(keys) == [each.key for each in back]
     assert list(headers) == [each.headers for each in back]
-    assert [wire.validated_json(each.encode()) for each in texts] == [each.event() for each in back]
+    assert [upload_format.validated_json(each.encode()) for each in texts] == [
+        each.event() for each in back
+    ]

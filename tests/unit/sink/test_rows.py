@@ -290,7 +290,7 @@ json_texts = strategies.json_texts().map(bytes.decode)
 def one_by_one(text):
     """What a row becomes by itself, None if it is refused."""
     try:
-        data = None if text is None else wire.validated_json(text.encode())
+        data = None if text is None else upload_format.validated_json(text.encode())
     except ValueError:
         return None
     return None if data in (None, b"null") else rest(data)

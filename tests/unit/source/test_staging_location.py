@@ -5,8 +5,8 @@ import pytest
 from tests.cases import each_case
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import OptionError
-from zeh_spark.spark.source.options import SourceOptions
-from zeh_spark.spark.source.staging_location import HAS_AZURE, opened, parse_staging, told
+from zeh_spark.spark.source.options import SourceOptions, parse_staging
+from zeh_spark.spark.source.staging_location import HAS_AZURE, opened, told
 
 
 @each_case(

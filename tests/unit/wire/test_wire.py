@@ -3,14 +3,14 @@
 import pytest
 
 from tests.cases import each_case
-from zeh_spark.wire import wire
+from zeh_spark.wire import upload_format, wire
 
 
 def test_what_is_written_is_canonical():
     """The same event is always the same bytes: compact, with sorted headers, and its data as it is
     but for newlines between tokens. A cursor may hold quotes and backslashes.
     """
-    data = wire.validated_json(b'\r\n{"a":\r\n1.50,\n  "a":"\\n"}\n')
+    data = upload_format.validated_json(b'\r\n{"a":\r\n1.50,\n  "a":"\\n"}\n')
     line = wire.checkpoint_line(3, 'a"b\\')
 
     assert b'{"a":  1.50,   "a":"\\n"}' == data
@@ -38,7 +38,7 @@ def test_what_is_written_is_canonical():
 def test_text_that_is_not_json_is_refused(text, reason):
     """I hear what is wrong with my data before it is published."""
     with pytest.raises(ValueError, match=reason):
-        wire.validated_json(text)
+        upload_format.validated_json(text)
 
 
 def test_stamps_fit_the_room_left_for_them():

@@ -28,7 +28,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from zeh_spark.client.decoding.header_columns import check, columns_of, without
 from zeh_spark.errors import MalformedLineError
-from zeh_spark.wire import wire
+from zeh_spark.wire import upload_format, wire
 from zeh_spark.wire.feed_identity import HEADER, TIME_DIGITS, FeedIdentity, parse_stamped, stamp
 from zeh_spark.wire.stamp_columns import OF_HEADERS, POSITION
 
@@ -200,7 +200,8 @@ def blocks(lines: bytes) -> Iterator[bytes]:
 def _usual(block: bytes, partition: int) -> list[_Line] | None:
     """Return a block's events if each line is one, of this partition and with data; else None."""
     lines = _decoded(_decode_lines, block)
-    if lines is None or len(lines) != wire.count_lines(block):  # two on a line, or one on two
+    # Two may be on a line, or one on two.
+    if lines is None or len(lines) != upload_format.count_lines(block):
         return None
     if not {line.partition for line in lines} <= {partition, None, UNSET}:
         return None

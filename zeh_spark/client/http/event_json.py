@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from zeh_spark.wire import wire
+from zeh_spark.wire import upload_format
 
 
 def json_of(data: object) -> bytes:
@@ -31,7 +31,7 @@ def json_of(data: object) -> bytes:
     text = data.encode() if isinstance(data, str) else data
     if not isinstance(text, bytes | bytearray | memoryview):
         text = _rendered(data)
-    return wire.validated_json(bytes(text))
+    return upload_format.validated_json(bytes(text))
 
 
 _RENDERING = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z

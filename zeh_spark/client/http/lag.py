@@ -12,14 +12,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from zeh_spark.client.http.transport import Transport
 from zeh_spark.errors import PublisherError
 from zeh_spark.wire import page_headers
 from zeh_spark.wire.direct_reads import PartitionLag
 from zeh_spark.wire.page_headers import Standing
+
+if TYPE_CHECKING:
+    from zeh_spark.client.http.transport import Transport
 
 
 @dataclass(frozen=True, slots=True)

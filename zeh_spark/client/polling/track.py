@@ -16,11 +16,6 @@ from zeh_spark.wire import wire
 from zeh_spark.wire.page_headers import Standing
 
 
-@dataclass(frozen=True, slots=True)
-class Loss(wire.Interval):
-    """The events before this cursor were removed unread. It has no events itself."""
-
-
 @dataclass(slots=True)
 class Track:
     """One partition.
@@ -71,7 +66,7 @@ class Track:
         A loss is kept until the next one, because a batch begins there.
         """
         if self.ready and not self.ready[-1].events and not interval.events:
-            if isinstance(interval, Loss) or not isinstance(self.ready[-1], Loss):
+            if isinstance(interval, wire.Loss) or not isinstance(self.ready[-1], wire.Loss):
                 self.ready.pop()
                 self._oldest_of_ready.pop()
         self.ready.append(interval)

@@ -39,8 +39,11 @@ from zeh_spark.wire.upload_format import (
     UPLOAD_UNPACKED,
     IndexEntry,
     StagedChunk,
+    check_depth,
     content_of,
+    count_lines,
     lines_of,
+    may_be_deep,
     parse_upload,
     prefix,
 )
@@ -152,14 +155,14 @@ def _rests(lines: bytes, partition: int) -> list[bytes] | None:
     sizes = _lengths(headers) + data_sizes + _NEITHER_HEADERS_NOR_DATA
     if (
         not lines.startswith(begin)
-        or len(rests) != wire.count_lines(lines)  # each line begins so
+        or len(rests) != count_lines(lines)  # each line begins so
         or {rest[: len(_HEADERS)] for rest in rests} != {_HEADERS}
         or not np.array_equal(sizes, _lengths(rests))  # nor is one object on two lines
         or sizes.max() > LINE_BYTES - len(begin)
         or b"\r" in lines
         or any(bytes(data[at]) == b"null" for at in np.flatnonzero(data_sizes == len("null")))
         or not _are_headers(headers)
-        or (wire.may_be_deep(lines, np.cumsum(sizes + len(begin) + 1)) and any(map(_is_deep, data)))
+        or (may_be_deep(lines, np.cumsum(sizes + len(begin) + 1)) and any(map(_is_deep, data)))
     ):
         return None
     return rests
@@ -167,7 +170,7 @@ def _rests(lines: bytes, partition: int) -> list[bytes] | None:
 
 def _is_deep(data: Raw) -> bool:
     try:
-        wire.check_depth(bytes(data))
+        check_depth(bytes(data))
     except ValueError:
         return True
     return False
@@ -228,7 +231,7 @@ def _fault(line: bytes, begin: int) -> str | None:
         line.decode()
         parsed = _decode_line(line)
         fault = _headers_fault(bytes(parsed.headers))
-        wire.check_depth(bytes(parsed.data))
+        check_depth(bytes(parsed.data))
     except (msgspec.MsgspecError, RecursionError, ValueError) as exc:
         return wire.why_not(line, exc)
     length = begin + _NEITHER_HEADERS_NOR_DATA + len(parsed.headers) + len(parsed.data)

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Raw
 
 from zeh_spark.service.outbox.table import Cells, OutboxRow, OutboxTable
-from zeh_spark.wire import wire
+from zeh_spark.wire import upload_format, wire
 
 Headers = tuple[str | bytes | None, ...]
 """The values of a row's headers: None for no header, bytes (the reason) for one not readable."""
@@ -127,7 +127,7 @@ def _fine(data: Sequence[str | None]) -> bool:
     ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
     if len(ends) != max(0, len(data) - 1) or b"\r" in block:
         return False
-    if wire.may_be_deep(block, np.append(ends, len(block))):
+    if upload_format.may_be_deep(block, np.append(ends, len(block))):
         return False
     try:
         found = _check(block)
@@ -166,7 +166,7 @@ def _checked(partition: int, row: OutboxRow, headers: RenderHeaders) -> bytes:
             f"data: {row.size} bytes with its headers, where a line takes {wire.MAX_LINE}"
         )
     try:
-        data = wire.validated_json(row.data.encode())
+        data = upload_format.validated_json(row.data.encode())
     except ValueError as exc:
         raise ValueError(f"data: {exc}") from None
     if data == b"null":

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from zeh_spark.wire import partitioning, wire
+from zeh_spark.wire import partitioning, upload_format
 
 Value = bytes | int | float | None
 
@@ -123,7 +123,7 @@ def _decoded(value: bytes) -> str:
 
 def _checked(value: bytes) -> str:
     try:
-        return wire.validated_json(value).decode()
+        return upload_format.validated_json(value).decode()
     except ValueError as exc:
         raise _UnreadableError(f"JSON that is none: {exc}") from None
 

@@ -212,7 +212,7 @@ def _row_error(row: int, unfit: Unfit) -> RowError:
 
 
 def _json_texts(column: pa.Array) -> pa.Array:
-    """Return texts that hold JSON in the form of `wire.validated_json`."""
+    """Return texts that hold JSON in the form of `upload_format.validated_json`."""
     texts = utf8(column)
     if not _all_json(one_text(texts, "\n"), len(texts)):
         texts = pa.array(map(_validated, texts.cast(pa.large_binary()).to_pylist()), TEXT)
@@ -225,7 +225,7 @@ def _all_json(lines: bytes, rows: int) -> bool:
 
     Counts and lengths would not tell: `[1`, `,2]` and `1 2` hold three values of as many bytes.
     """
-    if b"\r" in lines or wire.count_lines(lines) != rows - 1:
+    if b"\r" in lines or upload_format.count_lines(lines) != rows - 1:
         return False
     try:
         values = _decode_lines(lines)
@@ -234,12 +234,12 @@ def _all_json(lines: bytes, rows: int) -> bool:
     if len(values) != rows or b"\n".join(values) != lines:
         return False
     ends = np.cumsum(np.fromiter(map(len, values), np.int64, rows) + 1)
-    return not wire.may_be_deep(lines, ends)
+    return not upload_format.may_be_deep(lines, ends)
 
 
 def _validated(text: bytes) -> bytes:
     try:
-        return wire.validated_json(text)
+        return upload_format.validated_json(text)
     except ValueError as exc:
         raise Unfit(str(exc), text) from None
 

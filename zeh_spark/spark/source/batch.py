@@ -6,10 +6,9 @@ reads it to its end and streams rows. If Spark runs such a task again, it may se
 not there before, unless `endingCursors` says where to stop.
 
 Rule for editors: a task yields whole intervals or chunks only, so a request that breaks off can
-continue without duplicates. `BatchReader` and its partitions are pickled, with the token that tasks
-need.
+continue without duplicates. The partitions are pickled, with the token that tasks need.
 
-Runs on the driver (`partitions`) and in tasks (`read`).
+Runs on the driver; `FeedPartition.read` runs in tasks.
 """
 
 from __future__ import annotations
@@ -34,9 +33,10 @@ from zeh_spark.client.polling.feed_end_probes import first_checkpoint
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead, find_target, joined
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
 from zeh_spark.spark.source import offsets
-from zeh_spark.spark.source.batch_source import FeedTask, reads_directly
+from zeh_spark.spark.source.batch_source import reads_directly
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.spark.source.planned_batch import plan_batch, tasks_of
+from zeh_spark.spark.source.tasks import FeedTask, TaskReader
 from zeh_spark.wire import wire
 from zeh_spark.wire.direct_reads import PlanRequest
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
@@ -84,12 +84,12 @@ class FeedPartition(FeedTask):
             )
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(TaskReader, DataSourceReader):
     """Reads what the feed holds when the query begins, in bounded memory, each event once."""
 
     def __init__(self, options: SourceOptions, decoder: Decoder | OptionError) -> None:
+        super().__init__(decoder)
         self._options = options
-        self._decoder = decoder
 
     @at_spark_border
     def partitions(self) -> Sequence[InputPartition]:
@@ -157,14 +157,6 @@ class BatchReader(DataSourceReader):
         first = replace(request, cursor=start)
         target, exact = find_target(client, request, options.ending_cursors)
         return FeedPartition(first, target, exact, self._options)
-
-    @at_spark_border
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(self._decoder, Decoder)
-        if isinstance(partition, FeedTask):
-            yield from partition.read(self._decoder)
-        else:  # Spark's own, because there is nothing to read: None until Spark 4.1
-            assert partition is None or type(partition) is InputPartition
 
 
 def last_cursors(url: str, **options: str) -> str:

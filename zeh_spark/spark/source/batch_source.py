@@ -6,28 +6,24 @@ Neither knows the other.
 
 Rule for editors: what only one of the two does is no part of this contract.
 
-Runs on the driver; `FeedTask.read` runs in tasks.
+Runs on the driver.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
-
-from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.client.http.lag import Lag
 from zeh_spark.errors import OptionError, ReplayError
 from zeh_spark.spark.source.offsets import Offset, Position, StagedBatch
 from zeh_spark.spark.source.options import SourceOptions
-from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
+from zeh_spark.spark.source.tasks import FeedTask
+from zeh_spark.wire.feed_identity import Epoch
 from zeh_spark.wire.phrases import counted
 from zeh_spark.wire.stamp_columns import POSITION
 
@@ -56,21 +52,6 @@ class Limits:
     def left(self, events: int) -> float:
         """Return for how many seconds a batch of so many events may still wait; 0 for none."""
         return 0.0 if events >= self.least else max(0.0, self.until - time.monotonic())
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeedTask(InputPartition, ABC):
-    """What one task of a batch reads. It is pickled, and reads the same each time.
-
-    Args:
-        feed: the identity whose ids the events get as the header `zeh-feed`; None adds none.
-    """
-
-    feed: FeedIdentity | None = None
-
-    @abstractmethod
-    def read(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
-        """Yield the task's rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zeh_spark.client.http.lag import Lag, metrics
 from zeh_spark.errors import CheckpointError
 from zeh_spark.spark.frames.compat import HAS_ADMISSION_CONTROL
 from zeh_spark.spark.source.batch_source import Limits
-from zeh_spark.spark.source.stream_driver import StreamDriver
 from zeh_spark.wire.phrases import counted
+
+if TYPE_CHECKING:
+    from zeh_spark.spark.source.stream_driver import StreamDriver
 
 log = logging.getLogger(__name__)
 

@@ -24,12 +24,10 @@ from typing import TypeAlias
 
 from zeh_spark.client.http.feed_client import FeedClient
 from zeh_spark.client.http.lag import Lag
-from zeh_spark.client.polling.track import Loss
 from zeh_spark.errors import OptionError
 from zeh_spark.spark.source import segments
 from zeh_spark.spark.source.batch_source import (
     Batch,
-    FeedTask,
     Limits,
     Report,
     check_position,
@@ -39,12 +37,8 @@ from zeh_spark.spark.source.offsets import Offset, Position
 from zeh_spark.spark.source.options import SourceOptions, cores
 from zeh_spark.spark.source.prefetch import Fetcher
 from zeh_spark.spark.source.replay import read_again
-from zeh_spark.spark.source.staging import (
-    SegmentPartition,
-    Staging,
-    new_stage,
-    staged_partitions,
-)
+from zeh_spark.spark.source.staging import Staging, new_stage, staged_segments
+from zeh_spark.spark.source.tasks import CarriedSegment, FeedTask
 from zeh_spark.wire import hashes, wire
 
 _MAX_PAYLOAD = 96 << 20
@@ -105,7 +99,7 @@ class PagedSource:
             self._make_ahead(fetcher)
         staged = self._staging.keep(payloads) if self._staging else None
         tasks = (
-            staged_partitions(self._staging, staged)
+            staged_segments(self._staging, staged)
             if self._staging and staged
             else _carried(payloads)
         )
@@ -162,7 +156,7 @@ class PagedSource:
         check_position(self._options)
         staging = self._staging_of(end.staged.stage) if end.staged else None
         if staging and end.staged and staging.has(end.staged):
-            return Batch(end.positions, staged_partitions(staging, end.staged))
+            return Batch(end.positions, staged_segments(staging, end.staged))
         compare = end.direct is None
         lines = read_again(self._client, self._options, start, end.positions, compare=compare)
         return Batch(end.positions, _carried(_pack_lines(lines, self._options.parallelism)))
@@ -218,7 +212,7 @@ def _carried(payloads: Iterable[bytes]) -> list[FeedTask]:
                 option="stagingLocation",
                 anchor="a-single-event-is-more-than-spark-carries-to-a-task",
             )
-        tasks.append(SegmentPartition(payload))
+        tasks.append(CarriedSegment(payload))
     return tasks
 
 
@@ -227,5 +221,5 @@ def _position(intervals: Sequence[wire.Interval]) -> Position:
     events = sum(interval.events for interval in intervals)
     size = sum(len(interval.lines) for interval in intervals)
     digest = hashes.in_hex(sum(interval.digest for interval in intervals)) if events else None
-    lost = [interval.cursor for interval in intervals if isinstance(interval, Loss)]
+    lost = [interval.cursor for interval in intervals if isinstance(interval, wire.Loss)]
     return Position(intervals[-1].cursor, events, size, digest, lost[-1] if lost else None)

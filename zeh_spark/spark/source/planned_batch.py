@@ -26,9 +26,9 @@ from zeh_spark.client.http.lag import Lag, lag_of
 from zeh_spark.client.http.responses import problem_document
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.errors import CursorGoneError, PublisherError
-from zeh_spark.spark.source.batch_source import FeedTask
 from zeh_spark.spark.source.offsets import Position
 from zeh_spark.spark.source.options import SourceOptions
+from zeh_spark.spark.source.tasks import FeedTask
 from zeh_spark.wire import wire
 from zeh_spark.wire.direct_reads import (
     PLAN_CHUNKS,

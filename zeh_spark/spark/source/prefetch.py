@@ -29,7 +29,7 @@ from zeh_spark.client.http.lag import Lag
 from zeh_spark.client.polling.feed_end import Ending
 from zeh_spark.client.polling.feed_end_probes import EndProbes
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
-from zeh_spark.client.polling.track import Loss, Track
+from zeh_spark.client.polling.track import Track
 from zeh_spark.errors import CursorGoneError
 from zeh_spark.spark.source.batch_source import Limits
 from zeh_spark.spark.source.options import SourceOptions
@@ -189,7 +189,7 @@ class Fetcher:
             if not self._options.fail_on_data_loss:
                 for partition, intervals in ready.items():
                     ready[partition] = without_loss_after_events(intervals)
-                    if any(isinstance(each, Loss) for each in ready[partition]):
+                    if any(isinstance(each, wire.Loss) for each in ready[partition]):
                         losses[partition] = len(ready[partition])
             counts = take(
                 ready,
@@ -306,7 +306,7 @@ class Fetcher:
             if self._options.fail_on_data_loss or track.cursor == oldest:
                 raise
             with self._changed:
-                self._add(track, Loss(b"", 0, oldest))
+                self._add(track, wire.Loss(b"", 0, oldest))
                 track.reading = None
             self._finish(track, 0.0)
             return

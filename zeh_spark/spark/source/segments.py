@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 import msgspec
 import zstandard
 
-from zeh_spark.client.polling.track import Loss
-from zeh_spark.wire.wire import Interval
+from zeh_spark.wire.wire import Interval, Loss
 
 SEGMENT_BYTES = 32 << 20
 """Maximum bytes of lines in a segment, before compression: a task must stay far below 128 MiB."""

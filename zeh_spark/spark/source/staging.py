@@ -21,16 +21,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import pyarrow as pa
 import xxhash
 from pyarrow import ArrowException, fs
 
-from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.errors import StagingError
-from zeh_spark.spark.source.batch_source import FeedTask
 from zeh_spark.spark.source.offsets import StagedBatch
-from zeh_spark.spark.source.segments import unpack
 from zeh_spark.spark.source.staging_location import delete_folder, opened, told
+from zeh_spark.spark.source.tasks import SegmentTask
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +44,7 @@ class Staging:
     """One stage under a `stagingLocation`. It is pickled to executors.
 
     Args:
-        location: a path, or a URI, as `staging_location.parse_staging` returns it.
+        location: a path, or a URI, as `options.parse_staging` returns it.
     """
 
     def __init__(self, location: str, stage: str) -> None:
@@ -175,29 +172,16 @@ def new_stage() -> str:
 
 
 @dataclass(frozen=True)
-class SegmentPartition(FeedTask):
-    """A segment on its way to a task: its bytes, or the place where they are staged.
+class StagedSegment(SegmentTask):
+    """A segment that its task reads from where it is staged."""
 
-    Args:
-        payload: the packed segment; None if it is staged.
-    """
+    staging: Staging = field(repr=False)
+    batch: str
+    segment: int
 
-    payload: bytes | None = field(default=None, repr=False)
-    staging: Staging | None = field(default=None, repr=False)
-    batch: str = ""
-    segment: int = 0
-
-    def read(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
-        payload = self.payload
-        if payload is None:
-            assert self.staging is not None
-            payload = self.staging.read(self.batch, self.segment)
-        for partition, lines in unpack(payload):
-            yield from decoder.batches(lines, partition, self.feed)
+    def content(self) -> bytes:
+        return self.staging.read(self.batch, self.segment)
 
 
-def staged_partitions(staging: Staging, staged: StagedBatch) -> list[SegmentPartition]:
-    return [
-        SegmentPartition(staging=staging, batch=staged.batch, segment=number)
-        for number in range(staged.segments)
-    ]
+def staged_segments(staging: Staging, staged: StagedBatch) -> list[StagedSegment]:
+    return [StagedSegment(staging, staged.batch, number) for number in range(staged.segments)]

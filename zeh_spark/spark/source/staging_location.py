@@ -1,8 +1,7 @@
-"""Where batches are staged: a path, or a folder of an object store.
+"""The file systems in which batches are staged: those of a path, and of object stores.
 
-Spark shows options in plans, and errors show the location. So a location never holds a secret:
-credentials come from the environment of each process, or from the machine it runs on. Runs on the
-driver and on executors.
+Credentials come from the environment of each process, or from the machine it runs on, never from a
+location (see `options.parse_staging`). Runs on the driver and on executors.
 """
 
 from __future__ import annotations
@@ -14,21 +13,6 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-_PARAMETERS = {
-    "file": set(),
-    "s3": {"region", "scheme", "endpoint_override", "force_virtual_addressing"},
-    "gs": {"scheme", "endpoint_override", "retry_limit_seconds"},
-    "abfs": {
-        "blob_storage_authority",
-        "client_id",
-        "credential_kind",
-        "dfs_storage_authority",
-        "enable_tls",
-        "tenant_id",
-    },
-}
-"""The parameters that a URI may have, by its scheme. None of them is a secret."""
-
 HAS_AZURE = hasattr(fs, "AzureFileSystem")
 """Whether this pyarrow knows Azure's storage."""
 
@@ -36,47 +20,6 @@ _AZURE_KEY = "AZURE_STORAGE_KEY"
 _AZURE_HOST = re.compile(r"(?P<account>[^.]+)\.(?:blob|dfs)\.core\.windows\.net")
 _LONGEST_RETRY = "30"
 """Seconds for which Google's client retries. Its own 15 minutes look like a query that hangs."""
-
-
-def parse_staging(text: str) -> str:
-    """Return an absolute path, or a URI that pyarrow.fs knows.
-
-    It does not know `s3a:` and `dbfs:/Volumes/`: they become `s3:` and `/Volumes/`.
-
-    Raises ValueError if it is neither, or if it holds what may be a secret.
-    """
-    location = re.sub(r"^dbfs:/+Volumes/", "/Volumes/", text)
-    if location.startswith("/"):
-        return location.rstrip("/") or "/"
-    location = re.sub(r"^s3a:", "s3:", location)
-    scheme = _family(location.partition(":")[0])
-    if scheme not in _PARAMETERS:
-        raise ValueError(
-            "must be an absolute path that driver and executors share, or a URI with "
-            "file, s3, s3a, gs, abfs or abfss"
-        )
-    parts = urlsplit(location)
-    user, _, host = parts.netloc.rpartition("@")
-    # A secret may have a slash: in s3://KEY:SEC/RET@bucket the host is KEY:SEC.
-    named = ":" in user or (":" in host and not (scheme == "abfs" and user))
-    told = any("@" in value for _, value in parse_qsl(parts.query))
-    if named or told or (user and scheme != "abfs" and (scheme, user) != ("gs", "anonymous")):
-        raise ValueError(
-            "must not hold credentials, because Spark shows it in plans: give them to driver and "
-            "executors by the environment or the machine's role"
-        )
-    names = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
-    if unknown := sorted(names - _PARAMETERS[scheme]):
-        known = ", ".join(sorted(_PARAMETERS[scheme])) or "none"
-        raise ValueError(
-            f"must not have the parameter {unknown[0]!r}, because Spark shows it in plans: those "
-            f"of {scheme} are {known}, and credentials come from the environment"
-        )
-    return parts._replace(path=parts.path.rstrip("/"), fragment="").geturl()
-
-
-def _family(scheme: str) -> str:
-    return "abfs" if scheme == "abfss" else scheme
 
 
 def opened(location: str) -> tuple[fs.FileSystem, str]:
@@ -88,7 +31,7 @@ def opened(location: str) -> tuple[fs.FileSystem, str]:
         return fs.LocalFileSystem(), location
     parts = urlsplit(location)
     given = dict(parse_qsl(parts.query))
-    if _family(parts.scheme) == "abfs":
+    if parts.scheme in ("abfs", "abfss"):
         if not HAS_AZURE:
             raise ValueError(
                 f"pyarrow {pa.__version__} has no file system for Azure. Install pyarrow 16 or "

@@ -1,17 +1,16 @@
-"""The stream source as Spark calls it: on the driver, which `stream_driver` does, and in tasks.
+"""The stream source as Spark calls it on the driver, which `stream_driver` does.
 
-Rule for editors: `StreamReader` is pickled, by the planner and into tasks. Its options are not
-pickled, so no token reaches an executor. Of the URL, an executor gets at most what names a feed
-that has no id: no user, and the query as a digest (`FeedUrl.identity`). `partitions` and `read` may
-run more than once for the same batch, and give the same each time.
+Rule for editors: `StreamReader` is pickled as its `TaskReader`. Its options are not pickled, so no
+token reaches an executor. Of the URL, an executor gets at most what names a feed that has no id: no
+user, and the query as a digest (`FeedUrl.identity`). `partitions` and `read` may run more than once
+for the same batch, and give the same each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from zeh_spark.client.decoding.lines import Decoder
@@ -21,13 +20,16 @@ from zeh_spark.spark.frames.compat import (
     ReadMaxBytes,
     SupportsTriggerAvailableNow,
 )
-from zeh_spark.spark.source.batch_source import FeedTask, Limits
+from zeh_spark.spark.source.batch_source import Limits
 from zeh_spark.spark.source.older_spark import OlderSpark, warn_of_repetition
 from zeh_spark.spark.source.options import SourceOptions
-from zeh_spark.spark.source.stream_driver import StreamDriver
+from zeh_spark.spark.source.tasks import TaskReader
+
+if TYPE_CHECKING:
+    from zeh_spark.spark.source.stream_driver import StreamDriver
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The stream source as Spark calls it. See `DataSourceStreamReader` for the contract.
 
     Args:
@@ -38,14 +40,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: SourceOptions | None, decoder: Decoder | OptionError) -> None:
+        super().__init__(decoder)
         self._options = options
-        self._decoder = decoder
         self._finite = False
         self._driver: StreamDriver | None = None
         self._older = OlderSpark()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_decoder": self._decoder}
 
     @at_spark_border
     def initialOffset(self) -> dict[str, Any]:
@@ -88,17 +87,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._driver:
             self._driver.stop()
 
-    @at_spark_border
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(self._decoder, Decoder)
-        assert isinstance(partition, FeedTask)
-        yield from partition.read(self._decoder)
-
     @property
     def _begun(self) -> StreamDriver:
         if isinstance(self._decoder, OptionError):
             raise self._decoder
         if self._driver is None:
+            # The process that plans the query makes a reader, and pickles it: it needs no driver.
+            from zeh_spark.spark.source.stream_driver import StreamDriver
+
             assert self._options is not None
             self._driver = StreamDriver(self._options)
         return self._driver

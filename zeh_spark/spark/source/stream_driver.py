@@ -28,7 +28,6 @@ from zeh_spark.spark.source import offsets
 from zeh_spark.spark.source.batch_source import (
     Batch,
     BatchSource,
-    FeedTask,
     Limits,
     check_position,
     reads_directly,
@@ -37,6 +36,7 @@ from zeh_spark.spark.source.offsets import Offset, Position
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.spark.source.paged_source import PagedSource
 from zeh_spark.spark.source.planned_source import PlannedSource
+from zeh_spark.spark.source.tasks import FeedTask
 from zeh_spark.wire import wire
 from zeh_spark.wire.feed_identity import FeedIdentity, untold
 

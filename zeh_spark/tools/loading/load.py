@@ -25,7 +25,7 @@ from zeh_spark.service.store.interface import Store
 from zeh_spark.tools.loading import csv_rows
 from zeh_spark.tools.loading.csv_rows import CsvFormat
 from zeh_spark.tools.loading.one_batch import next_batch, publish
-from zeh_spark.wire import wire
+from zeh_spark.wire import upload_format, wire
 from zeh_spark.wire.batch_uploader import BatchUploader
 from zeh_spark.wire.partitioning import placed
 from zeh_spark.wire.upload_format import CHUNK_EVENTS, Content
@@ -219,15 +219,15 @@ def ndjson(source: Source, stream: IO[bytes]) -> Iterator[FileEvent]:
 
 
 def _bare(number: int, line: bytes) -> FileEvent:
-    return FileEvent(number, wire.validated_json(line))
+    return FileEvent(number, upload_format.validated_json(line))
 
 
 def _enveloped(number: int, line: bytes) -> FileEvent:
-    wire.validated_json(line)  # which also checks the bytes that the decoder skips
+    upload_format.validated_json(line)  # which also checks the bytes that the decoder skips
     given = msgspec.json.decode(line, type=Envelope)
     _refuse_repeated_names(line)
     key = None if given.key is None else str(given.key)
-    data = wire.validated_json(bytes(given.data))
+    data = upload_format.validated_json(bytes(given.data))
     return FileEvent(number, data, key, given.partition, given.headers)
 
 
@@ -245,7 +245,7 @@ def _keyed(name: str) -> Callable[[int, bytes], FileEvent]:
     decode = msgspec.json.Decoder(dict[str, Raw]).decode
 
     def parse(number: int, line: bytes) -> FileEvent:
-        data = wire.validated_json(line)
+        data = upload_format.validated_json(line)
         if not data.startswith(b"{"):
             raise ValueError(f"it is no object, so it has no {name!r} for the key")
         key = decode(data).get(name)
