@@ -71,6 +71,22 @@ def test_what_is_not_used_is_not_loaded(
     assert ours or {"zeh_spark._lazy"} == found
 
 
+EACH_HELP = (
+    "from zeh_spark.tools.cli.main import COMMANDS, zeh_spark; "
+    "[zeh_spark([each, '--help'], standalone_mode=False) for each in COMMANDS]"
+)
+
+
+def test_the_help_of_a_command_loads_nothing_that_the_command_works_with() -> None:
+    """I read a command's help as soon as I ask, and without the extra `publisher`."""
+    found, packages = loaded(EACH_HELP)
+    modules = {f"zeh_spark.tools.cli.{module}" for module, _ in main.COMMANDS.values()}
+
+    assert modules <= found
+    assert packages <= {"zeh_spark", "click", "msgspec", "typing_extensions"}
+    assert set() == {each for each in found if each.endswith((".client_options", ".interface"))}
+
+
 def test_each_command_is_in_the_list_of_what_it_talks_to() -> None:
     """`zeh-spark --help` is right about which commands need a publisher alone."""
     context = click.Context(main.zeh_spark)

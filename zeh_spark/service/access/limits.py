@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zeh_spark.service.network import connections, shares
-from zeh_spark.service.store.answer_cache import CACHE_BYTES
+from zeh_spark.service.network import connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,8 @@ class Limits:
     most_chunks: int = 250_000
     most_producers: int = 100_000
     most_cursor_sets: int = 1000
-    cache_bytes: int = CACHE_BYTES
-    send_buffer: int = shares.MOST
+    cache_bytes: int = 64 << 20
+    send_buffer: int = 128 << 20
     connections: int = connections.MOST
 
 

@@ -1,6 +1,7 @@
 """The publisher's file of settings, `conf/publisher.toml`.
 
-It says where the publisher listens, which store it serves, and which tables are feeds.
+It says where the publisher listens, which store it serves, and which tables are feeds. What opens
+these tables imports the database's libraries itself, because `zeh-spark serve --help` has settings.
 """
 
 from __future__ import annotations
@@ -10,22 +11,21 @@ import ipaddress
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 from urllib.parse import quote
 
 import msgspec
-from sqlalchemy import create_engine, event
-from sqlalchemy.engine import Engine
-from sqlalchemy.exc import DisconnectionError
 
 from zeh_spark.errors import OptionError, StoreError
 from zeh_spark.service.access.limits import DEFAULTS
-from zeh_spark.service.network.certificates import TlsFiles
-from zeh_spark.service.network.draining import StopTimes
-from zeh_spark.service.outbox.feed import SqlTableFeed
-from zeh_spark.service.sqlite.store import check_names
-from zeh_spark.service.store.interface import check_feed_name
 from zeh_spark.wire.option_values import parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
+
+    from zeh_spark.service.network.certificates import TlsFiles
+    from zeh_spark.service.network.draining import StopTimes
+    from zeh_spark.service.outbox.feed import SqlTableFeed
 
 _PINNED = {
     "extra_float_digits": "1",
@@ -121,6 +121,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     @property
     def tls_files(self) -> TlsFiles | None:
         """The files of TLS; None to speak without it."""
+        from zeh_spark.service.network.certificates import TlsFiles
+
         if not self.tls_cert:
             return None
         return TlsFiles(self.tls_cert, self.tls_key or None, self.tls_client_ca or None)
@@ -131,6 +133,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     @property
     def stop_times(self) -> StopTimes:
+        from zeh_spark.service.network.draining import StopTimes
+
         delay, grace = (self._parsed(each, parse_duration) for each in ("drain_delay", "grace"))
         return StopTimes(delay, grace)
 
@@ -216,6 +220,8 @@ def _converted(given: dict[str, Any], kind: type[Section]) -> Section:
 @contextmanager
 def opened_tables(config: Config) -> Iterator[Mapping[str, SqlTableFeed]]:
     """Yield the tables of `config` as feeds by name; close them, and connections, at the end."""
+    from zeh_spark.service.store.interface import check_feed_name
+
     for name in config.feeds:
         try:
             check_feed_name(name)
@@ -240,6 +246,8 @@ def opened_tables(config: Config) -> Iterator[Mapping[str, SqlTableFeed]]:
 
 def table_feed(config: FeedConfig, engine: Engine, name: str) -> SqlTableFeed:
     """Return the feed of a table. Raises OptionError, with the name of the feed's section."""
+    from zeh_spark.service.outbox.feed import SqlTableFeed
+
     given = msgspec.structs.asdict(config)
     for each in ("url", "pool_size", "statement_timeout"):
         del given[each]
@@ -273,6 +281,11 @@ def engine_of(config: FeedConfig, *, writes: bool = False) -> Engine:
 
 
 def _sqlite(file: Path, pool_size: int, writes: bool) -> Engine:
+    from sqlalchemy import create_engine, event
+    from sqlalchemy.exc import DisconnectionError
+
+    from zeh_spark.service.sqlite.store import check_names
+
     if not file.is_file():
         raise StoreError(f"there is no database {file}. Correct the path in url", anchor=_ANCHOR)
     check_names(file)

@@ -21,9 +21,6 @@ import msgspec
 
 from zeh_spark.service.store.interface import Chunk
 
-CACHE_BYTES = 64 << 20
-"""Most bytes that are kept, by default."""
-
 _OVERHEAD = 512
 """Bytes of memory, about, that a part takes beside its own."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from zeh_spark.service.store.acts import ActFilter, Action
+from zeh_spark.service.store.acts import Action
 from zeh_spark.tools.cli.output import json_line, moment, table
 from zeh_spark.tools.cli.parameters import STORE, Parsed, opened
 from zeh_spark.wire.option_values import parse_age_ms
@@ -82,6 +82,8 @@ def admin_log(
       zeh-spark admin-log --feed orders --action prune --store sqlite:///feeds.db
       zeh-spark admin-log --json --limit 1000
     """
+    from zeh_spark.service.store.acts import ActFilter
+
     with opened(url) as store:
         first = None
         if since:

@@ -9,19 +9,18 @@ import os
 import sys
 from collections import Counter
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import click
 
-from zeh_spark.client import dead_letter_replay
-from zeh_spark.client.dead_letter_replay import Outcome
-from zeh_spark.client.http.tail import follow
 from zeh_spark.errors import StoreError, printable
 from zeh_spark.tools.cli.output import print_result, progress, write_lines
 from zeh_spark.tools.cli.parameters import PATIENCE, connects
-from zeh_spark.tools.loading.load import without_events
-from zeh_spark.wire import dead_letters, wire
-from zeh_spark.wire.dead_letters import Unreadable
 from zeh_spark.wire.phrases import counted
+
+if TYPE_CHECKING:
+    from zeh_spark.client.dead_letter_replay import Outcome
+    from zeh_spark.wire.dead_letters import Unreadable
 
 _NAMED = 5
 """How many events that are no dead letters are named. If one more comes, the others are counted."""
@@ -43,6 +42,9 @@ def list_letters(url: str, connect: dict[str, str]) -> None:
     Example:
       zeh-spark dead-letters http://127.0.0.1:8080/orders-dead | jq .data.reason | sort | uniq -c
     """
+    from zeh_spark.client.http.tail import follow
+    from zeh_spark.wire import dead_letters, wire
+
     pages = follow(url, wire.FIRST, connect, whole=True, endless=False)
     printed = others = 0
 
@@ -100,6 +102,12 @@ def replay_dead(url: str, keep_key: bool, connect: dict[str, str]) -> None:
       jq -c '(.data.row.data | strings) |= gsub("NaN"; "null")' dead.ndjson |
         zeh-spark replay-dead http://127.0.0.1:8080/orders
     """
+    from zeh_spark.client import dead_letter_replay
+    from zeh_spark.client.dead_letter_replay import Outcome
+    from zeh_spark.tools.loading.load import without_events
+    from zeh_spark.wire import dead_letters
+    from zeh_spark.wire.dead_letters import Unreadable
+
     count = dead_letter_replay.partition_count(url, **connect, **PATIENCE)
     try:
         read = list(dead_letters.letters(sys.stdin.buffer))
@@ -131,6 +139,8 @@ def replay_dead(url: str, keep_key: bool, connect: dict[str, str]) -> None:
 
 def _tell(outcomes: Counter[Outcome], letters: int, refused: list[dict[str, object]]) -> None:
     """Print how many dead letters were published, were published before, and are left."""
+    from zeh_spark.client.dead_letter_replay import Outcome
+
     published, repeated = outcomes[Outcome.PUBLISHED], outcomes[Outcome.REPEATED]
     said = f"Published {counted(published, 'dead letter')}"
     if repeated:

@@ -17,25 +17,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from zeh_spark.client.http.lag import Lag, lag_at, metrics
-from zeh_spark.client.http.transport import Body, Transport
-from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.client.options.given import parse
 from zeh_spark.errors import PublisherError, StoreError, printable
-from zeh_spark.spark.source.offsets import is_of_a_feed, reached, source_offsets
-from zeh_spark.tools.check.judge import judge
-from zeh_spark.tools.check.junit import report
-from zeh_spark.tools.check.rules import Finding, Verdict
+from zeh_spark.tools.check.rules import Verdict
 from zeh_spark.tools.cli.output import print_answer, print_findings, table
 from zeh_spark.tools.cli.parameters import AGE, PATIENCE, SIZE, connects
-from zeh_spark.tools.doctor import installed_spark, machine, peer, trial
-from zeh_spark.tools.doctor.checks import Check, State
+from zeh_spark.tools.doctor.checks import State
 from zeh_spark.wire.option_values import MAX_PARTITIONS, FeedUrl
 from zeh_spark.wire.phrases import counted
+
+if TYPE_CHECKING:
+    from zeh_spark.client.http.lag import Lag
+    from zeh_spark.client.http.transport import Transport
+    from zeh_spark.client.options.client_options import ClientOptions
+    from zeh_spark.tools.check.rules import Finding
+    from zeh_spark.tools.doctor.checks import Check
 
 _MARKS: dict[Verdict | State, tuple[str, str | None]] = {
     Verdict.PASS: ("ok", "green"), State.OK: ("ok", "green"),
@@ -100,6 +99,11 @@ def check(
       zeh-spark check https://orders.example/feed/v1 --partitions 4 --token-file token.txt --json
       zeh-spark check https://orders.example/feed/v1 --junit check.xml
     """
+    from zeh_spark.client.options.client_options import ClientOptions
+    from zeh_spark.client.options.given import parse
+    from zeh_spark.tools.check.judge import judge
+    from zeh_spark.tools.check.junit import report
+
     options = parse(ClientOptions, {"url": url, **connect, "retryTimeout": "0"})
     found = judge(options, partitions=partitions, seconds=timeout / 1000, most_bytes=max_bytes)
     counts: dict[str, Any] = {each.value: found.count(each) for each in Verdict}
@@ -174,6 +178,10 @@ def doctor(url: str | None, starts_spark: bool, connect: dict[str, str]) -> None
       zeh-spark doctor
       zeh-spark doctor http://127.0.0.1:8080/flights --spark
     """
+    from zeh_spark.client.options.client_options import ClientOptions
+    from zeh_spark.client.options.given import parse
+    from zeh_spark.tools.doctor import installed_spark, machine, peer, trial
+
     found = [*machine.checks(), *installed_spark.checks()]
     if url:
         found += peer.checks(parse(ClientOptions, {"url": url, **connect, "retryTimeout": "0"}))
@@ -235,6 +243,9 @@ def lag(
       zeh-spark lag http://127.0.0.1:8080/orders --checkpoint checkpoints/orders
       zeh-spark lag http://127.0.0.1:8080/orders --cursorset warehouse --json
     """
+    from zeh_spark.client.options.client_options import ClientOptions
+    from zeh_spark.client.options.given import parse
+
     if (checkpoint is None) == (cursorset is None):
         raise click.UsageError("Give either --checkpoint or --cursorset.")
     options = parse(ClientOptions, {"url": url, **connect, **PATIENCE})
@@ -249,6 +260,9 @@ def _of_checkpoint(
     options: ClientOptions, checkpoint: Path, feed_id: str | None
 ) -> tuple[dict[str, Any], str]:
     """Return the lag of a checkpoint as a document, and as text."""
+    from zeh_spark.client.http.lag import metrics
+    from zeh_spark.client.http.transport import Transport
+
     batch, cursors = committed_cursors(checkpoint, feed_id or options.url.identity)
     found = _asked(Transport(options), cursors)
     parts = list(zip(found.events, found.seconds, strict=True))
@@ -271,6 +285,8 @@ def committed_cursors(checkpoint: Path, feed: str) -> tuple[int, list[str]]:
 
     `feed` is its name in the checkpoint: the option `feedId`, or its URL.
     """
+    from zeh_spark.spark.source.offsets import is_of_a_feed, reached, source_offsets
+
     try:
         done = [
             int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdigit()
@@ -304,6 +320,8 @@ def committed_cursors(checkpoint: Path, feed: str) -> tuple[int, list[str]]:
 
 
 def _asked(transport: Transport, cursors: list[str]) -> Lag:
+    from zeh_spark.client.http.lag import lag_at
+
     end = time.monotonic() + _PATIENCE_SECONDS
     while not (found := lag_at(transport, cursors)):
         if time.monotonic() > end:
@@ -352,6 +370,8 @@ def _of_cursor_set(options: ClientOptions, name: str) -> tuple[dict[str, Any], s
 def _gauges(options: ClientOptions) -> Iterator[tuple[str, dict[str, str], float]]:
     """Yield name, labels and value of each metric of a publisher."""
     from prometheus_client.parser import text_string_to_metric_families
+
+    from zeh_spark.client.http.transport import Body, Transport
 
     parts = options.url.parts
     above = parts._replace(path=parts.path.rstrip("/").rpartition("/")[0], query="").geturl()

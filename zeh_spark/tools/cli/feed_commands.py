@@ -12,19 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from zeh_spark.client.http.publish_client import PublishClient
-from zeh_spark.client.open_batch import OpenBatch
-from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.client.options.given import parse
-from zeh_spark.client.options.option_fields import option_name
-from zeh_spark.client.producer import Producer
 from zeh_spark.errors import OutcomeUnknownError, PublishError, RowError, StoreError
-from zeh_spark.tools.audit.auditing import Audit
-from zeh_spark.tools.audit.findings import Difference, Tally
 from zeh_spark.tools.cli.output import (
     moment,
     print_answer,
@@ -46,9 +38,12 @@ from zeh_spark.tools.cli.parameters import (
     name_of,
     refuse_contradicting_keys,
 )
-from zeh_spark.tools.loading.load import Source, bad_line, events_of, without_events
 from zeh_spark.wire.phrases import counted
-from zeh_spark.wire.problems import FORBIDDEN
+
+if TYPE_CHECKING:
+    from zeh_spark.client.http.publish_client import PublishClient
+    from zeh_spark.client.open_batch import OpenBatch
+    from zeh_spark.tools.audit.findings import Difference, Tally
 
 
 @click.command()
@@ -83,6 +78,9 @@ def publish(
       zeh-spark publish http://127.0.0.1:8080/orders --producer till-7 < events.ndjson
       zeh-spark publish http://127.0.0.1:8080/orders --producer till-7 --batch 11-20 < day.ndjson
     """
+    from zeh_spark.client.producer import Producer
+    from zeh_spark.tools.loading.load import Source, bad_line, events_of, without_events
+
     refuse_contradicting_keys(key, envelope, keep_key)
     how: dict[str, Any] = {**connect, **PATIENCE}
     by = Producer(url, producer, **how)
@@ -174,6 +172,10 @@ def producers(
       zeh-spark producers http://127.0.0.1:8080/orders orders-job --last 3
       zeh-spark producers http://127.0.0.1:8080/orders orders-job#2026-11-20
     """
+    from zeh_spark.client.http.publish_client import PublishClient
+    from zeh_spark.client.options.client_options import ClientOptions
+    from zeh_spark.client.options.given import parse
+
     if producer == "":
         raise click.UsageError("PRODUCER is empty. Give a producer's name, or leave it out.")
     client = PublishClient(parse(ClientOptions, {"url": url, **connect, **PATIENCE}))
@@ -234,6 +236,9 @@ def audit(url: str, producer: str | None, connect: dict[str, str]) -> None:
       zeh-spark audit http://127.0.0.1:8080/orders
       zeh-spark audit http://127.0.0.1:8080/orders --producer orders-job
     """
+    from zeh_spark.tools.audit.auditing import Audit
+    from zeh_spark.tools.audit.findings import Difference
+
     if producer == "":
         raise click.UsageError("NAME is empty. Give a producer's name, or leave --producer out.")
     job = Audit(url, producer, connect)
@@ -247,6 +252,8 @@ def audit(url: str, producer: str | None, connect: dict[str, str]) -> None:
 
 def _members(found: Difference | Tally) -> dict[str, Any]:
     """Return the result of an audit as members of a JSON object, in camel case."""
+    from zeh_spark.client.options.option_fields import option_name
+
     return {option_name(name): value for name, value in asdict(found).items()}
 
 
@@ -261,6 +268,8 @@ def _size_of_stdin() -> int | None:
 
 def _named_batches(client: PublishClient, producer: str) -> list[dict[str, Any]]:
     """Return the named batches of a producer, as far as the token may see them."""
+    from zeh_spark.wire.problems import FORBIDDEN
+
     try:
         return [each for each in client.producers() if each["producer"].startswith(f"{producer}#")]
     except PublishError as exc:

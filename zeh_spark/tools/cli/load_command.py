@@ -14,9 +14,6 @@ from functools import partial
 import click
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.databases import shown_url
-from zeh_spark.service.store.batches import Overrides
-from zeh_spark.service.store.interface import UnknownFeedError
 from zeh_spark.tools.cli.output import print_result, progress
 from zeh_spark.tools.cli.parameters import (
     ALLOW,
@@ -30,10 +27,6 @@ from zeh_spark.tools.cli.parameters import (
     operator,
     refuse_contradicting_keys,
 )
-from zeh_spark.tools.loading import load as loading
-from zeh_spark.tools.loading.csv_rows import CsvFormat
-from zeh_spark.tools.loading.load import Source
-from zeh_spark.tools.loading.one_batch import named_batch, next_batch
 from zeh_spark.wire.phrases import counted, size_of
 
 
@@ -97,6 +90,14 @@ def load(
       gunzip -c log.gz | zeh-spark load log -
       echo '{"key": "a", "headers": {"h": "1"}, "data": 42}' | zeh-spark load log - --envelope
     """
+    from zeh_spark.service.databases import shown_url
+    from zeh_spark.service.store.batches import Overrides
+    from zeh_spark.service.store.interface import UnknownFeedError
+    from zeh_spark.tools.loading import load as loading
+    from zeh_spark.tools.loading.csv_rows import CsvFormat
+    from zeh_spark.tools.loading.load import Source
+    from zeh_spark.tools.loading.one_batch import named_batch, next_batch
+
     refuse_contradicting_keys(key, envelope, keep_key)
     if files.count("-") > 1:
         raise click.UsageError("Standard input can be loaded once. Give '-' once.")

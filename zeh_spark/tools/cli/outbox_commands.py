@@ -10,20 +10,18 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 from click.core import ParameterSource
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.app.config import Config, FeedConfig, engine_of, load_config, table_feed
-from zeh_spark.service.databases import shown_url
-from zeh_spark.service.outbox.feed import SqlTableFeed
-from zeh_spark.service.store.epochs import over_at
-from zeh_spark.service.store.interface import UnknownFeedError, now_ms
 from zeh_spark.tools.cli.output import moment, print_result
 from zeh_spark.tools.cli.parameters import CONFIG, STORE, opened, operator
+
+if TYPE_CHECKING:
+    from zeh_spark.service.app.config import Config, FeedConfig
+    from zeh_spark.service.outbox.feed import SqlTableFeed
 
 
 @click.command()
@@ -101,6 +99,8 @@ def ddl(
       zeh-spark ddl orders --config conf/publisher.toml --grant-to feeds | psql shop
       zeh-spark ddl outbox --url sqlite:///shop.db --data body --retention
     """
+    from zeh_spark.service.app.config import FeedConfig, load_config
+
     if file:
         _refuse_what_config_has()
         config, name = _configured(load_config(file), table, url)
@@ -204,6 +204,10 @@ def settings_of(ctx: click.Context, file: Path | None, url: str) -> Config:
 
     Without a file, `url` alone is served. With one, `url` is used if --store was given.
     """
+    import msgspec
+
+    from zeh_spark.service.app.config import Config, load_config
+
     config = load_config(file) if file else Config(store=url)
     if file and ctx.get_parameter_source("url") is not ParameterSource.DEFAULT:
         config = msgspec.structs.replace(config, store=url)
@@ -211,6 +215,10 @@ def settings_of(ctx: click.Context, file: Path | None, url: str) -> Config:
 
 
 def _new_epoch(url: str, feed: str, *, copy: bool, since: int | None, yes: bool) -> None:
+    from zeh_spark.service.databases import shown_url
+    from zeh_spark.service.store.epochs import over_at
+    from zeh_spark.service.store.interface import UnknownFeedError, now_ms
+
     with opened(url) as store:
         try:
             before = store.identity(feed)
@@ -242,6 +250,8 @@ def _new_epoch(url: str, feed: str, *, copy: bool, since: int | None, yes: bool)
 
 
 def _new_history(config: FeedConfig, name: str, *, copy: bool, yes: bool) -> None:
+    from zeh_spark.service.databases import shown_url
+
     _confirm("Its readers will have to start again without their cursors.", yes=yes)
     with _feed(config, name, writes=True) as opened:
         history = opened.new_history(copy=copy)
@@ -262,6 +272,8 @@ def _confirm(what: str, *, yes: bool) -> None:
 
 def _configured(config: Config, name: str, url: str | None) -> tuple[FeedConfig, str]:
     """Return the settings and the name of a feed, by its name or that of its table."""
+    import msgspec
+
     by_table = (feed for feed, each in config.feeds.items() if each.table == name)
     feed = name if name in config.feeds else next(by_table, name)
     found = config.feed(feed)
@@ -271,6 +283,8 @@ def _configured(config: Config, name: str, url: str | None) -> tuple[FeedConfig,
 @contextmanager
 def _feed(config: FeedConfig, name: str, *, writes: bool = False) -> Iterator[SqlTableFeed]:
     """Open the feed of a table, and close it and its connections at the end."""
+    from zeh_spark.service.app.config import engine_of, table_feed
+
     engine = engine_of(config, writes=writes)
     try:
         with closing(table_feed(config, engine, name)) as feed:

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zeh_spark.service.store.acts import Actor, Via, process_actor
-from zeh_spark.wire import wire
 from zeh_spark.wire.option_values import SECRET_HEADER_PREFIX, parse_age_ms, parse_size
 
 if TYPE_CHECKING:
+    from zeh_spark.service.store.acts import Actor
     from zeh_spark.service.store.interface import Store
 
 
@@ -47,6 +46,8 @@ AGE = Parsed("age", parse_age_ms)
 
 def name_of(_ctx: object, _param: object, value: str | None) -> str | None:
     """Return the name of a producer or batch, as a callback of an option."""
+    from zeh_spark.wire import wire
+
     if value is not None and not wire.NAME.fullmatch(value):
         raise click.BadParameter(
             f"{value!r} is not a name that is allowed. Use 1 to 100 letters, digits and . _ : @ = -"
@@ -56,6 +57,8 @@ def name_of(_ctx: object, _param: object, value: str | None) -> str | None:
 
 def remedies_of(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str, str]:
     """Return the overrides that are given as OPTION=VALUE, by option: a callback of an option."""
+    from zeh_spark.wire import wire
+
     given = dict(value.partition("=")[::2] for value in values)
     if bare := [name for name, value in given.items() if not value]:
         raise click.BadParameter(f"{bare[0]!r} has no value. Give it as the refusal printed it.")
@@ -214,4 +217,6 @@ def opened(url: str, *, must_exist: bool = True) -> Iterator[Store]:
 
 def operator() -> Actor:
     """Return who runs the command, for the log of administrative acts."""
+    from zeh_spark.service.store.acts import Via, process_actor
+
     return process_actor(Via.CLI)

@@ -20,14 +20,8 @@ import click
 from click.core import ParameterSource
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.app import server
-from zeh_spark.service.databases import open_store
-from zeh_spark.service.store.interface import UnknownFeedError
 from zeh_spark.tools.cli.output import print_remark
 from zeh_spark.tools.cli.serve_command import serve
-from zeh_spark.tools.loading import load
-from zeh_spark.tools.loading.load import Source
-from zeh_spark.tools.loading.one_batch import named_batch
 
 FLIGHTS = 1000
 _PRODUCER, _BATCH = "quickstart", "sample"
@@ -109,6 +103,8 @@ def quickstart(ctx: click.Context, folder: Path, port: int) -> None:
     Example:
       zeh-spark quickstart
     """
+    from zeh_spark.service.app import server
+
     by_default = ctx.get_parameter_source("port") is ParameterSource.DEFAULT
     port = free_port(port, or_other=by_default)
     url = make(folder)
@@ -137,6 +133,12 @@ def sample() -> Iterator[bytes]:
 
 def make(folder: Path) -> str:
     """Make the store, its feeds and the sample, unless they are there; return the store's URL."""
+    from zeh_spark.service.databases import open_store
+    from zeh_spark.service.store.interface import UnknownFeedError
+    from zeh_spark.tools.loading import load
+    from zeh_spark.tools.loading.load import Source
+    from zeh_spark.tools.loading.one_batch import named_batch
+
     folder.mkdir(parents=True, exist_ok=True)
     url = f"sqlite:///{folder.resolve() / 'feeds.db'}"
     with closing(open_store(url)) as store:

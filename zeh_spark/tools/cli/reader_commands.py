@@ -13,14 +13,8 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from zeh_spark.client.http.discovery import index
-from zeh_spark.client.http.tail import follow
-from zeh_spark.client.http.transport import Transport
-from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.client.options.given import parse
 from zeh_spark.tools.cli.output import moment, print_table, write_lines
 from zeh_spark.tools.cli.parameters import CONFIG, PATIENCE, connects, opened, store_option
-from zeh_spark.wire import wire
 from zeh_spark.wire.option_values import MAX_PARTITIONS
 from zeh_spark.wire.phrases import size_of
 
@@ -58,6 +52,11 @@ def feeds(
 
 
 def _list_remote(url: str, connect: dict[str, str]) -> None:
+    from zeh_spark.client.http.discovery import index
+    from zeh_spark.client.http.transport import Transport
+    from zeh_spark.client.options.client_options import ClientOptions
+    from zeh_spark.client.options.given import parse
+
     transport = Transport(parse(ClientOptions, {"url": url, **connect, **PATIENCE}))
     found = index(transport)
     rows = [
@@ -159,6 +158,9 @@ def tail(
       zeh-spark tail http://127.0.0.1:8080/flights --from first --no-follow | wc -l
       zeh-spark tail http://127.0.0.1:8080/flights --from first --limit 10 --partition 2
     """
+    from zeh_spark.client.http.tail import follow
+    from zeh_spark.wire import wire
+
     cursor = {"first": wire.FIRST, "last": wire.LAST}.get(start, start)
     left = limit
     found = follow(

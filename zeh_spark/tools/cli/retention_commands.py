@@ -6,22 +6,24 @@ They work on the store itself, also while it is served. The rules are in `retent
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.retention import rules as retaining
-from zeh_spark.service.store import clock
-from zeh_spark.service.store.cursor_sets import NAME, CursorSet
-from zeh_spark.service.store.interface import Retention
 from zeh_spark.tools.cli.output import moment, print_answer, print_result, print_table, progress
 from zeh_spark.tools.cli.parameters import AGE, SIZE, STORE, Parsed, opened, operator
 from zeh_spark.wire.option_values import parse_age_ms
 from zeh_spark.wire.phrases import counted, size_of
 
+if TYPE_CHECKING:
+    from zeh_spark.service.store.cursor_sets import CursorSet
+    from zeh_spark.service.store.interface import Retention
+
 
 def _cursor_sets(_ctx: object, _param: object, names: tuple[str, ...]) -> tuple[str, ...]:
+    from zeh_spark.service.store.cursor_sets import NAME
+
     for name in names:
         if not NAME.fullmatch(name):
             raise click.BadParameter(
@@ -92,6 +94,8 @@ def retention(
       zeh-spark retention orders --size 100g
       zeh-spark retention orders
     """
+    from zeh_spark.service.retention import rules as retaining
+
     if off and (age or size or readers):
         raise click.UsageError(
             "--off excludes --age, --size and --keep-for. Give --off alone, or leave it out."
@@ -152,6 +156,10 @@ def prune(
       zeh-spark prune orders
       zeh-spark prune orders --age 7d --keep-for warehouse --now
     """
+    from zeh_spark.service.retention import rules as retaining
+    from zeh_spark.service.store import clock
+    from zeh_spark.service.store.interface import Retention
+
     with opened(url) as store:
         store.feed(feed)
         rule = store.retention(feed)

@@ -8,30 +8,28 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.access.gate import Gate, own_hosts
-from zeh_spark.service.access.limits import Limits
-from zeh_spark.service.app import server
-from zeh_spark.service.app.app import Publisher, create_app
-from zeh_spark.service.app.config import Config, opened_tables
-from zeh_spark.service.app.reload import Hangups, Reload, Use
-from zeh_spark.service.databases import shown_url
-from zeh_spark.service.network.certificates import Certificates
-from zeh_spark.service.network.connections import Listener
-from zeh_spark.service.network.draining import stop_on_signals
-from zeh_spark.service.outbox.feed import SqlTableFeed
-from zeh_spark.service.store import clock as clocks
-from zeh_spark.service.store.interface import Store, StoreBusyError
-from zeh_spark.service.telemetry import logs
-from zeh_spark.service.telemetry.health import Check, Telemetry
 from zeh_spark.tools.cli.outbox_commands import settings_of
 from zeh_spark.tools.cli.parameters import STORE, opened
 from zeh_spark.tools.cli.serve_options import CONFIG, takes_settings, with_given
 from zeh_spark.wire.option_values import is_loopback
 from zeh_spark.wire.phrases import counted
+
+if TYPE_CHECKING:
+    from zeh_spark.service.access.gate import Gate
+    from zeh_spark.service.access.limits import Limits
+    from zeh_spark.service.app import server
+    from zeh_spark.service.app.config import Config
+    from zeh_spark.service.app.reload import Hangups, Use
+    from zeh_spark.service.network.certificates import Certificates
+    from zeh_spark.service.network.connections import Listener
+    from zeh_spark.service.outbox.feed import SqlTableFeed
+    from zeh_spark.service.store.interface import Store
+    from zeh_spark.service.telemetry.health import Check, Telemetry
 
 _SKEW_MS = 1000
 """The difference of two clocks, in ms, from which it is worth a word."""
@@ -60,6 +58,13 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
       zeh-spark serve --config conf/publisher.toml
     """
     import httptools  # noqa: F401  # without it uvicorn would run, but slowly
+
+    from zeh_spark.service.app import server
+    from zeh_spark.service.app.app import Publisher, create_app
+    from zeh_spark.service.app.config import opened_tables
+    from zeh_spark.service.app.reload import Hangups
+    from zeh_spark.service.network.draining import stop_on_signals
+    from zeh_spark.service.telemetry import logs
 
     def load() -> Config:
         return with_given(settings_of(ctx, file, url), given)
@@ -102,6 +107,8 @@ def _has_console(config: Config) -> bool:
 
 
 def _limits(config: Config, listener: Listener) -> Limits:
+    from zeh_spark.service.access.limits import Limits
+
     return Limits(
         staging_quota=config.bytes_of("staging_quota"),
         most_chunks=config.most_chunks,
@@ -114,6 +121,8 @@ def _limits(config: Config, listener: Listener) -> Limits:
 
 
 def _telemetry(store: Store | None, config: Config, listener: Listener) -> Telemetry:
+    from zeh_spark.service.telemetry.health import Telemetry
+
     return Telemetry(
         store_file=_sqlite_file(config.store),
         least_free=config.bytes_of("least_free"),
@@ -125,6 +134,9 @@ def _telemetry(store: Store | None, config: Config, listener: Listener) -> Telem
 
 def _clock(store: Store) -> Check:
     """Return whether batches can be committed by the store's clock; and what it is, in words."""
+    from zeh_spark.service.store import clock as clocks
+    from zeh_spark.service.telemetry.health import Check
+
     now, sign = store.now(), clocks.sign(store)
     seconds = round(store.skew() / 1000, 1) + 0.0  # never "-0.0"
     if clocks.is_believed(now, sign):
@@ -149,6 +161,10 @@ def _running(
     config: Config, gate: Gate, load: Callable[[], Config], hangups: Hangups
 ) -> server.Running:
     """Return how the publisher runs. A SIGHUP has it read the settings again."""
+    from zeh_spark.service.app import server
+    from zeh_spark.service.app.reload import Reload
+    from zeh_spark.service.network.certificates import Certificates
+
     certificates = Certificates(config.tls_files) if config.tls_files else None
     look = partial(certificates.look, now=True) if certificates else lambda: None
     reload = Reload(config, load, _live(gate, certificates), look, hangups.take)
@@ -162,6 +178,8 @@ def _running(
 
 def _live(gate: Gate, certificates: Certificates | None) -> dict[str, Use]:
     """Return what takes settings over while the publisher runs, by their names."""
+    from zeh_spark.service.access.gate import own_hosts
+    from zeh_spark.service.telemetry import logs
 
     def use_hosts(config: Config) -> None:
         gate.use_hosts(own_hosts(config.host, config.allowed_hosts))
@@ -184,6 +202,8 @@ def _live(gate: Gate, certificates: Certificates | None) -> dict[str, Use]:
 
 def _gate(store: Store | None, config: Config) -> Gate:
     """Return who may do what. Raises StoreError if that would be anybody, and nobody said so."""
+    from zeh_spark.service.access.gate import Gate, own_hosts
+
     host, hosts = config.host, config.allowed_hosts
     if config.jwt_issuer and config.jwt_audience and config.jwt_keys:
         # It is slow to import, and rarely needed.
@@ -218,6 +238,9 @@ def _announce(
     base: str, config: Config, store: Store | None, tables: Mapping[str, SqlTableFeed]
 ) -> None:
     """Print what is served, and where. Raises StoreError for a table that cannot be served."""
+    from zeh_spark.service.databases import shown_url
+    from zeh_spark.service.store.interface import StoreBusyError
+
     stored = store.feeds() if store else []
     if both := sorted({each.name for each in stored} & set(tables)):
         raise StoreError(f"Both the store and a table have a feed {both[0]!r}. Rename one of them.")

@@ -11,16 +11,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from zeh_spark.errors import OptionError
-from zeh_spark.service.app.config import Config
 from zeh_spark.service.telemetry import logs
 from zeh_spark.tools.cli.parameters import SIZE, Parsed
 from zeh_spark.wire.option_values import parse_duration
+
+if TYPE_CHECKING:
+    from zeh_spark.service.app.config import Config
 
 
 def _duration(text: str) -> str:
@@ -43,6 +44,8 @@ class _Option(click.Option):
 
 def _setting(name: str, meaning: str, *, option: str = "", **more: Any) -> Any:
     """Return the option of a setting; its default, for people, is that of `Config`."""
+    from zeh_spark.service.app.config import Config
+
     default = getattr(Config(), name)
     shown = "" if default in (None, [], False) else f"  [default: {default}]"
     return click.option(
@@ -193,6 +196,8 @@ def _is_given(name: str, value: object) -> bool:
 
 def with_given(config: Config, given: Mapping[str, object]) -> Config:
     """Return the settings of a file with those that were given; a list gets both."""
+    import msgspec
+
     lists = {
         name: [*value, *getattr(config, name)]
         for name, value in given.items()

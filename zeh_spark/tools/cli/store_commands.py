@@ -13,20 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.app.server import only_publisher
-from zeh_spark.service.databases import migrate_store, shown_url
-from zeh_spark.service.store import clock as clocks
-from zeh_spark.service.store.acts import Action, Actor, lacking, new_act
-from zeh_spark.service.store.batches import base
-from zeh_spark.service.store.epochs import over_at
-from zeh_spark.service.store.interface import Store
 from zeh_spark.tools.cli.output import moment, print_answer, print_remark, print_result, progress
 from zeh_spark.tools.cli.parameters import STORE, opened, operator
-from zeh_spark.wire.feed_identity import FeedIdentity
 from zeh_spark.wire.phrases import counted, size_of
 
 if TYPE_CHECKING:
     from zeh_spark.service.sqlite.copies import Replaced
+    from zeh_spark.service.store.acts import Actor
+    from zeh_spark.service.store.interface import Store
+    from zeh_spark.wire.feed_identity import FeedIdentity
 
 
 @click.command()
@@ -44,6 +39,8 @@ def create(feed: str, partitions: int, if_not_exists: bool, url: str) -> None:
     Example:
       zeh-spark create flights --partitions 4 --store sqlite:///feeds.db
     """
+    from zeh_spark.service.databases import shown_url
+
     created, where = True, shown_url(url)
     with opened(url, must_exist=False) as store:
         try:
@@ -79,6 +76,8 @@ def delete_producer(feed: str, producer: str, url: str) -> None:
     Example:
       zeh-spark delete-producer orders till-7 --store sqlite:///feeds.db
     """
+    from zeh_spark.service.store.batches import base
+
     if "#" in producer:
         raise click.UsageError(
             f"{producer} is a named batch, which is deleted with its producer. Give the producer: "
@@ -111,6 +110,9 @@ def migrate(url: str, dry_run: bool) -> None:
       zeh-spark migrate --dry-run
       zeh-spark migrate --store postgresql+psycopg://owner@db.example/feeds
     """
+    from zeh_spark.service.app.server import only_publisher
+    from zeh_spark.service.databases import migrate_store, shown_url
+
     done = migrate_store(url, dry_run=True)
     if not dry_run and done.before != done.after:
         with only_publisher(url):
@@ -146,6 +148,9 @@ def clock(url: str, accept: bool) -> None:
       zeh-spark clock
       zeh-spark clock --accept --store sqlite:///feeds.db
     """
+    from zeh_spark.service.databases import shown_url
+    from zeh_spark.service.store import clock as clocks
+
     with opened(url) as store:
         now, sign, skew = store.now(), clocks.sign(store), store.skew()
         if accept:
@@ -222,6 +227,9 @@ def restore(file: Path, url: str) -> None:
     Example:
       zeh-spark restore feeds-2026-11-21.db --store sqlite:///feeds.db
     """
+    from zeh_spark.service.app.server import only_publisher
+    from zeh_spark.service.store.acts import lacking
+
     if not url.startswith("sqlite:"):
         raise click.UsageError(
             "restore is for SQLite stores only. Restore a store in PostgreSQL with pg_restore, and "
@@ -270,6 +278,9 @@ def _renew(
 
     None stands for an old store that could not be read.
     """
+    from zeh_spark.service.store.acts import Action, lacking, new_act
+    from zeh_spark.service.store.epochs import over_at
+
     if old:
         store.record(lacking(old.acts, store.acts(limit=1 << 31)))
     store.record([new_act(by, Action.RESTORE, store.now(), copy=str(copy.resolve()))])

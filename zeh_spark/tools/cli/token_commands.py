@@ -14,7 +14,6 @@ from pathlib import Path
 import click
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.store.tokens import ADMIN, Right, new_token, parse_grant
 from zeh_spark.tools.cli.output import moment, print_answer, print_remark, print_result, print_table
 from zeh_spark.tools.cli.parameters import AGE, STORE, name_of, opened, operator
 from zeh_spark.wire.phrases import counted
@@ -71,6 +70,8 @@ def create(
       zeh-spark token create tills --publish 'orders/till-*' --expires 90d
       zeh-spark token create auditor --read '*' --audit '*'
     """
+    from zeh_spark.service.store.tokens import ADMIN, Right, new_token, parse_grant
+
     grants = [parse_grant(right, text) for right in Right for text in given[right.value]]
     if admin:
         grants = list(ADMIN)
