@@ -9,8 +9,7 @@ from click.testing import CliRunner
 from tests.cases import each_case
 from zeh_spark.errors import OptionError
 from zeh_spark.service.app.config import Config, FeedConfig, opened_tables
-from zeh_spark.tools.cli.serve_command import serve
-from zeh_spark.tools.cli.serve_options import takes_settings, with_given
+from zeh_spark.tools.cli.serve_command import serve, takes_settings, with_given
 
 OPTIONS = {each.name: each for each in serve.params if isinstance(each, click.Option)}
 NAMES = [name for name in Config.__struct_fields__ if name not in ("store", "feeds")]

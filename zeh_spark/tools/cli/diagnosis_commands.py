@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zeh_spark.errors import PublisherError, StoreError, printable
-from zeh_spark.tools.check.rules import Verdict
+from zeh_spark.tools.check.rules import Finding, Verdict
 from zeh_spark.tools.cli.output import print_answer, print_findings, table
 from zeh_spark.tools.cli.parameters import AGE, PATIENCE, SIZE, connects
-from zeh_spark.tools.doctor.checks import State
+from zeh_spark.tools.doctor.checks import Check, State
 from zeh_spark.wire.option_values import MAX_PARTITIONS, FeedUrl
 from zeh_spark.wire.phrases import counted
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from zeh_spark.client.http.lag import Lag
     from zeh_spark.client.http.transport import Transport
     from zeh_spark.client.options.client_options import ClientOptions
-    from zeh_spark.tools.check.rules import Finding
-    from zeh_spark.tools.doctor.checks import Check
 
 _MARKS: dict[Verdict | State, tuple[str, str | None]] = {
     Verdict.PASS: ("ok", "green"), State.OK: ("ok", "green"),

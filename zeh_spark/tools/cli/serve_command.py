@@ -1,40 +1,208 @@
-"""The command `serve`: a publisher that listens. It runs on the publisher's machine."""
+"""The command `serve`, whose settings are options, environment variables, and in the file.
+
+An option takes precedence over its variable, and a variable over the file.
+
+Rule for editors: a setting has the same name everywhere: `--drain-delay`, `ZEH_DRAIN_DELAY`, and
+`drain_delay` in `config.Config`, which also has the default. So an option here has none.
+"""
 
 from __future__ import annotations
 
-import logging
-import sys
+import functools
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
+import msgspec
 
-from zeh_spark.errors import StoreError
+from zeh_spark.errors import OptionError
+from zeh_spark.service.app.config import Config
+from zeh_spark.service.telemetry import logs
 from zeh_spark.tools.cli.outbox_commands import settings_of
-from zeh_spark.tools.cli.parameters import STORE, opened
-from zeh_spark.tools.cli.serve_options import CONFIG, takes_settings, with_given
-from zeh_spark.wire.option_values import is_loopback
-from zeh_spark.wire.phrases import counted
+from zeh_spark.tools.cli.parameters import SIZE, STORE, Parsed
+from zeh_spark.wire.option_values import parse_duration
 
-if TYPE_CHECKING:
-    from zeh_spark.service.access.gate import Gate
-    from zeh_spark.service.access.limits import Limits
-    from zeh_spark.service.app import server
-    from zeh_spark.service.app.config import Config
-    from zeh_spark.service.app.reload import Hangups, Use
-    from zeh_spark.service.network.certificates import Certificates
-    from zeh_spark.service.network.connections import Listener
-    from zeh_spark.service.outbox.feed import SqlTableFeed
-    from zeh_spark.service.store.interface import Store
-    from zeh_spark.service.telemetry.health import Check, Telemetry
 
-_SKEW_MS = 1000
-"""The difference of two clocks, in ms, from which it is worth a word."""
+def _duration(text: str) -> str:
+    """Return the text of a duration like 10s or 500ms. Raises ValueError for another text."""
+    try:
+        parse_duration(text)
+    except ValueError as exc:
+        raise ValueError(f"{text!r} {exc}") from None
+    return text
 
-log = logging.getLogger("zeh_spark.publisher")
+
+_DURATION = Parsed("duration", _duration)
+
+
+class _Option(click.Option):
+    """An option whose variable is read as it is: for click 8.2, any text switches a flag on."""
+
+    resolve_envvar_value = click.Parameter.resolve_envvar_value
+
+
+def _setting(name: str, meaning: str, *, option: str = "", **more: Any) -> Any:
+    """Return the option of a setting; its default, for people, is that of `Config`."""
+    default = getattr(Config(), name)
+    shown = "" if default in (None, [], False) else f"  [default: {default}]"
+    return click.option(
+        option or f"--{name.replace('_', '-')}",
+        name,
+        cls=_Option,
+        envvar=f"ZEH_{name.upper()}",
+        show_envvar=True,
+        help=f"{meaning}{shown}",
+        **more,
+    )
+
+
+CONFIG = click.option(
+    "--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    envvar="ZEH_CONFIG", show_envvar=True,
+    help="The publisher's settings, a TOML file like conf/publisher.toml.",
+)  # fmt: skip
+
+_SETTINGS = {
+    "host": _setting("host", "IP address or host name to listen on."),
+    "port": _setting(
+        "port", "TCP port to listen on; 0 takes a free one.", type=click.IntRange(0, 65535)
+    ),
+    "staging_quota": _setting(
+        "staging_quota", type=SIZE, metavar="SIZE",
+        meaning="Most bytes that a producer may have uploaded and not yet committed, like 500m or "
+        "64g.",
+    ),
+    "most_chunks": _setting(
+        "most_chunks", type=click.IntRange(min=1), metavar="COUNT",
+        meaning="Most chunks in a batch. A chunk has up to 1,000 events of one partition.",
+    ),
+    "most_producers": _setting(
+        "most_producers", type=click.IntRange(min=1), metavar="COUNT",
+        meaning="Most producers that each client may create. A client is a token, or without "
+        "tokens an address.",
+    ),
+    "most_cursor_sets": _setting(
+        "most_cursor_sets", type=click.IntRange(min=1), metavar="COUNT",
+        meaning="Most cursor sets that each client may create; of a table, that all may create "
+        "together.",
+    ),
+    "least_free": _setting(
+        "least_free", type=SIZE, metavar="SIZE",
+        meaning="Free space on the disk of a SQLite store, like 1g, below which uploads are "
+        "refused and the publisher is not ready. Commits and new cursor sets need half of it.",
+    ),
+    "answer_cache": _setting(
+        "answer_cache", type=SIZE, metavar="SIZE",
+        meaning="Most bytes of answers kept in memory for the next readers, like 256m.",
+    ),
+    "send_buffer": _setting(
+        "send_buffer", type=SIZE, metavar="SIZE",
+        meaning="Most bytes of answers in memory that clients have not taken yet, like 256m. Above "
+        "it, readers get 503 and try again.",
+    ),
+    "connections_per_address": _setting(
+        "connections_per_address", type=click.IntRange(min=1), metavar="COUNT",
+        meaning="Most open connections from one IP address. Those of --forwarded-allow-ips have "
+        "no such limit.  [default: three quarters of all connections]",
+    ),
+    "allow_anyone": _setting(
+        "allow_anyone", is_flag=True,
+        meaning="Serve an address that others reach, although there are no tokens: anybody may "
+        "read and publish.",
+    ),
+    "allowed_hosts": _setting(
+        "allowed_hosts", option="--allowed-host", multiple=True, metavar="HOST",
+        meaning="Answer requests for this host name, too, while there are no tokens: that of a "
+        "proxy on this machine. Can be repeated.",
+    ),
+    "forwarded_allow_ips": _setting(
+        "forwarded_allow_ips", option="--forwarded-allow-ips", multiple=True, metavar="ADDRESS",
+        meaning="Trust the proxies at this IP address, or in this network (10.0.0.0/24), to "
+        "set X-Forwarded-For and X-Forwarded-Proto. Can be repeated.",
+    ),
+    "tls_cert": _setting(
+        "tls_cert", metavar="FILE",
+        meaning="Serve with TLS, with the certificates in this PEM file. It is read again when "
+        "it changes.",
+    ),
+    "tls_key": _setting(
+        "tls_key", metavar="FILE",
+        meaning="The PEM file with the key of the certificate, if it is not in --tls-cert.",
+    ),
+    "tls_client_ca": _setting(
+        "tls_client_ca", metavar="FILE",
+        meaning="Serve only clients with a certificate that an authority in this PEM file has "
+        "issued, and that is in none of its lists of revoked certificates (CRLs).",
+    ),
+    "jwt_issuer": _setting(
+        "jwt_issuer", metavar="URL",
+        meaning="Accept JWTs of this issuer as tokens, too. It is the value of their claim iss.",
+    ),
+    "jwt_audience": _setting(
+        "jwt_audience", metavar="NAME", meaning="The audience that JWTs name in their claim aud."
+    ),
+    "jwt_keys": _setting(
+        "jwt_keys", metavar="FILE|URL",
+        meaning="The public keys of the issuer: a file with a JWK set, or its https URL.",
+    ),
+    "log_format": _setting(
+        "log_format", type=click.Choice(logs.FORMATS),
+        meaning="The format of the log, which is written to the standard error.",
+    ),
+    "log_level": _setting(
+        "log_level", type=click.Choice(logs.LEVELS), meaning="The lowest level that is logged."
+    ),
+    "access_log": _setting(
+        "access_log", is_flag=True, meaning="Log a line for each request."
+    ),
+    "console": _setting(
+        "console", option="--console/--no-console", default=None,
+        meaning="Serve the console, web pages about the feeds, at /console.  [default: on an "
+        "address that only this machine reaches]",
+    ),
+    "drain_delay": _setting(
+        "drain_delay", type=_DURATION, metavar="DURATION",
+        meaning="How long to answer all requests after SIGTERM, while /readyz tells load balancers "
+        "to use another publisher, like 10s.",
+    ),
+    "grace": _setting(
+        "grace", type=_DURATION, metavar="DURATION",
+        meaning="How long answers that have begun may continue after --drain-delay.",
+    ),
+}  # fmt: skip
+
+
+def takes_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of the settings. It gets those that were given, as `given`."""
+
+    @functools.wraps(command)
+    def with_options(*words: Any, **named: Any) -> Any:
+        values = {name: named.pop(name) for name in _SETTINGS}
+        given = {name: value for name, value in values.items() if _is_given(name, value)}
+        return command(*words, given=given, **named)
+
+    for option in reversed(_SETTINGS.values()):
+        with_options = option(with_options)
+    return with_options
+
+
+def _is_given(name: str, value: object) -> bool:
+    """Return whether a setting was given. A flag without an opposite is not given if it is off."""
+    return value is not None and value != () and (value is not False or name == "console")
+
+
+def with_given(config: Config, given: Mapping[str, object]) -> Config:
+    """Return the settings of a file with those that were given; a list gets both."""
+    lists = {
+        name: [*value, *getattr(config, name)]
+        for name, value in given.items()
+        if isinstance(value, tuple)
+    }
+    try:
+        return msgspec.structs.replace(config, **{**given, **lists})
+    except ValueError as exc:
+        raise OptionError(f"the settings are not valid: {exc}") from exc
 
 
 @click.command()
@@ -59,203 +227,6 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
     """
     import httptools  # noqa: F401  # without it uvicorn would run, but slowly
 
-    from zeh_spark.service.app import server
-    from zeh_spark.service.app.app import Publisher, create_app
-    from zeh_spark.service.app.config import opened_tables
-    from zeh_spark.service.app.reload import Hangups
-    from zeh_spark.service.network.draining import stop_on_signals
-    from zeh_spark.service.telemetry import logs
+    from zeh_spark.tools.cli.serving import serve_until_stopped  # it loads the publisher
 
-    def load() -> Config:
-        return with_given(settings_of(ctx, file, url), given)
-
-    hangups = Hangups()
-    config = load()
-    with ExitStack() as stack:
-        tables = stack.enter_context(opened_tables(config))
-        store = stack.enter_context(opened(config.store)) if config.store else None
-        stack.enter_context(server.only_publisher(config.store or ""))
-        if store and abs(skew := store.skew()) > _SKEW_MS:
-            click.echo(
-                f"This machine's clock is {skew / 1000:+.1f} s off the database's, which the "
-                f"publisher uses. Keep both right with NTP.",
-                err=True,
-            )
-        listener = stack.enter_context(
-            server.listen(
-                config.host,
-                config.port,
-                config.connections_per_address,
-                config.forwarded_allow_ips,
-            )
-        )
-        gate = _gate(store, config)
-        running = _running(config, gate, load, hangups)
-        stop_on_signals(running.draining)  # before anybody is told that it runs
-        _announce(_base(config, listener), config, store, tables)
-        logs.configure(config.log_format, config.log_level)
-        publisher = Publisher(
-            store, tables, gate, running.draining, _telemetry(store, config, listener),
-            _limits(config, listener), _has_console(config),
-        )  # fmt: skip
-        server.serve(create_app(publisher), store, listener, running)
-
-
-def _has_console(config: Config) -> bool:
-    """Return whether the publisher has a console: unless told otherwise, on this machine alone."""
-    return is_loopback(config.host.lower()) if config.console is None else config.console
-
-
-def _limits(config: Config, listener: Listener) -> Limits:
-    from zeh_spark.service.access.limits import Limits
-
-    return Limits(
-        staging_quota=config.bytes_of("staging_quota"),
-        most_chunks=config.most_chunks,
-        most_producers=config.most_producers,
-        most_cursor_sets=config.most_cursor_sets,
-        cache_bytes=config.bytes_of("answer_cache"),
-        send_buffer=config.bytes_of("send_buffer"),
-        connections=listener.most,
-    )
-
-
-def _telemetry(store: Store | None, config: Config, listener: Listener) -> Telemetry:
-    from zeh_spark.service.telemetry.health import Telemetry
-
-    return Telemetry(
-        store_file=_sqlite_file(config.store),
-        least_free=config.bytes_of("least_free"),
-        clock=partial(_clock, store) if store else None,
-        connections=lambda: listener.open,
-        access_log=config.access_log,
-    )
-
-
-def _clock(store: Store) -> Check:
-    """Return whether batches can be committed by the store's clock; and what it is, in words."""
-    from zeh_spark.service.store import clock as clocks
-    from zeh_spark.service.telemetry.health import Check
-
-    now, sign = store.now(), clocks.sign(store)
-    seconds = round(store.skew() / 1000, 1) + 0.0  # never "-0.0"
-    if clocks.is_believed(now, sign):
-        return Check("clock", True, f"this machine's clock is {seconds:+.1f} s off the store's")
-    return Check("clock", clocks.may_commit(now, sign), clocks.ahead(now, sign))
-
-
-def _sqlite_file(url: str | None) -> Path | None:
-    """Return the file of a SQLite store; None for any other store."""
-    if url is None or not url.startswith("sqlite:///"):
-        return None
-    return Path(url.removeprefix("sqlite:///")).resolve()
-
-
-def _base(config: Config, listener: Listener) -> str:
-    scheme = "https" if config.tls_cert else "http"
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    return f"{scheme}://{host}:{listener.getsockname()[1]}"
-
-
-def _running(
-    config: Config, gate: Gate, load: Callable[[], Config], hangups: Hangups
-) -> server.Running:
-    """Return how the publisher runs. A SIGHUP has it read the settings again."""
-    from zeh_spark.service.app import server
-    from zeh_spark.service.app.reload import Reload
-    from zeh_spark.service.network.certificates import Certificates
-
-    certificates = Certificates(config.tls_files) if config.tls_files else None
-    look = partial(certificates.look, now=True) if certificates else lambda: None
-    reload = Reload(config, load, _live(gate, certificates), look, hangups.take)
-    return server.Running(
-        times=config.stop_times,
-        certificates=certificates,
-        forwarded_allow_ips=config.forwarded_allow_ips,
-        look=reload.look,
-    )
-
-
-def _live(gate: Gate, certificates: Certificates | None) -> dict[str, Use]:
-    """Return what takes settings over while the publisher runs, by their names."""
-    from zeh_spark.service.access.gate import own_hosts
-    from zeh_spark.service.telemetry import logs
-
-    def use_hosts(config: Config) -> None:
-        gate.use_hosts(own_hosts(config.host, config.allowed_hosts))
-
-    def use_level(config: Config) -> None:
-        logs.use_level(config.log_level)
-
-    live: dict[str, Use] = {"allowed_hosts": use_hosts, "log_level": use_level}
-    if certificates is not None:
-
-        def use_files(config: Config) -> bool:
-            if config.tls_files is None:
-                log.error("TLS is not switched off without a restart of the publisher")
-                return False
-            return certificates.read(config.tls_files)
-
-        live |= dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), use_files)
-    return live
-
-
-def _gate(store: Store | None, config: Config) -> Gate:
-    """Return who may do what. Raises StoreError if that would be anybody, and nobody said so."""
-    from zeh_spark.service.access.gate import Gate, own_hosts
-
-    host, hosts = config.host, config.allowed_hosts
-    if config.jwt_issuer and config.jwt_audience and config.jwt_keys:
-        # It is slow to import, and rarely needed.
-        from zeh_spark.service.access.jwt_tokens import JwtTokens
-
-        issued = JwtTokens(config.jwt_issuer, config.jwt_audience, config.jwt_keys)
-        return Gate(store, issued=issued)
-    if is_loopback(host.lower()):
-        if store is None:
-            return Gate(hosts=own_hosts(host, hosts))
-        return Gate(store, is_open=True, hosts=own_hosts(host, hosts))
-    if config.allow_anyone:
-        return Gate(store, is_open=True)
-    if store is None:
-        raise StoreError(
-            f"{host} is an address that others reach, and without a store there are no tokens: "
-            f"anybody could read the tables. Name a store, which keeps the tokens "
-            f"(--store sqlite:///tokens.db), or say --allow-anyone",
-            anchor="tokens",
-        )
-    if not store.tokens():
-        raise StoreError(
-            f"{host} is an address that others reach, and there are no tokens: anybody could read "
-            f"and publish. Make one first (zeh-spark token create NAME --read FEED), or say "
-            f"--allow-anyone",
-            anchor="tokens",
-        )
-    return Gate(store)
-
-
-def _announce(
-    base: str, config: Config, store: Store | None, tables: Mapping[str, SqlTableFeed]
-) -> None:
-    """Print what is served, and where. Raises StoreError for a table that cannot be served."""
-    from zeh_spark.service.databases import shown_url
-    from zeh_spark.service.store.interface import StoreBusyError
-
-    stored = store.feeds() if store else []
-    if both := sorted({each.name for each in stored} & set(tables)):
-        raise StoreError(f"Both the store and a table have a feed {both[0]!r}. Rename one of them.")
-    for name, feed in tables.items():
-        try:
-            feed.check()
-        except StoreBusyError as exc:
-            click.echo(f"Feed {name!r} is tried again at the next request: {exc}", err=True)
-    what = [shown_url(config.store)] if config.store else []
-    what += [counted(len(tables), "table")] if tables or not what else []
-    click.echo(f"Serving {' and '.join(what)} at {base}; Ctrl-C stops.")
-    partitions = {each.name: each.partitions for each in stored}
-    partitions.update({name: feed.partitions for name, feed in tables.items()})
-    for name, count in partitions.items():
-        click.echo(f"  {base}/{name}  {counted(count, 'partition')}")
-    if _has_console(config):
-        click.echo(f"Console, for a browser: {base}/console")
-    sys.stdout.flush()
+    serve_until_stopped(lambda: with_given(settings_of(ctx, file, url), given))
