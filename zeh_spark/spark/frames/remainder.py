@@ -21,8 +21,8 @@ from pyspark.sql import types as T
 Path = tuple[str, ...]
 
 _INTEGER = re.compile(r"-?\d+")
-_DAY = re.compile(r"[+-]?\d{4,}(-\d\d?){0,2}")
-_MOMENT = re.compile(r"[+-]?\d{4}[^.]*(\.\d{1,6}0*(\D.*)?)?")
+_DAY = re.compile(r"[+-]?\d{4}(-\d\d?){0,2}")  # 20240101 would be a year, too
+_MOMENT = re.compile(r"[+-]?\d{4}(?!\d)[^.]*(\.\d{1,6}0*(\D.*)?)?")
 _LAST_SECOND = 253_402_300_799  # of the year 9999
 _OTHER, _MORE, _SAME = range(3)
 """A type shows another value, the same without fields that it does not name, or the same."""
@@ -60,7 +60,7 @@ def split(
         flags = dict(zip(paths, fits or "1" * len(paths), strict=True))
         typed, rest = _split(event, schema, (), flags)
         return (_write(typed), _write(rest)) if rest else (None, None)
-    except (ValueError, ArithmeticError, RecursionError):  # of the text, or of a value in it
+    except (ValueError, RecursionError):
         return "{}", text
 
 
@@ -109,7 +109,10 @@ def _shown(value: Any, kind: T.DataType | None) -> int:
             return _OTHER
         shown = (_shown(value[name], types[name]) if name in types else _MORE for name in value)
         return min(shown, default=_SAME)
-    return _SAME if not isinstance(value, str) or _is_exact(value, kind) else _OTHER
+    try:
+        return _SAME if not isinstance(value, str) or _is_exact(value, kind) else _OTHER
+    except (ValueError, ArithmeticError):  # Spark reads "1,234.5", for instance
+        return _OTHER
 
 
 def _is_exact(value: str, kind: T.DataType | None) -> bool:
