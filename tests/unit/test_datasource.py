@@ -7,6 +7,7 @@ from tests.cases import each_case
 from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import OptionError
+from zeh_spark.spark import sql_tables
 from zeh_spark.spark.datasource import ZeroEventHubDataSource, decoder
 from zeh_spark.spark.source.batch import BatchReader
 from zeh_spark.spark.source.options import SourceOptions
@@ -87,3 +88,22 @@ def test_a_wrong_schema_is_raised_by_the_first_call():
     ):
         with pytest.raises(OptionError, match="no columns"):
             first_call()
+
+
+@each_case(
+    ("of_table", "given", "used"),
+    [
+        ({"auth": "azure", "auth.scope": "a"}, {"auth.scope": "b"},
+         {"auth": "azure", "auth.scope": "b"}),
+        ({"auth": "azure", "auth.scope": "a"}, {"token": "t"}, {"token": "t"}),
+        ({"tokenfile": "f"}, {"auth": "azure"}, {"auth": "azure"}),
+        ({"oauth.clientid": "c", "oauth.scope": "a"}, {"oauth.scope": "b"},
+         {"oauth.clientid": "c", "oauth.scope": "b"}),
+        ({"token": "t", "wait": "1s"}, {"wait": "2s"}, {"token": "t", "wait": "2s"}),
+    ],
+)  # fmt: skip
+def test_a_query_of_a_table_has_one_source_of_tokens(of_table, given, used):
+    """Its own, or that of the table, of which it may change an option."""
+    table = sql_tables.with_options(schema(*COLUMNS), of_table)
+
+    assert used == sql_tables.options_of_table(table, given)

@@ -26,8 +26,7 @@ from zeh_spark.wire.option_values import SECRET_HEADER_PREFIX, parse_token
 _METADATA = "zeroeventhub.options"
 _PREFIX = "option."
 _PROVIDER = "provider"
-_TOKENS = {"token", "tokenfile", "auth"}
-_SOURCES = {option_name(name).lower() for name in NO_TOKENS} - _TOKENS
+_OF_TOKENS = {option_name(name).lower() for name in NO_TOKENS}
 
 
 def options_of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
@@ -85,15 +84,19 @@ def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 def options_of_table(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
     """Return the options for a query: its own, after those that the table was created with.
 
-    A query that names a feed itself gets its own options alone: its schema may come from the frame
-    of another feed's table.
+    Of two sources of tokens the query's own is used. A query that names a feed itself gets its own
+    options alone: its schema may come from the frame of another feed's table.
     """
     own = {str(name).lower(): value for name, value in given.items()}
     if {"url", "path", "paths"} & own.keys():
         return own
     text = next((each.metadata[_METADATA] for each in schema if _METADATA in each.metadata), "{}")
     kept = orjson.loads(text)
-    replaced = (
-        _TOKENS | _SOURCES if _TOKENS & own.keys() else _TOKENS if _SOURCES & own.keys() else set()
-    )
-    return {**{name: value for name, value in kept.items() if name not in replaced}, **own}
+    sources = {_source_of(name) for name in _OF_TOKENS & own.keys()}
+    others = {name for name in _OF_TOKENS if sources and _source_of(name) not in sources}
+    return {**{name: value for name, value in kept.items() if name not in others}, **own}
+
+
+def _source_of(name: str) -> str:
+    """Return which source of tokens an option is about: `oauth` for `oauth.scope`."""
+    return name.partition(".")[0]
