@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -157,6 +158,40 @@ def test_a_factory_can_be_called():
     """A path is none."""
     with pytest.raises(OptionError, match="give a function instead"):
         register_auth("login", "os.system")  # type: ignore[arg-type]
+
+
+def test_a_token_in_the_place_of_a_factory_is_not_shown():
+    """I took the second argument for the token itself."""
+    with pytest.raises(OptionError, match="instead of str") as raised:
+        register_auth("login", "s3cret-t0ken")  # type: ignore[arg-type]
+
+    assert "s3cret" not in str(raised.value)
+
+
+def test_what_a_source_says_shows_no_secret_in_a_traceback(raw_server):
+    """A secret of this process may stand in the error of the company's own code."""
+    masked.add("s3cret-pass-phrase")
+    register_auth("login", lambda: Source(TokenServer(), ValueError("not s3cret-pass-phrase")))
+
+    with pytest.raises(AccessError, match=r"ValueError: not \(hidden\)") as raised:
+        read(client(raw_server, auth="login", retryTimeout="0s").page(ask()))
+
+    assert "s3cret" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_an_older_registration_that_arrives_late_does_not_replace_a_newer_one():
+    """A task of a query that began before brings its own."""
+    register_auth("login", dict)
+    older = pickle.dumps(REGISTERED["login"])
+    register_auth("login", list)
+    newer = pickle.dumps(REGISTERED["login"])
+
+    assert pickle.loads(older).factory is dict
+    assert REGISTERED["login"].factory is list
+    REGISTERED.clear()
+    for each in (older, newer):
+        pickle.loads(each)
+    assert REGISTERED["login"].factory is list
 
 
 def test_a_package_brings_a_source_by_an_entry_point(tmp_path, token_server, guarded):

@@ -134,14 +134,16 @@ class Tokens:
             lifetime = float(getattr(given, "expires_on", None) or "inf") - now
         except (TransientError, ZeroEventHubError):
             raise
-        except Exception as exc:  # of a user's code: it may be gone at the next try
-            said = masked(f"{type(exc).__name__}: {exc}")[:500]
+        except Exception as exc:  # noqa: BLE001 - of a user's code, and raised as another one
+            plain = f"{type(exc).__name__}: {exc}"
+            said = masked(plain)[:500]
             final = AccessError(
                 f"auth {auth and auth.name!r} gives no token ({said}). Check what its factory "
                 f"needs in this process: the driver and each executor ask it themselves",
                 anchor=_ANCHOR,
             )
-            raise TransientError(final) from exc
+            # It may be gone at the next try.
+            raise TransientError(final) from (exc if masked(plain) == plain else None)
         masked.add(token)
         if token in self._recent:  # a source gives one until it expires
             self._recent.remove(token)

@@ -10,6 +10,7 @@ and entry points alone, because a notebook would need a package.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,18 +24,25 @@ REGISTERED: dict[str, Auth] = {}  # in this process, by name
 
 @dataclass(frozen=True, slots=True)
 class Auth:
-    """A registered factory, with the id of its registration. Unpickling it registers it, too."""
+    """A registered factory. Unpickling it registers it, too, unless a newer one has its name.
+
+    Args:
+        made: when it was registered, in ns since 1970, and what is different if that is the same.
+    """
 
     name: str
     factory: Callable[[], Any] = field(repr=False, compare=False)
-    id: str = field(repr=False)
+    made: tuple[int, str] = field(repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _registered, (self.name, self.factory, self.id)
+        return _keep_newest, (self.name, self.factory, self.made)
 
 
-def _registered(name: str, factory: Callable[[], Any], id: str) -> Auth:
-    auth = REGISTERED[name] = Auth(name, factory, id)
+def _keep_newest(*given: Any) -> Auth:
+    auth = Auth(*given)
+    known = REGISTERED.setdefault(auth.name, auth)
+    if known.made < auth.made:
+        REGISTERED[auth.name] = auth
     return auth
 
 
@@ -53,8 +61,10 @@ def register_auth(name: str, factory: Callable[[], Any]) -> None:
         OptionError: the factory cannot be called.
     """
     if not callable(factory):
-        raise OptionError(f"register_auth({name!r}, …): give a function instead of {factory!r}")
-    _registered(name, factory, uuid.uuid4().hex)
+        raise OptionError(
+            f"register_auth({name!r}, …): give a function instead of {type(factory).__name__}"
+        )
+    REGISTERED[name] = Auth(name, factory, (time.time_ns(), uuid.uuid4().hex))
 
 
 def parse_auth(text: str) -> Auth:
@@ -66,7 +76,7 @@ def parse_auth(text: str) -> Auth:
     installed = {each.name: each for each in entry_points(group=GROUP)}
     if point := installed.get(text):
         try:
-            return Auth(text, point.load(), point.value)
+            return Auth(text, point.load(), (0, point.value))
         except Exception as exc:  # of a user's module
             said = f"{type(exc).__name__}: {exc}"
             raise ValueError(f"cannot be loaded from {point.value} ({said})") from exc
