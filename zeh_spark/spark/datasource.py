@@ -232,7 +232,7 @@ def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError
     return Decoder(columns, corrupt, permissive, options.hidden_headers, other_case)
 
 
-def register(spark: SparkSession) -> None:
+def register(spark: SparkSession, source: type[DataSource] = ZeroEventHubDataSource) -> None:
     """Register the format `zeroeventhub` with a session that does not find it by itself.
 
     Spark looks for data sources among the top-level modules of the driver's `sys.path`. This call
@@ -255,6 +255,7 @@ def register(spark: SparkSession) -> None:
 
     Args:
         spark: the session. It becomes the calling thread's active session, too.
+        source: the format to register: `zeroeventhub`, or `lakeflow.LakeflowDataSource`.
     """
     from zeh_spark.spark.worker_python import find_faults  # not needed where tasks run
 
@@ -264,9 +265,8 @@ def register(spark: SparkSession) -> None:
     jvm: Any = getattr(spark, "_jvm", None)  # a session of Spark Connect belongs to no thread
     if jvm is not None:
         jvm.SparkSession.setActiveSession(spark._jsparkSession)
-    source: type[DataSource] = ZeroEventHubDataSource
     if REGISTERED:  # a class that no module has is pickled as a whole, with its factories
-        source = type("WithFactories", (ZeroEventHubDataSource,), {"factories": REGISTERED})
+        source = type("WithFactories", (source,), {"factories": REGISTERED})
     try:
         spark.dataSource.register(source)
     except AnalysisException as exc:
@@ -274,7 +274,7 @@ def register(spark: SparkSession) -> None:
         if exc.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
     if jvm is not None:
-        environment = environment_of_workers(spark)
+        environment = environment_of_workers(spark, source.name())
         for name, value in _ENVIRONMENT.items():
             environment.putIfAbsent(name, value)
 
@@ -293,7 +293,7 @@ which harms nobody.
 """
 
 
-def environment_of_workers(spark: SparkSession) -> Any:
-    """Return the Java map of environment variables that this format's workers get."""
+def environment_of_workers(spark: SparkSession, name: str = "zeroeventhub") -> Any:
+    """Return the Java map of environment variables that a format's workers get."""
     sources = spark._jsparkSession.sessionState().dataSourceManager()
-    return sources.lookupDataSource(ZeroEventHubDataSource.name()).dataSourceCls().envVars()
+    return sources.lookupDataSource(name).dataSourceCls().envVars()

@@ -39,7 +39,7 @@ _OF_LAKEFLOW = {
 class LakeflowDataSource(ZeroEventHubDataSource):
     """Feeds as the tables of a connection, with the columns and options of `zeroeventhub`.
 
-    Register it in the pipeline: `spark.dataSource.register(LakeflowDataSource)`. Raises OptionError
+    Register it in the pipeline: `zeh_spark.register(spark, LakeflowDataSource)`. Raises OptionError
     if the table is not named, or deletes are asked for, which feeds do not have.
     """
 
@@ -50,16 +50,17 @@ class LakeflowDataSource(ZeroEventHubDataSource):
         table = given.get("tablename", "")
         self._names = None
         if table in _METADATA:  # with names in JSON, or between commas, as it was before
-            names = given.get("tablenamelist", "")
-            self._names = json.loads(names) if names.startswith("[") else names.split(",")
+            self._names = _parse_names(given.get("tablenamelist", ""))
         else:
-            if not table or table[0] == "_" or given.get("isdeleteflow") == "true":
+            if not table or table[0] in "_." or given.get("isdeleteflow") == "true":
                 raise OptionError(
                     f"tableName={table!r} has to be a feed, which has no table of deletes, or one "
                     f"of {sorted(_METADATA)}. Ingest feeds with the type 'append'",
                     option="tableName",
                 )
-            own["url"] = f"{own.get('url', '').rstrip('/')}/{quote(table)}"
+            if "?" in (above := own.get("url", "")):
+                raise OptionError("option 'url' must be an address without a query", option="url")
+            own["url"] = f"{above.rstrip('/')}/{quote(table, safe='')}"
         super().__init__(own)
 
     @classmethod
@@ -84,4 +85,15 @@ class MetadataReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str, None, None, str]]:
         """Return a row for each feed, in the order in which they were named."""
-        return ((name.strip(), None, None, "append") for name in self._names if name)
+        return ((name, None, None, "append") for name in self._names)
+
+
+def _parse_names(text: str) -> list[str]:
+    try:
+        names = json.loads(text) if text.startswith("[") else text.split(",")
+        return [name.strip() for name in names if name]
+    except (ValueError, AttributeError):
+        raise OptionError(
+            f"option 'tableNameList' must be a JSON list of names; got {text!r}. Correct it",
+            option="tableNameList",
+        ) from None
