@@ -31,14 +31,14 @@ _AT_ONCE = 512  # pieces; the kernel takes 1,024
 class DirectSends:
     """Sends on a connection beside its transport, which must have nothing to write."""
 
-    def __init__(self, connection: int) -> None:
-        self._connection = connection  # its file descriptor
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._socket = transport.get_extra_info("socket")
         self._copy: socket.socket | None = None
 
     async def send(self, pieces: Sequence[bytes], progress: Callable[[], object]) -> None:
         """Raises OSError if the connection is lost."""
         # asyncio waits for a transport's own descriptor only on behalf of the transport.
-        with socket.socket(fileno=os.dup(self._connection)) as self._copy:
+        with socket.socket(fileno=os.dup(self._socket.fileno())) as self._copy:
             self._copy.setblocking(False)
             for begin in range(0, len(pieces), _AT_ONCE):
                 await self._send(self._copy, pieces[begin : begin + _AT_ONCE], progress)

@@ -109,7 +109,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=1, low=0)  # so that all that waits is counted
         if transport.get_extra_info("sslcontext") is None:
-            self._direct = DirectSends(transport.get_extra_info("socket").fileno())
+            self._direct = DirectSends(transport)
         self._rest()
         self._expect_head()
 
