@@ -94,6 +94,15 @@ def test_a_task_asks_itself_when_the_drivers_token_is_refused(token_server, guar
     assert len(token_server.asked) == 1
 
 
+def test_a_refused_token_leads_to_the_source_that_gave_it(token_server, raw_server):
+    """I look at what I set, not at options that I never used."""
+    register_auth("login", lambda: Source(token_server))
+    raw_server.script(refused(401, "no"))
+    for given, name in (({"auth": "login"}, "auth"), (token_server.options, "oauth.tokenUrl")):
+        with pytest.raises(AccessError, match=rf"401: no .*; check '{name}', which gave the token"):
+            read(client(raw_server, **given).page(ask()))
+
+
 def test_a_text_is_a_token_without_an_end(raw_server):
     """It is kept until the publisher refuses it, and hidden as every token is."""
     register_auth("login", lambda: Source(TokenServer(), "a-token-that-never-ends"))

@@ -158,7 +158,7 @@ def test_an_ending_cursor_that_never_comes_is_named(read, feed, cursor):
     """Less would look like all of it; and more is never read, if no page ends there."""
     ends = {"endingCursors": json.dumps({"0": cursor}), "pageSizeHint": "30"}
 
-    with pytest.raises(PublisherError, match=f"'{cursor}' of 'endingCursors' did not come"):
+    with pytest.raises(PublisherError, match=f"'{cursor}' of 'ending.*rs' did not come"):
         read(feed, **ends)
 
 
@@ -175,7 +175,7 @@ def test_a_target_beyond_the_partitions_last_event(read):
     """Where `_last` is of all partitions: the error names the way on, as lag looks the same."""
     feed = Feed(range(9), answers={wire.LAST: ok(wire.checkpoint_line(0, "50"))})
 
-    with pytest.raises(UnavailableError, match=r"at '50' when .* endingCursors=quiet"):
+    with pytest.raises(UnavailableError, match=r"at '50' when .* set 'ending.*' to 'quiet'"):
         read(feed)
     assert [list(range(9))] == read(feed, endingCursors="quiet")
 

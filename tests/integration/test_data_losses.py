@@ -45,7 +45,7 @@ def overtaken(publisher, start, way, left, also=()):
 def test_unread_events_that_are_gone_stop_the_query(publisher, start, way):
     """I am told which partition lost events, and what to do."""
     behind = overtaken(publisher, start, way, [7])
-    with pytest.raises(CursorGoneError, match=r"partition 0.*cursor-gone.*failOnDataLoss=false"):
+    with pytest.raises(CursorGoneError, match=r"partition 0.*cursor-gone.*'failOnDataLoss'"):
         start(url=publisher.url, fetch=way, offset=behind, finite=True).next()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import threading
 import time
 from itertools import chain
@@ -15,7 +16,7 @@ from itertools import chain
 import pytest
 
 from tests.fix_batch import Feed
-from tests.fix_raw_server import NO_IDENTITY, ok, refused
+from tests.fix_raw_server import NO_IDENTITY, Answer, ok, refused
 from tests.fix_stream import Feed as LoggedFeed
 from tests.fix_stream import Log
 from tests.integration.test_stream_identity import COPY, A, B, Stamped, tells
@@ -124,6 +125,12 @@ def test_a_reader_begins_at_cursors_by_partition(raw_server, form):
     assert [3, 4, *range(5)] == read_all(raw_server.url, form({0: "3", 1: "_first"}))[0]
 
 
+def test_cursors_by_partition_are_those_of_all_partitions(publisher):
+    """Read as those of a feed with fewer partitions, they would skip events."""
+    with pytest.raises(OptionError, match=r"'cursors' has cursors for 1 partition, but.* has 2"):
+        next(reader(publisher.url, {0: "_first"}))
+
+
 class Long(Log):
     """Events of about 50 kB."""
 
@@ -211,10 +218,33 @@ def test_a_publisher_that_moves_its_cursor_for_ever_is_not_kept_busy(raw_server)
     moves = itertools.count()
     raw_server.respond = lambda request: ok(checkpoint_line(0, f"c{next(moves)}"))
     pages = reader(raw_server.url, follow=True, partition_count=1, poll_interval="30d")
-    cursors = [json.loads(kept)["0"] for _, kept in itertools.islice(pages, 101)]
+    page, cursors = next(pages)  # which says that it waits from now on
     pages.close()
 
-    assert cursors[-2:] == ["c99", "c99"]  # which says that it waits from now on
+    assert (0, "c99") == (page.num_rows, json.loads(cursors)["0"])
+
+
+@pytest.mark.parametrize("start", [{}, {"starting_timestamp": "0"}])
+def test_a_page_without_events_comes_only_when_all_was_read(publisher, start):
+    """Of a partition without events only the cursor moves, and the others have events to come."""
+    publisher.publish(*range(10), partition=1)
+    pages = reader(publisher.url, follow=True, page_size_hint=4, **start)
+    found = list(itertools.takewhile(lambda page: page.num_rows, (page for page, _ in pages)))
+    pages.close()
+
+    assert [*range(10)] == [*chain(*map(numbers, found))]
+
+
+def test_the_page_after_all_was_read_has_the_cursors_that_moved(raw_server):
+    """What a partition without events has skipped is not read again."""
+    raw_server.discovery = NO_IDENTITY
+    after = {"_first": "c1", "c1": "c1"}
+    raw_server.respond = lambda request: ok(checkpoint_line(0, after[request.query["cursor0"]]))
+    pages = reader(raw_server.url, follow=True, partition_count=1)
+    page, cursors = next(pages)
+    pages.close()
+
+    assert (0, "c1") == (page.num_rows, json.loads(cursors)["0"])
 
 
 def test_a_publisher_whose_cursors_form_a_loop_is_not_followed_for_ever(raw_server):
@@ -227,8 +257,10 @@ def test_a_publisher_whose_cursors_form_a_loop_is_not_followed_for_ever(raw_serv
         return ok(event + checkpoint_line(0, after[request.query["cursor0"]]))
 
     raw_server.respond = respond
-    with pytest.raises(PublisherError, match=r"partition 0: .* form a loop: .*'k2' is 'k1' again"):
-        next_events(itertools.islice(reader(raw_server.url, follow=True, partition_count=1), 2, 50))
+    pages = reader(raw_server.url, follow=True, partition_count=1)
+    for _ in range(2):  # nor does the reader seem to end if I ask again
+        with pytest.raises(PublisherError, match=r"partition 0: .* form a loop: .*'k2' is 'k1' ag"):
+            next_events(itertools.islice(pages, 2, 50))
 
 
 def test_events_before_a_cursor_that_comes_again_are_not_lost(raw_server):
@@ -266,6 +298,8 @@ def test_events_that_were_removed_are_an_error_that_says_how_to_go_on(publisher)
 
     with pytest.raises(CursorGoneError, match=r"partition 0.*cursor-gone") as raised:
         list(reader(publisher.url, cursors))
+    assert "begin at 'cursors' with the error's `oldest`" in str(raised.value)
+    assert not {"startingCursors", "checkpointLocation"} & {*re.findall(r"\w+", str(raised.value))}
 
     moved = json.loads(cursors) | {str(raised.value.partition): raised.value.oldest}
     assert [7] == read_all(publisher.url, moved)[0]
@@ -299,19 +333,60 @@ def test_cursors_of_a_feed_without_an_id_belong_to_its_name(raw_server, start_ra
     assert [] == read_all(moved.url, cursors, feed_id=name)[0]
 
 
+class Telling(Stamped):
+    """Tells the newest epoch with its pages, as our publisher does."""
+
+    newest = f"{A};since=0"
+
+    def body(self, cursor, hint, partition=0):
+        (answer,) = super().body(cursor, hint, partition).pieces
+        field = f"\r\nZEH-Feed: {self.newest}".encode()
+        return Answer((answer.replace(b"\r\n", field + b"\r\n", 1),))
+
+
 def test_events_of_an_epoch_that_begins_while_i_follow_have_its_id(raw_server):
     """A producer's numbers begin again after a restore: I can tell its events apart."""
     raw_server.discovery = tells((A, 0))
-    feed = LoggedFeed(raw_server, [Stamped(2)])
+    feed = LoggedFeed(raw_server, [Telling(2)])
     pages = reader(raw_server.url, follow=True, wait="0", poll_interval="10ms")
     old = next_events(pages)
     raw_server.discovery = tells((A, 0), (f"{A}~1", 2))
+    feed.logs[0].newest = f"{A}~1;since=2"
     feed.logs[0].count = 4
     new = next_events(pages)
     pages.close()
 
     feeds = [dict(event["headers"])["zeh-feed"] for event in [*old.to_pylist(), *new.to_pylist()]]
     assert [A, A, f"{A}~1", f"{A}~1"] == feeds
+
+
+def test_a_proxy_that_keeps_the_epoch_back_costs_one_more_request(raw_server):
+    """The feed is asked at the end whether it is still the same one."""
+    raw_server.discovery = tells((A, 0))
+    LoggedFeed(raw_server, [Stamped(20)])
+    pages = list(reader(raw_server.url, page_size_hint=1))
+
+    assert (20, 2) == (len(pages), raw_server.discovered)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_events_that_may_have_the_id_of_a_wrong_epoch_are_told(raw_server, follow):
+    raw_server.discovery = tells((A, 0))
+    LoggedFeed(raw_server, [Stamped(20)])
+    pages = reader(raw_server.url, page_size_hint=1, follow=follow)
+    next(pages)
+    raw_server.discovery = tells((A, 0), (f"{A}~1", 2))
+
+    with pytest.raises(PublisherError, match=rf"a new epoch began.*{A}~1.*Read again"):
+        list(pages)
+
+
+def test_a_list_of_headers_is_asked_for(raw_server):
+    raw_server.discovery = NO_IDENTITY
+    LoggedFeed(raw_server, [Log(1)])
+    list(reader(raw_server.url, partition_count=1, headers=["kind", "zeh-time"]))
+
+    assert {"kind,zeh-time"} == {each.query["headers"] for each in raw_server.requests[1:]}
 
 
 def test_the_publisher_keeps_a_position_that_i_have_kept(publisher):
@@ -385,15 +460,16 @@ def test_a_token_is_sent_and_never_shown(raw_server):
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [
-        ({"page_size": 10}, UnknownOptionError, "pageSizeHint"),
-        ({"cursors": '{"1": "c0"}'}, OptionError, "startingCursors"),
-        ({"cursors": "nowhere"}, OptionError, "startingCursors"),
-        ({"cursors": "7"}, OptionError, "startingCursors"),
-        ({"cursors": '{"feed": "a"}'}, OptionError, "startingCursors"),
-        ({"cursors": '{"0": "c0"}', "partition_count": 2}, OptionError, "startingCursors"),
-        ({"cursors": '{"0": "c0", "n": "2"}'}, OptionError, "startingCursors"),  # one was lost
+        ({"page_size": 10}, UnknownOptionError, "page_size_hint"),
+        ({"cursors": '{"1": "c0"}'}, OptionError, "'cursors'"),
+        ({"cursors": "nowhere"}, OptionError, "'cursors'"),
+        ({"cursors": "7"}, OptionError, "'cursors'"),
+        ({"cursors": '{"feed": "a"}'}, OptionError, "'cursors'"),
+        ({"cursors": '{"0": "c0"}', "partition_count": 2}, OptionError, "'cursors'"),
+        ({"cursors": '{"0": "c0", "n": "2"}'}, OptionError, "'cursors'"),  # one was lost
+        ({"headers": "['kind', 'zeh-time']"}, OptionError, "'headers' must be.*RFC 9110"),
         ({"follow": True, "ending_cursors": "quiet"}, OptionError, "ending_cursors"),
-        ({"follow": True, "read_timeout": 5}, OptionError, "readTimeout"),
+        ({"follow": True, "read_timeout": 5}, OptionError, "'read_timeout'"),
         ({"max_events_per_trigger": 5}, UnknownOptionError, "maxeventspertrigger"),
     ],
 )

@@ -239,7 +239,7 @@ def test_an_epoch_that_begins_under_a_batch_query_stops_it(stamped):
     (task,) = reader.partitions()
     feed.server.discovery = tells((A, 0), (f"{A}~1", 2))
 
-    with pytest.raises(PublisherError, match=f"{A}~1.*Run the query again"):
+    with pytest.raises(PublisherError, match=f"{A}~1.*Read again"):
         list(reader.read(task))
 
 

@@ -128,8 +128,8 @@ def test_query_does_not_depend_on_its_cursors_being_kept(publisher, start, caplo
     publisher.store.save_cursors = refuse
     publisher.publish(*range(10, 20))
     assert 20 == len(run.until(20))
-    eventually(lambda: "position cannot be kept" in caplog.text)
-    check_documented(caplog.records, "the query's position cannot be kept")
+    eventually(lambda: "did not keep this reader's position" in caplog.text)
+    check_documented(caplog.records, "the publisher did not keep this reader's position")
 
 
 def refuse(*_):

@@ -1,6 +1,6 @@
 """Make typed columns of headers, those of stamps and `key`, for many events at once.
 
-Runs in tasks; pure.
+Runs wherever feeds are read; pure.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ The usual block pays nothing for that.
 Measured: blocks of about 1 MiB without garbage collection give 623k events/s a core, whole segments
 510k. A block's objects fit the cache, and the collector would walk them again and again.
 
-Runs on executors; pure.
+Runs wherever feeds are read, in Spark on executors; pure.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _decode_lines = msgspec.json.Decoder(_Line).decode_lines
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Decodes lines to the columns of a query. It is pickled to executors.
+    """Decodes lines to the columns of a query. Spark pickles it to executors.
 
     Args:
         columns: the query's columns in order: names out of partition, headers, data, `corrupt`,

@@ -25,6 +25,7 @@ from zeh_spark.wire import problems
 from zeh_spark.wire.direct_reads import OFFER
 from zeh_spark.wire.feed_identity import FeedIdentity, parse, untold
 from zeh_spark.wire.option_values import MAX_PARTITIONS
+from zeh_spark.wire.phrases import counted
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +62,10 @@ def discover(
     transport: Transport,
     partition_count: int | None = None,
     *,
+    otherwise: int | None = None,
     has_identity: bool = False,
 ) -> Discovered:
-    """Ask for a feed's number of partitions and its identity.
+    """Ask for a feed's number of partitions (`otherwise` if none is told) and its identity.
 
     If the number of partitions is known (the option, a checkpoint), a feed may have no identity. An
     answer 200, 400 or 422 without one shows that; any other answer has to come three times. If the
@@ -86,7 +88,7 @@ def discover(
                 if not foreign:
                     raise
                 document = {}
-    count = partition_count or _count(document, transport)
+    count = partition_count or _count(document, transport, otherwise)
     if type(told := document.get("partitionCount")) is int and told != count:
         _tell_other_count(str(transport.url), count, told)
     return Discovered(count, _identity(document, transport), _offers_direct_reads(document))
@@ -95,13 +97,32 @@ def discover(
 @lru_cache  # once
 def _tell_other_count(url: str, count: int, told: int) -> None:
     log.warning(
-        "%s is read with n = %d, as 'partitionCount' or the checkpoint say, and has %d partitions: "
-        "%s. Each event is read once either way",
+        "%s: this reader works with %s, and the feed has %d. %s",
         url,
-        count,
+        counted(count, "partition"),
         told,
-        "those above it stay empty" if count > told else "one that is read covers several of them",
+        f"The reader's partitions from {told} on stay empty"
+        if count > told
+        else "Each partition of the reader then has the events of several",
     )
+
+
+def rediscover(
+    transport: Transport, partition_count: int, feed: FeedIdentity, name: str, *, told: bool = True
+) -> FeedIdentity:
+    """Return the identity that the publisher tells now of a feed that is being read.
+
+    `name` is the feed's name if none is told. Raises PublisherError for another feed and, unless
+    its pages have `told` it, for another epoch, because events may have got the id of a wrong one.
+    """
+    now = discover(transport, partition_count, has_identity=feed.told).named(name)
+    if not now.knows(feed.id) or (now != feed and not told):
+        raise PublisherError(
+            f"while this read went on, a new epoch began, or another feed is served: the publisher "
+            f"of {transport.url} gave the feed's identity as {feed.document()} when the read "
+            f"began, and now tells {now.document()}. Read again from where this read began"
+        )
+    return now
 
 
 def index(transport: Transport) -> dict[str, Any]:
@@ -194,12 +215,14 @@ def other_protocol(document: dict[str, Any], transport: Transport) -> PublisherE
     )
 
 
-def _count(document: dict[str, Any], transport: Transport) -> int:
+def _count(document: dict[str, Any], transport: Transport, otherwise: int | None) -> int:
     count = document.get("partitionCount")
     if type(count) is int and 0 < count <= MAX_PARTITIONS:
         return count
     if other := other_protocol(document, transport):
         raise other
+    if otherwise:
+        return otherwise
     raise OptionError(
         f"option 'partitionCount' is missing, and the publisher of {transport.url} "
         f"does not tell it. Give the number of partitions that its documentation names",

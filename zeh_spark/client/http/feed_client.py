@@ -3,7 +3,7 @@
 Rule for editors: after an interruption, the client asks again from the last checkpoint. It never
 yields events before the checkpoint after them has arrived.
 
-Runs in threads of the driver (stream) and in tasks (batch). A client may be shared between threads.
+Runs wherever feeds are read. A client may be shared between threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from zeh_spark.client.http.discovery import other_protocol
 from zeh_spark.client.http.responses import TransientError, problem_document
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.errors import PublisherError
+from zeh_spark.errors import OptionAdvice, PublisherError
 from zeh_spark.wire import page_headers, wire
 from zeh_spark.wire.direct_reads import PartitionLag
 from zeh_spark.wire.page_headers import Standing, parse_fields
@@ -34,9 +34,23 @@ MAX_INTERVAL = 512 << 20
 """Bytes that are held at most until their checkpoint arrives, but in a stream (see `source`)."""
 
 _ANEW = (
-    "a new checkpointLocation, and for Spark's file sink a new path, because the old path leaves "
-    "out batches whose numbers it has"
+    "a new {}, and for Spark's file sink a new path, because the old path leaves out batches whose "
+    "numbers it has"
 )
+_OF_CURSORS = {
+    410: OptionAdvice(
+        f"start again with {{}} (a stream with {_ANEW}), or set {{}} to 'false', and the stream "
+        f"continues with the oldest events left",
+        ("startingCursors", "checkpointLocation", "failOnDataLoss"),
+    ),
+    409: OptionAdvice(
+        f"start a stream with {_ANEW}. Let it begin at 'first'; or, if the publisher was restored, "
+        f"at the newest cursors that both histories have, which "
+        f"zeh_spark.shared_cursors(checkpointLocation, url) gives for {{}}",
+        ("checkpointLocation", "startingCursors"),
+    ),
+}
+"""What a query of Spark does about a refused cursor, by the status of the refusal."""
 _MAX_HINT_FACTOR = 64
 """The factor by which any hint may be raised, if pages end before their checkpoint."""
 
@@ -368,21 +382,12 @@ class Page:
 
 
 def located(exc: PublisherError, partition: int, cursor: str) -> PublisherError:
-    """Return an error about a cursor (409, 410) with its partition, and with what to do."""
-    message = f"partition {partition}, cursor {cursor!r}: {exc}"
+    """Return an error about a cursor (400, 409, 410) with its partition, and with what to do."""
+    message = f"partition {partition}, cursor {cursor!r}: {exc.what}"
     if exc.status == 410:
-        message += (
-            f". Events were removed before they were read. Start again with 'startingCursors' (a "
-            f"stream with {_ANEW}), or let the stream continue with the oldest events left: "
-            f"failOnDataLoss=false"
-        )
-    if exc.status == 409:
-        message += (
-            f". Start a stream with {_ANEW}. Let it begin at 'first'; or, if the publisher was "
-            f"restored, at the newest cursors that both histories have, which "
-            f"zeh_spark.shared_cursors(checkpointLocation, url) gives for 'startingCursors'"
-        )
-    return exc.reworded(message, partition=partition, cursor=cursor, advice=None)
+        message += ". Events were removed before they were read"
+    advice = _OF_CURSORS.get(exc.status or 0, exc.advice)
+    return exc.reworded(message, partition=partition, cursor=cursor, advice=advice)
 
 
 def _closed(scanner: PageScanner) -> list[wire.Interval]:

@@ -53,10 +53,10 @@ _NO_CONNECTION = (
     urllib3.exceptions.ConnectTimeoutError,
 )
 _IF_RESTORED = OptionAdvice(
-    "{} says how long to retry. If the store was restored, start a stream with a new "
-    "checkpointLocation at the newest cursors that both histories have, which "
+    "{} says how long to retry. If the store was restored, start a stream with a new {} at the "
+    "newest cursors that both histories have, which "
     "zeh_spark.shared_cursors(checkpointLocation, url) gives for {}",
-    ("retryTimeout", "startingCursors"),
+    ("retryTimeout", "checkpointLocation", "startingCursors"),
 )
 _WAITING = {problems.CURSOR_AHEAD.name: _IF_RESTORED}
 """What to do about transient problems, by name, if it is not only to retry."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 import msgspec
 from msgspec import UNSET, Raw
 
-from zeh_spark.client.http.discovery import discover
+from zeh_spark.client.http.discovery import discover, rediscover
 from zeh_spark.client.http.feed_client import FeedClient, PageRequest
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
@@ -111,23 +111,12 @@ def _read(
     try:
         for lines, epoch in _lines(client, request):
             if feed and feed.told and epoch != feed.epochs[-1]:
-                feed = _again(client, request, feed)
+                transport, name = client.transport, client.transport.url.identity
+                feed = rediscover(transport, request.partition_count, feed, name)
             put(shown(lines, request.partition, feed))
         put(None)
     except BaseException as exc:  # noqa: BLE001 - raised again by whoever prints
         put(exc)
-
-
-def _again(client: FeedClient, request: PageRequest, feed: FeedIdentity) -> FeedIdentity:
-    """Return the identity that the publisher tells now. Raises PublisherError for another feed."""
-    transport, url = client.transport, client.transport.url
-    now = discover(transport, request.partition_count, has_identity=True).named(url.identity)
-    if feed.id not in now.feeds:
-        raise PublisherError(
-            f"the publisher of {url} served the feed {feed.id!r}, and now it serves {now.id!r}. "
-            f"Run the command again if that is the one you mean."
-        )
-    return now
 
 
 def _lines(client: FeedClient, request: PageRequest) -> Iterator[tuple[bytes, Epoch | None]]:

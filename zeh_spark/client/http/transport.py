@@ -42,7 +42,7 @@ from zeh_spark.client.http.responses import (
 from zeh_spark.client.http.retry import PAUSES, Client, Retry
 from zeh_spark.client.http.tokens import tokens_for
 from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.errors import PublisherError, UnavailableError
+from zeh_spark.errors import AccessError, OptionAdvice, PublisherError, UnavailableError
 from zeh_spark.wire import wire
 from zeh_spark.wire.option_values import FeedUrl, Origin, is_loopback, origin, split_address
 
@@ -155,6 +155,12 @@ class Transport:
         """Return if an answer is usable (errors as in `check_status`). Note the pause of a 429."""
         try:
             check_status(response, self.url, proven=proven)
+        except AccessError as exc:
+            if exc.status == 401 and exc.advice and self._tokens:
+                source = "auth" if self._options.auth else "oauth.tokenUrl"
+                advice = OptionAdvice("check {}, which gave the token", (source,))
+                raise exc.reworded(exc.what, advice=advice) from None
+            raise
         except TransientError as failure:
             if failure.status == 429 and failure.retry_after:
                 PAUSES.begin(client, failure.retry_after)

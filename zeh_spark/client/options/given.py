@@ -13,7 +13,12 @@ from typing import Any, TypeVar
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.option_fields import Declared, declared
 from zeh_spark.errors import OptionError, UnknownOptionError
-from zeh_spark.wire.option_values import HEADER_PREFIX, SECRET_HEADER_PREFIX, parse_url
+from zeh_spark.wire.option_values import (
+    HEADER_PREFIX,
+    SECRET_HEADER_PREFIX,
+    is_header_name,
+    parse_url,
+)
 
 Options = TypeVar("Options", bound=ClientOptions)
 
@@ -103,8 +108,7 @@ def _with_url(given: Mapping[str, str]) -> dict[str, str]:
 def _http_header(key: str, value: str) -> tuple[str, str]:
     secret = key.startswith(SECRET_HEADER_PREFIX)
     name = key.removeprefix(SECRET_HEADER_PREFIX if secret else HEADER_PREFIX)
-    valid = re.fullmatch(r"[!#$%&'*+.^_`|~0-9a-z-]+", name)
-    if not valid or not re.fullmatch(r"(?! )[ -~]*(?<! )", value):
+    if not is_header_name(name) or not re.fullmatch(r"(?! )[ -~]*(?<! )", value):
         raise OptionError(
             f"option {key!r} is not a valid HTTP header. The name must be a token as in RFC 9110, "
             f"and the value printable ASCII without spaces around it",

@@ -1,12 +1,12 @@
 """Read a partition to its end: page after page, until `feed_end` says that it has ended.
 
-Every read that has to end uses this: a batch read, a stream's run with the trigger AvailableNow or
-Once, and a batch that Spark repeats.
+Every read that has to end uses this: a batch read, a reader without Spark, a stream's run with the
+trigger AvailableNow or Once, and a batch that Spark repeats.
 
 Rule for editors: an end that cannot be proven is an EndUnknownError, never a silent end. Each of
-the three reads handles it in its own way.
+these reads handles it in its own way.
 
-Runs in threads of the driver and in tasks.
+Runs wherever feeds are read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zeh_spark.client.options.reading_options import Cursors
 from zeh_spark.client.polling.cursor_loops import CursorRounds
 from zeh_spark.client.polling.feed_end import MOST_WITHOUT_EVENTS, SETTLED, Ending
 from zeh_spark.client.polling.feed_end_probes import GONE, UNKNOWN, EndProbes
-from zeh_spark.errors import PublisherError, UnavailableError
+from zeh_spark.errors import OptionAdvice, PublisherError, UnavailableError
 from zeh_spark.wire import wire
 
 log = logging.getLogger(__name__)
@@ -32,29 +32,42 @@ _JOINED_BYTES = 1 << 20
 
 
 class Doubt(Enum):
-    """Why it is not known where a partition ends. The value is the message of a batch query."""
+    """Why it is not known where a partition ends. The value is the message, and what to do."""
 
     SILENT = (
         "the publisher gives nothing after cursor {cursor!r}, though the feed was at {target!r} "
-        "when the query began (perhaps a replica of it lags). Run the query again later, or wait "
-        "longer with 'retryTimeout'. If this publisher's '_last' always lies beyond its last "
-        "event, read with endingCursors=quiet"
+        "when this read began (perhaps a replica of it lags)",
+        OptionAdvice(
+            "read again later, or wait longer with {}. If this publisher's '_last' always lies "
+            "beyond its last event, set {} to 'quiet'",
+            ("retryTimeout", "endingCursors"),
+        ),
     )
     SKIPPING = (
         "{skipped} answers in a row moved the cursor without an event, up to {cursor!r}, and the "
-        "cursor {target!r}, where the feed was when the query began, did not come, so it is not "
-        "known whether this is the end. Set 'endingCursors', or read a stream with the trigger "
-        "availableNow, whose next run continues where the last one stopped"
+        "cursor {target!r}, where the feed was when this read began, did not come, so it is not "
+        "known whether this is the end",
+        OptionAdvice(
+            "set {}, or continue from that cursor in another read, as the next run of a stream "
+            "with the trigger availableNow does",
+            ("endingCursors",),
+        ),
     )
     MISSED = (
-        "up to cursor {cursor!r} the checkpoint {target!r} of 'endingCursors' did not come. Check "
-        "that it is of this feed and partition, that it is not before 'startingCursors', and that "
-        "the publisher sends the same checkpoints each time"
+        "up to cursor {cursor!r} the checkpoint {target!r} of 'endingCursors' did not come",
+        OptionAdvice(
+            "check that it is of this feed and partition, that it is not before {}, and that the "
+            "publisher sends the same checkpoints each time",
+            ("startingCursors",),
+        ),
     )
     REMOVED = (
         "the publisher removed what is after {target!r}, the cursor of 'endingCursors', while the "
-        "query was at {cursor!r}, so the place where it has to end cannot be found. Run the query "
-        "again with new ending cursors; zeh_spark.last_cursors(url) gives them"
+        "read was at {cursor!r}, so the place where it has to end cannot be found",
+        OptionAdvice(
+            "read again with new cursors in {} (in Spark, zeh_spark.last_cursors(url) gives them)",
+            ("endingCursors",),
+        ),
     )
 
 
@@ -62,7 +75,8 @@ class EndUnknownError(Exception):
     """The end of a partition cannot be proven. This error never leaves the source."""
 
     def __init__(self, doubt: Doubt, request: PageRequest, ending: Ending) -> None:
-        said = doubt.value.format(
+        said, self.advice = doubt.value
+        said = said.format(
             cursor=request.cursor, target=ending.target, skipped=ending.most_without_events
         )
         super().__init__(f"partition {request.partition}: {said}")
@@ -83,6 +97,7 @@ class EndUnknownError(Exception):
             str(self),
             partition=self.request.partition,
             cursor=cursor,
+            advice=self.advice,
             anchor=anchors.get(self.doubt, "it-is-not-known-where-a-batch-read-ends"),
         )
 

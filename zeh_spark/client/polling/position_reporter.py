@@ -1,10 +1,12 @@
-"""Report a query's position to the publisher, so that a feed's retention can wait for it.
+"""Report a reader's position to the publisher, so that a feed's retention can wait for it.
 
-The publisher keeps it under a name (spec "cursorset"), which it binds to the checkpoint: by its
-identity two queries with one name are distinguished, and the second one is refused.
+The publisher keeps it under a name (spec "cursorset"), which it binds to the reader: the checkpoint
+of a query, or the cursors of a reader without Spark. By its identity two readers with one name are
+distinguished, and the second one is refused.
 
-Rule for editors: report what Spark has committed, never more. The query does not depend on it: if a
-position cannot be kept, that is a warning, and the next one replaces it. Runs on the driver.
+Rule for editors: report what was committed, never more. Reading does not depend on it: if a
+position cannot be kept, that is a warning, and the next one replaces it. Runs wherever feeds are
+read, in Spark on the driver.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class PositionReporter:
         self._thread: threading.Thread | None = None
 
     def reader(self, known: str | None) -> str | None:
-        """Return the checkpoint's identity as a consumer: the `known` one, or a new one.
+        """Return the reader's identity: the `known` one, or a new one.
 
         It is made when `cursorSet` is set for the first time. Until then there is none.
         """
@@ -106,7 +108,11 @@ class PositionReporter:
             except (TransientError, ZeroEventHubError) as exc:
                 why = without_request_id(str(exc))
                 if told is None or told[0] != why or time.monotonic() - told[1] > _LOG_SECONDS:
-                    log.warning("the query's position cannot be kept for cursorset: %s", exc)
+                    log.warning(
+                        "the publisher did not keep this reader's position under cursorSet %r: %s",
+                        self._name,
+                        exc,
+                    )
                     told = why, time.monotonic()
 
     def _send(self, cursors: Mapping[int, str], n: int, reader: str | None) -> None:

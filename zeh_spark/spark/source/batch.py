@@ -25,13 +25,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.client.http import direct_client
-from zeh_spark.client.http.discovery import Discovered, discover
+from zeh_spark.client.http.discovery import Discovered, discover, rediscover
 from zeh_spark.client.http.feed_client import FeedClient, PageRequest
 from zeh_spark.client.options.given import parse
 from zeh_spark.client.polling.feed_end import MOST_WITHOUT_EVENTS, Ending
 from zeh_spark.client.polling.feed_end_probes import first_checkpoint
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead, find_target, joined
-from zeh_spark.errors import OptionError, PublisherError, at_spark_border
+from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.spark.source import offsets
 from zeh_spark.spark.source.batch_source import reads_directly
 from zeh_spark.spark.source.options import SourceOptions
@@ -39,7 +39,7 @@ from zeh_spark.spark.source.planned_batch import plan_batch, tasks_of
 from zeh_spark.spark.source.tasks import FeedTask, TaskReader
 from zeh_spark.wire import wire
 from zeh_spark.wire.direct_reads import PlanRequest
-from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
+from zeh_spark.wire.feed_identity import Epoch
 
 
 @dataclass(frozen=True)
@@ -64,24 +64,8 @@ class FeedPartition(FeedTask):
         for interval in joined(follow(client, self, epochs.add)):
             yield from decoder.batches(interval.lines, self.request.partition, self.feed)
         if self.feed and self.feed.told and not epochs <= {self.feed.epochs[-1]}:
-            self._check_epochs(client, self.feed)
-
-    def _check_epochs(self, client: FeedClient, feed: FeedIdentity) -> None:
-        """Raise PublisherError if the feed began an epoch while it was read.
-
-        Events at the end may then have got the id of the epoch before it.
-        """
-        request = self.request
-        count = request.partition_count
-        now = discover(client.transport, count, has_identity=True).named(self.options.feed)
-        if now != feed:
-            raise PublisherError(
-                f"partition {request.partition}: while this query read it, a new epoch began, or "
-                f"another feed is served: the publisher of {self.options.url} gave the feed's "
-                f"identity as {feed.document()} when the query began, and now tells "
-                f"{now.document()}. Run the query again",
-                partition=request.partition,
-            )
+            count = self.request.partition_count
+            rediscover(client.transport, count, self.feed, self.options.feed, told=False)
 
 
 class BatchReader(TaskReader, DataSourceReader):
