@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from sqlalchemy import Connection
 
 from zeh_spark.service.sql import commits, producers, uploads
-from zeh_spark.service.sql.producers import Lock, find_feed
 from zeh_spark.service.sql.transactions import Transactions
-from zeh_spark.service.store.acts import Action, Actor, log_act
+from zeh_spark.service.store.acts import log_act
 from zeh_spark.service.store.batches import (
     Call,
     Declared,
@@ -45,8 +43,7 @@ class SqlBatches(Transactions):
     """
 
     def staged(self) -> dict[str, int]:
-        with self._reading() as connection:
-            return uploads.staged_bytes(connection)
+        return self._read(uploads.staged_bytes)
 
     def admit(self, feed: str, call: Call) -> StoredReceipt | None:
         with self._reading() as connection, suppress(Problem):
@@ -146,13 +143,6 @@ class SqlBatches(Transactions):
         with self._reading_of(feed) as (connection, feed_id):
             key, _ = producers.find_producer(connection, feed_id, name)
             return [] if key is None else producers.newest_receipts(connection, key, below, limit)
-
-    def delete_producer(self, feed: str, name: str, *, by: Actor | None = None) -> None:
-        def work(connection: Connection) -> tuple[None, dict[str, Any] | None]:
-            feed_id, _ = find_feed(connection, feed, Lock.CHANGE)  # its named batches have ended
-            return None, {} if producers.delete_producer(connection, feed_id, name) else None
-
-        self._administer(by, Action.DELETE_PRODUCER, work, feed=feed, subject=name)
 
 
 def _share(declared: Declared) -> float:

@@ -8,63 +8,31 @@ Runs in the publisher and in commands that write, on threads that may block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
-from sqlalchemy.exc import IntegrityError
-
-from zeh_spark.errors import StoreError
-from zeh_spark.service.sql import acts, producers
+from zeh_spark.service.sql.administration import SqlAdministration, known_identity
 from zeh_spark.service.sql.batches import SqlBatches
 from zeh_spark.service.sql.cursor_sets import SqlCursorSets
-from zeh_spark.service.sql.epochs import SqlEpochs
 from zeh_spark.service.sql.log import SqlLog
-from zeh_spark.service.sql.producers import find_feed
-from zeh_spark.service.sql.retentions import SqlRetentions
-from zeh_spark.service.sql.schema import clocks, feeds
-from zeh_spark.service.sql.tokens import SqlTokens
-from zeh_spark.service.store.acts import (
-    ACTS_SHOWN,
-    EVERY_ACT,
-    Act,
-    ActFilter,
-    Action,
-    Actor,
-    log_act,
-)
-from zeh_spark.service.store.interface import FeedState, Log, new_feed, unknown_feed
+from zeh_spark.service.sql.producers import every_feed, find_feed
+from zeh_spark.service.store.interface import FeedState, Log, unknown_feed
+from zeh_spark.wire.feed_identity import FeedIdentity
 
 
-class SqlStore(SqlBatches, SqlCursorSets, SqlEpochs, SqlRetentions, SqlTokens):
+class SqlStore(SqlBatches, SqlCursorSets, SqlAdministration):
     """Feeds in a SQL database (see `Store`)."""
 
-    def create(self, name: str, partitions: int, *, by: Actor | None = None) -> FeedState:
-        feed = new_feed(name, partitions)
-        row = {column: value for column, value in asdict(feed).items() if column in feeds.c}
-
-        def work(connection: Connection) -> tuple[None, dict[str, Any]]:
-            connection.execute(insert(feeds), row)
-            return None, {"partitions": partitions}
-
-        try:
-            self._administer(by, Action.CREATE_FEED, work, feed=name)
-        except IntegrityError:
-            raise StoreError(
-                f"feed {name!r} exists already. Use it, or choose another name"
-            ) from None
-        return feed
-
     def feed(self, name: str) -> FeedState:
-        with self._reading() as connection:
-            return find_feed(connection, name)[1]
+        return self._read(partial(find_feed, name=name))[1]
 
     def feeds(self) -> list[FeedState]:
+        return self._read(every_feed)
+
+    def identity(self, feed: str) -> FeedIdentity:
         with self._reading() as connection:
-            return producers.every_feed(connection)
+            return known_identity(connection, *find_feed(connection, feed))
 
     @contextmanager
     def snapshot(self, feed: str, positions: Iterable[int] = ()) -> Iterator[Log]:
@@ -73,48 +41,18 @@ class SqlStore(SqlBatches, SqlCursorSets, SqlEpochs, SqlRetentions, SqlTokens):
         with self._errors(), self._database.snapshot(feed, positions) as (connection, found):
             yield SqlLog(connection, feed, found)
 
-    def acts(self, wanted: ActFilter = EVERY_ACT, limit: int = ACTS_SHOWN) -> list[Act]:
-        with self._reading() as connection:
-            return acts.newest(connection, wanted, limit)
-
-    def record(self, done: Sequence[Act]) -> None:
-        self._write(partial(acts.add, done=done))
-        for each in done:
-            if not each.id:
-                log_act(each)
-
-    def clock_seen(self) -> int:
-        with self._reading() as connection:
-            return int(connection.scalar(select(clocks.c.seen)) or 0)
-
-    def see_clock(self, now: int, *, by: Actor | None = None) -> None:
-        def work(connection: Connection) -> tuple[None, dict[str, Any]]:
-            before = int(connection.scalar(select(clocks.c.seen)) or 0)
-            if not connection.execute(update(clocks).values(seen=now)).rowcount:
-                connection.execute(insert(clocks), {"id": 1, "seen": now})
-            return None, {"before": before, "accepted": now}
-
-        if by:
-            self._administer(by, Action.ACCEPT_CLOCK, work)
-            return
-        with suppress(IntegrityError):  # another publisher was the first
-            self._write(work, durable=False)
-
     def version(self) -> int:
         with self._errors():
             return self._database.version()
 
     def stored_version(self) -> int:
-        with self._reading() as connection:
-            return self._database.stored_version(connection)
+        return self._read(self._database.stored_version)
 
     def free_bytes(self) -> int:
-        with self._reading() as connection:
-            return self._database.free_bytes(connection)
+        return self._read(self._database.free_bytes)
 
     def replica_lag(self) -> int | None:
-        with self._reading() as connection:
-            return self._database.replica_lag(connection)
+        return self._read(self._database.replica_lag)
 
     def close(self) -> None:
         self._database.close()

@@ -58,6 +58,10 @@ class Transactions:
         with self._reading() as connection:
             yield connection, find_feed(connection, feed)[0]
 
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        with self._reading() as connection:
+            return work(connection)
+
     def _write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
         with self._errors():
             return self._database.writes.write(work, durable=durable)

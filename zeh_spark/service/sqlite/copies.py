@@ -21,7 +21,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.sql import acts, tokens
+from zeh_spark.service.sql import acts
+from zeh_spark.service.sql.administration import every_token
 from zeh_spark.service.sql.store import SqlStore
 from zeh_spark.service.sql.upgrades import check_known
 from zeh_spark.service.sqlite.store import (
@@ -171,7 +172,7 @@ def kept_of(path: Path) -> Replaced | None:
     try:
         with engine.connect() as connection:
             tables = inspect(connection).get_table_names()
-            kept = tokens.every(connection) if "tokens" in tables else []
+            kept = every_token(connection) if "tokens" in tables else []
             done = acts.newest(connection, EVERY_ACT) if "acts" in tables else []
             return Replaced(kept, done[::-1])
     except DBAPIError:

@@ -1,0 +1,204 @@
+"""What an operator decides about a SQL store, and what its upkeep removes (see `Administration`).
+
+Rule for editors: `store.epochs` decides about epochs; this module only reads and writes rows. Runs
+in the publisher and in commands that write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from zeh_spark.errors import StoreError
+from zeh_spark.service.sql import acts, commits, producers
+from zeh_spark.service.sql.producers import Lock, find_feed
+from zeh_spark.service.sql.schema import clocks, epochs, feeds, retentions, tokens
+from zeh_spark.service.sql.transactions import Transactions
+from zeh_spark.service.store.acts import (
+    ACTS_SHOWN,
+    EVERY_ACT,
+    Act,
+    ActFilter,
+    Action,
+    Actor,
+    log_act,
+)
+from zeh_spark.service.store.epochs import identity_of, next_epoch
+from zeh_spark.service.store.interface import FeedState, Retention, new_feed
+from zeh_spark.service.store.tokens import Grant, Right, Token
+from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
+
+
+class SqlAdministration(Transactions):
+    """The administration of a store in a SQL database (see `Administration`)."""
+
+    def create(self, name: str, partitions: int, *, by: Actor | None = None) -> FeedState:
+        feed = new_feed(name, partitions)
+        row = {column: value for column, value in asdict(feed).items() if column in feeds.c}
+
+        def work(connection: Connection) -> tuple[None, dict[str, Any]]:
+            connection.execute(insert(feeds), row)
+            return None, {"partitions": partitions}
+
+        try:
+            self._administer(by, Action.CREATE_FEED, work, feed=name)
+        except IntegrityError:
+            raise StoreError(
+                f"feed {name!r} exists already. Use it, or choose another name"
+            ) from None
+        return feed
+
+    def begin_epoch(
+        self,
+        feed: str,
+        *,
+        copy: bool = False,
+        since: int | None = None,
+        by: Actor | None = None,
+    ) -> FeedIdentity:
+        def work(connection: Connection) -> tuple[FeedIdentity, dict[str, Any]]:
+            feed_id, state = find_feed(connection, feed, Lock.CHANGE)
+            known = known_identity(connection, feed_id, state)
+            new = next_epoch(state, known, self.now(), copy=copy, since=since)
+            row = {"feed": feed_id, "number": len(known.epochs), "id": new.id, "time": new.time}
+            connection.execute(insert(epochs), row)
+            moment = max(state.time, new.time)
+            connection.execute(update(feeds).where(feeds.c.id == feed_id).values(time=moment))
+            begun = identity_of(state, (*known.epochs[1:], new))
+            return begun, {"epoch": new.id, "copy": copy, "since": since}
+
+        return self._administer(by, Action.NEW_HISTORY, work, feed=feed)
+
+    def delete_producer(self, feed: str, name: str, *, by: Actor | None = None) -> None:
+        def work(connection: Connection) -> tuple[None, dict[str, Any] | None]:
+            feed_id, _ = find_feed(connection, feed, Lock.CHANGE)  # its named batches have ended
+            return None, {} if producers.delete_producer(connection, feed_id, name) else None
+
+        self._administer(by, Action.DELETE_PRODUCER, work, feed=feed, subject=name)
+
+    def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None:
+        def work(connection: Connection) -> tuple[None, dict[str, Any] | None]:
+            feed_id, _ = find_feed(connection, feed, Lock.CHANGE)
+            return None, commits.remove(connection, feed_id, upto)
+
+        if by:
+            self._administer(by, Action.PRUNE, work, feed=feed)
+        else:
+            self._write(work, durable=False)
+
+    def retention(self, feed: str) -> Retention:
+        return self._read(partial(_retention, feed=feed))
+
+    def set_retention(self, feed: str, retention: Retention, *, by: Actor | None = None) -> None:
+        values = {**asdict(retention), "readers": json.dumps(retention.readers)}
+
+        def work(connection: Connection) -> tuple[None, dict[str, Any] | None]:
+            feed_id, _ = find_feed(connection, feed)
+            before = _retention(connection, feed)
+            connection.execute(delete(retentions).where(retentions.c.feed == feed_id))
+            connection.execute(insert(retentions), {"feed": feed_id, **values})
+            told = {"before": asdict(before), "after": asdict(retention)}
+            return None, told if retention != before else None
+
+        self._administer(by, Action.SET_RETENTION, work, feed=feed)
+
+    def expire_names(self, feed: str, before: int, limit: int) -> int:
+        expire = partial(producers.expire_names, before=before, limit=limit)
+        return self._write_to(feed, expire, durable=False)
+
+    def expire_producers(self, feed: str, before: int, limit: int) -> int:
+        expire = partial(producers.expire_producers, before=before, limit=limit)
+        return self._write_to(feed, expire, lock=Lock.CHANGE, durable=False)
+
+    def clock_seen(self) -> int:
+        return self._read(_clock_seen)
+
+    def see_clock(self, now: int, *, by: Actor | None = None) -> None:
+        def work(connection: Connection) -> tuple[None, dict[str, Any]]:
+            before = _clock_seen(connection)
+            if not connection.execute(update(clocks).values(seen=now)).rowcount:
+                connection.execute(insert(clocks), {"id": 1, "seen": now})
+            return None, {"before": before, "accepted": now}
+
+        if by:
+            self._administer(by, Action.ACCEPT_CLOCK, work)
+            return
+        with suppress(IntegrityError):  # another publisher was the first
+            self._write(work, durable=False)
+
+    def tokens(self) -> list[Token]:
+        return self._read(every_token)
+
+    def add_token(self, token: Token, *, by: Actor | None = None) -> None:
+        grants = [(each.right.value, each.feed, each.name) for each in token.grants]
+        row = {**asdict(token), "grants": json.dumps(grants)}
+
+        def work(connection: Connection) -> tuple[None, dict[str, Any]]:
+            connection.execute(insert(tokens), row)
+            return None, token.told
+
+        self._administer(by, Action.CREATE_TOKEN, work, subject=token.id)
+
+    def revoke_token(self, which: str, *, by: Actor | None = None) -> list[str]:
+        mine = or_(tokens.c.id == which, tokens.c.name == which), tokens.c.revoked.is_(None)
+        query = select(tokens.c.id).where(*mine).order_by(tokens.c.id)
+
+        def work(connection: Connection) -> tuple[list[str], dict[str, Any] | None]:
+            revoked = list(connection.scalars(query))
+            here = tokens.c.id.in_(revoked)
+            connection.execute(update(tokens).where(here).values(revoked=self.now()))
+            return revoked, {"ids": revoked} if revoked else None
+
+        return self._administer(by, Action.REVOKE_TOKEN, work, subject=which)
+
+    def acts(self, wanted: ActFilter = EVERY_ACT, limit: int = ACTS_SHOWN) -> list[Act]:
+        return self._read(partial(acts.newest, wanted=wanted, limit=limit))
+
+    def record(self, done: Sequence[Act]) -> None:
+        self._write(partial(acts.add, done=done))
+        for each in done:
+            if not each.id:
+                log_act(each)
+
+
+def known_identity(connection: Connection, feed_id: int, state: FeedState) -> FeedIdentity:
+    query = select(epochs.c.id, epochs.c.time).where(epochs.c.feed == feed_id)
+    rows = connection.execute(query.order_by(epochs.c.number))
+    return identity_of(state, [Epoch(row.id, row.time) for row in rows])
+
+
+def _retention(connection: Connection, feed: str) -> Retention:
+    """Return what a feed keeps; everything if nothing is set."""
+    columns = (column for column in retentions.c if column is not retentions.c.feed)
+    query = select(*columns).join(feeds, feeds.c.id == retentions.c.feed)
+    row = connection.execute(query.where(feeds.c.name == feed)).mappings().one_or_none()
+    if row is None:
+        return Retention()
+    return Retention(**{**row, "readers": tuple(json.loads(row["readers"]))})
+
+
+def _clock_seen(connection: Connection) -> int:
+    return int(connection.scalar(select(clocks.c.seen)) or 0)
+
+
+def every_token(connection: Connection) -> list[Token]:
+    """Return all tokens, in the order in which they were made."""
+    return [
+        Token(
+            row.id,
+            row.name,
+            bytes(row.digest),
+            tuple(Grant(Right(right), feed, name) for right, feed, name in json.loads(row.grants)),
+            row.created,
+            row.expires,
+            row.revoked,
+        )
+        for row in connection.execute(select(tokens).order_by(tokens.c.created, tokens.c.id))
+    ]
