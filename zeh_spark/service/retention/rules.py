@@ -21,10 +21,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from zeh_spark.service.retention.readers import Readers
 from zeh_spark.service.store.acts import Actor
 from zeh_spark.service.store.interface import NAMES_MS, Chunk, Retention, Store
-from zeh_spark.service.store.reading import in_order
+from zeh_spark.service.store.problems import Problem
+from zeh_spark.service.store.reading import in_order, parse_cursor
 from zeh_spark.wire.phrases import counted, in_units
 
 _SIZES = ((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B"))
@@ -208,6 +208,33 @@ def _steps(store: Store, feed: str, retention: Retention) -> Iterator[Removal]:
         with store.snapshot(feed) as log:
             return log.chunks(positions, state.head, limit)
 
-    passed = Readers(store, feed, retention.readers)
+    passed = {name: _passed(store, feed, name) for name in retention.readers}
+
+    def unread_by(chunk: Chunk) -> str | None:
+        for name, by_n in passed.items():
+            if not by_n:
+                return name  # it has not kept a cursor yet
+            for n, positions in by_n.items():
+                if positions.get(chunk.partition % n, 0) < chunk.g:
+                    return name
+        return None
+
     oldest = in_order(look_up, positions)
-    return removable(oldest, state.size, retention, store.now(), passed.unread_by)
+    return removable(oldest, state.size, retention, store.now(), unread_by)
+
+
+def _passed(store: Store, feed: str, name: str) -> dict[int, dict[int, int]]:
+    """Return by n and partition the position after which a reader (a cursor set) is."""
+    found: dict[int, dict[int, int]] = {}
+    for n, cursors in store.saved_cursors(feed, name).items():
+        given = {each: _position(each, cursor) for each, cursor in cursors.items()}
+        with store.snapshot(feed, {g for g, _ in given.values()}) as log:
+            found[n] = {each: g for each, (g, tag) in given.items() if log.tags.get(g) == tag}
+    return found
+
+
+def _position(partition: int, cursor: str) -> tuple[int, str]:
+    try:
+        return parse_cursor(partition, cursor) or (0, "")
+    except Problem:
+        return 0, ""
