@@ -14,7 +14,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
@@ -52,15 +52,22 @@ _ZERO = re.compile(r"q=0(\.0*)?")
 
 
 @dataclass(frozen=True, slots=True)
-class How:
-    """How a page is answered.
+class PageRequest:
+    """A request for a page. Readers whose requests are equal may share a page.
 
     Attributes:
+        name: The feed.
+        consumer: The header `ZEH-Consumer`, if there is one.
+        is_get: Whether it is a GET. The answer to a HEAD has no events.
         tells: Whether header fields tell where the feed stands (see `wire.page_headers`).
         cache: Where its parts are kept. Nowhere, if the request has `Cache-Control: no-cache`: then
             the answer is what the store has now (RFC 9111, 5.2.1.4).
     """
 
+    name: str
+    query: bytes
+    consumer: str | None
+    is_get: bool
     gzip: bool
     tells: bool
     cache: AnswerCache
@@ -97,19 +104,15 @@ class PageApi:
         self._most_cursor_sets = most_cursor_sets
 
     async def read(self, request: Request) -> Response:
-        name = request.path_params.get("feed", "")
-        how = self._how(request)
-        headers = {**_HEADERS, "Content-Encoding": "gzip"} if how.gzip else _HEADERS
+        wanted = self._wanted(request)
+        name, is_get = wanted.name, wanted.is_get
+        headers = {**_HEADERS, "Content-Encoding": "gzip"} if wanted.gzip else _HEADERS
         begin = time.monotonic()
-        query, is_get = request.scope["query_string"], request.method == "GET"
-        told = request.headers.getlist(wire.CONSUMER_HEADER)
-        consumer = ", ".join(told) if told else None
-        asker = Asker(client_of(request), len(query))
-        if names_cursor_set(query):
-            page = await self._kept(name, query, consumer, is_get, how, asker)
+        asker = Asker(client_of(request), len(wanted.query))
+        if names_cursor_set(wanted.query):
+            page = await self._kept(wanted, asker)
         else:
-            call = partial(self._begin, name, query, consumer, is_get, how)
-            page = await self._shared(name, (name, query, consumer, is_get, how), call, asker)
+            page = await self._shared(name, wanted, partial(self._begin, wanted), asker)
         ask = page.ask  # later pages may be shared with readers that wait for another time
         gone: asyncio.Future[None] | None = None
         try:
@@ -121,7 +124,7 @@ class PageApi:
                         return self._calls.answer(name, _NOTHING, headers, _MEDIA_TYPE, gone=gone)
                     left = self._calls.left(begin, ask.wait)
                 waits = left > 0
-                page = await self._again(name, page, ask, waits, how, asker)
+                page = await self._again(wanted, page, ask, waits, asker)
             begun = page.begun if is_get else _NOTHING
             self._calls.unsent.check(asker.client, begun.size)
         except BaseException:
@@ -139,11 +142,18 @@ class PageApi:
             asker=Asker(asker.client),
         )
 
-    def _how(self, request: Request) -> How:
+    def _wanted(self, request: Request) -> PageRequest:
+        told = request.headers.getlist(wire.CONSUMER_HEADER)
         fresh = "no-cache" in request.headers.get("cache-control", "").lower()
-        gzip = accepts_gzip(request.headers.get("accept-encoding", ""))
-        tells = page_headers.TELL in request.headers
-        return How(gzip, tells, _NO_CACHE if fresh else self._calls.cache)
+        return PageRequest(
+            request.path_params.get("feed", ""),
+            request.scope["query_string"],
+            ", ".join(told) if told else None,
+            is_get=request.method == "GET",
+            gzip=accepts_gzip(request.headers.get("accept-encoding", "")),
+            tells=page_headers.TELL in request.headers,
+            cache=_NO_CACHE if fresh else self._calls.cache,
+        )
 
     async def _shared(self, name: str, key: object, call: partial[Opened], asker: Asker) -> Opened:
         """Return a page that readers may share, if its first part is the whole of it."""
@@ -155,40 +165,32 @@ class PageApi:
         return page
 
     async def _again(
-        self, name: str, page: Opened, ask: Ask, waits: bool, how: How, asker: Asker
+        self, wanted: PageRequest, page: Opened, ask: Ask, waits: bool, asker: Asker
     ) -> Opened:
-        cursors = page.cursors
-        key = (name, ask.n, tuple(cursors.items()), ask.hint, ask.headers, waits, how)
-        call = partial(self._open, page.feed, ask, cursors, waits, how)
-        return await self._shared(name, key, call, asker)
+        how = replace(wanted, query=b"", consumer=None)  # the cursors stand for both
+        key = (how, ask.n, tuple(page.cursors.items()), ask.hint, ask.headers, waits)
+        call = partial(self._open, page.feed, ask, page.cursors, waits, how)
+        return await self._shared(wanted.name, key, call, asker)
 
-    async def _kept(
-        self,
-        name: str,
-        query: bytes,
-        consumer: str | None,
-        is_get: bool,
-        how: How,
-        asker: Asker,
-    ) -> Opened:
+    async def _kept(self, wanted: PageRequest, asker: Asker) -> Opened:
         """Return the page of a request that names a cursorset."""
-        find = partial(self._asked, name, query, consumer)
-        feed, ask = await self._calls.in_thread(name, find, asker)
+        name, keep = wanted.name, wanted.is_get
+        feed, ask = await self._calls.in_thread(name, partial(self._asked, wanted), asker)
         check = self._disk_of(name).check_growth
         maker = Maker(asker.client, self._most_cursor_sets)
-        begin = partial(starting_cursors, feed, ask, check, maker, keep=is_get)
+        begin = partial(starting_cursors, feed, ask, check, maker, keep=keep)
         cursors = await self._calls.in_thread(name, begin, asker, writes=True)
-        call = partial(self._open, feed, ask, cursors, is_get and ask.may_wait, how)
+        call = partial(self._open, feed, ask, cursors, keep and ask.may_wait, wanted)
         return await self._calls.in_thread(name, call, asker)
 
-    def _asked(self, name: str, query: bytes, consumer: str | None) -> tuple[Feed, Ask]:
-        """Return a feed, and what a request asks of it, by its query and its consumer's header.
+    def _asked(self, wanted: PageRequest) -> tuple[Feed, Ask]:
+        """Return a feed, and what a request asks of it.
 
         Raises Problem; one for `n` tells the feed's identity.
         """
-        feed = self._calls.find(name)
+        feed, query = self._calls.find(wanted.name), wanted.query.decode("latin-1")
         try:
-            return feed, parse_query(query.decode("latin-1"), lambda: feed.partitions, consumer)
+            return feed, parse_query(query, lambda: feed.partitions, wanted.consumer)
         except Problem as problem:
             _ = feed.partitions  # an unknown feed is refused as such
             if "feed" not in problem.type.members or (identity := feed.identity()) is None:
@@ -196,15 +198,13 @@ class PageApi:
             described = {**identity.document(), **feed.description()}
             raise problem.with_members(feed=described) from None
 
-    def _begin(
-        self, name: str, query: bytes, consumer: str | None, is_get: bool, how: How
-    ) -> Opened:
+    def _begin(self, wanted: PageRequest) -> Opened:
         """Return the page of a query. Raises Problem."""
-        feed, ask = self._asked(name, query, consumer)
-        return self._open(feed, ask, ask.cursors, is_get and ask.may_wait, how)
+        feed, ask = self._asked(wanted)
+        return self._open(feed, ask, ask.cursors, wanted.is_get and ask.may_wait, wanted)
 
     def _open(
-        self, feed: Feed, ask: Ask, cursors: Mapping[int, str], waits: bool, how: How
+        self, feed: Feed, ask: Ask, cursors: Mapping[int, str], waits: bool, how: PageRequest
     ) -> Opened:
         """Return a page. If it has no events, it is not begun while its reader `waits`.
 
