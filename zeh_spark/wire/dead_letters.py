@@ -34,6 +34,7 @@ from msgspec import UNSET, Raw, UnsetType
 from zeh_spark.wire import upload_format, wire
 from zeh_spark.wire.feed_identity import HEADER, ID
 from zeh_spark.wire.option_values import MAX_PARTITIONS
+from zeh_spark.wire.phrases import printable
 
 LETTER_BYTES = (
     upload_format.LINE_BYTES
@@ -202,10 +203,9 @@ class Unreadable(ValueError):
     """A line that is no dead letter, or a dead letter of which parts are missing."""
 
     def __init__(self, line: int, reason: str) -> None:
-        shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in reason)
-        super().__init__(line, shown)
         self.line = line
-        self.reason = shown
+        self.reason = printable(reason)
+        super().__init__(line, self.reason)
 
 
 def _refuse(line: Unreadable) -> None:

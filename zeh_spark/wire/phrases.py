@@ -34,4 +34,12 @@ def in_units(number: int, units: Sequence[tuple[int, str]]) -> str:
 
 def moment(time_ms: int) -> str:
     """Return a time, given in ms since 1970, as text."""
-    return f"{datetime.fromtimestamp(time_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    seconds = min(time_ms // 1000, 253_402_300_799)  # the last second of the year 9999
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def printable(text: str) -> str:
+    r"""Return a text with escapes, like \n, for characters that could forge or hide a line."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

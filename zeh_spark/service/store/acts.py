@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from zeh_spark.wire.phrases import printable
+
 log = logging.getLogger("zeh_spark.acts")
 
 MOST_CHARACTERS, MOST_ITEMS = 200, 20
@@ -175,15 +177,10 @@ def log_act(act: Act) -> None:
     log.info("%s:%s did %s %s", act.via, act.actor, what, dict(act.details))
 
 
-def _visible(character: str) -> str:
-    r"""Return a character, or its escape, like \\n, if it could forge or hide a part of a line."""
-    return character if character.isprintable() else ascii(character)[1:-1]
-
-
 def _shortened(value: Any) -> Any:
     """Return a value with long texts and long lists cut, and with hidden characters as escapes."""
     if isinstance(value, str):
-        text = value if value.isprintable() else "".join(map(_visible, value))
+        text = printable(value)
         return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
     if isinstance(value, Mapping):
         return {name: _shortened(each) for name, each in value.items()}

@@ -18,10 +18,10 @@ Rule for editors: pure, except for what is asked of the store.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timezone
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.store.interface import Store, StoreBusyError
+from zeh_spark.wire.phrases import moment
 
 DAY_MS = 86_400_000
 AHEAD_MS = DAY_MS
@@ -79,11 +79,6 @@ def check_commit(now: int, last: int, sign: Callable[[], int]) -> None:
 
 def ahead(now: int, sign: int) -> str:
     return (
-        f"the clock says {_date(now)}, {(now - sign) / DAY_MS:,.1f} days after the last time that "
-        f"the store knows, {_date(sign)}"
+        f"the clock says {moment(now)}, {(now - sign) / DAY_MS:,.1f} days after the last time that "
+        f"the store knows, {moment(sign)}"
     )
-
-
-def _date(ms: int) -> str:
-    seconds = min(ms // 1000, 253_402_300_799)  # the last second of the year 9999
-    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
