@@ -44,22 +44,13 @@ IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,100}")
 NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,15})")
 
 
-class Attempt(msgspec.Struct, forbid_unknown_fields=True):
-    """A task's successful attempt, in the body of a commit."""
-
-    task: int
-    attempt: int
-    uploads: int
-    events: int
-
-
 class Commit(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     """The body of a commit."""
 
     events: int
     digest: str
     digest_version: int
-    attempts: list[Attempt]
+    attempts: tuple[TaskAttempt, ...]
 
 
 _decode_commit = msgspec.json.Decoder(Commit).decode
@@ -184,7 +175,7 @@ def parse_commit(body: bytes) -> Declared:
         given = _decode_commit(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
         raise Problem(problems.BAD_COMMIT, f"the body is no commit: {exc}") from None
-    attempts = tuple(TaskAttempt(e.task, e.attempt, e.uploads, e.events) for e in given.attempts)
+    attempts = given.attempts
     if len({each.task for each in attempts}) != len(attempts):
         raise Problem(problems.BAD_COMMIT, "a task is named twice; one attempt of each counts")
     if len(attempts) > MAX_ATTEMPTS:
@@ -197,7 +188,7 @@ def parse_commit(body: bytes) -> Declared:
         )
     numbers = [given.events]
     for each in attempts:
-        numbers += [each.task, each.attempt, each.uploads, each.events]
+        numbers += msgspec.structs.astuple(each)
     if wrong := [each for each in numbers if not 0 <= each <= MAX_NUMBER]:
         raise Problem(problems.BAD_COMMIT, f"{wrong[0]} is not between 0 and {MAX_NUMBER}")
     return Declared(Content(given.events, int(given.digest, 16)), attempts, given.digest_version)

@@ -104,8 +104,7 @@ class Upload:
         return UPLOAD_BYTES + sum(len(each.frame) for each in self.chunks)
 
 
-@dataclass(frozen=True, slots=True)
-class TaskAttempt:
+class TaskAttempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a task says that it uploaded. `attempt` distinguishes attempts at the same task."""
 
     task: int
@@ -224,6 +223,10 @@ class CommitFacts:
     sequences: Mapping[int, Numbers] = field(default_factory=dict)
     made: int = 0
 
+    def number_of(self, call: Call) -> int:
+        """Return the number of the call's batch, which is the next one if the call has none."""
+        return self.last + 1 if call.batch is None else call.batch
+
 
 def base(producer: str) -> str:
     """Return P of a named batch P#K, which is deleted with P and shares its quota."""
@@ -245,7 +248,7 @@ def receipt_for(
         number=producer.receipts + 1,
         producer=call.producer,
         incarnation=call.incarnation,
-        batch=known.last + 1 if call.batch is None else call.batch,
+        batch=known.number_of(call),
         run=call.run,
         level=producer.level + (not same_run),
         events=declared.content.events,

@@ -46,9 +46,7 @@ def decide(
     An upload is decided without `declared`. A commit is decided twice: first without `found`, then
     with what was found of its attempts when they were moved. `found` is by task and attempt.
     """
-    producer, batch = known.producer, call.batch
-    if batch is None:
-        batch = known.last + 1
+    producer, batch = known.producer, known.number_of(call)
     # 1. The producer was deleted. Rejected: starting again at -1, because late requests would be
     #    published again.
     if producer.deleted:
@@ -125,7 +123,7 @@ def _committed_before(
         return refusals.digest_version(call, declared.digest_version, receipt.digest_version)
     # 4c. The same. Rejected: requiring the same tasks or order, because a replay has others.
     content = declared.content
-    if (content.events, content.digest) == (receipt.events, receipt.digest):
+    if content.is_in(receipt):
         return receipt
     # 4d. Another program with the same name was quicker. Rejected: offering to keep the first,
     #     because that is the other program's.
@@ -161,14 +159,13 @@ def accepted_override(
     It is one if `decide` would have refused the commit without an override, else None.
     """
     producer, receipt, given = known.producer, known.receipt, call.overrides
-    batch = known.last + 1 if call.batch is None else call.batch
+    batch = known.number_of(call)
     told: dict[str, Any] = {}
     if producer.receipts and call.incarnation != producer.incarnation:
         told["replaceIncarnation"] = given.replace_incarnation
     if batch > known.last + 1:
         told["acceptGap"] = given.accept_gap
-    content = declared.content.events, declared.content.digest
-    if batch <= known.last and receipt and content != (receipt.events, receipt.digest):
+    if batch <= known.last and receipt and not declared.content.is_in(receipt):
         told["keepFirst"] = given.keep_first
         told |= {"kept_events": receipt.events, "dropped_events": declared.content.events}
     if not told:
@@ -183,8 +180,8 @@ def _published_by(call: Call, declared: Declared | None, receipt: StoredReceipt 
         return False
     if declared is None:
         return True
-    content = declared.digest_version, declared.content.events, declared.content.digest
-    return content == (receipt.digest_version, receipt.events, receipt.digest)
+    same_version = declared.digest_version == receipt.digest_version
+    return same_version and declared.content.is_in(receipt)
 
 
 def known_receipt(known: CommitFacts, call: Call) -> StoredReceipt | None:

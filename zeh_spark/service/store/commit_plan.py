@@ -116,7 +116,7 @@ def published(
     commit, and `sequences` are the producer's numbers before it, by stored partition.
     """
     moment, history = max(now, feed.time), feed.history
-    batch = known.last + 1 if call.batch is None else call.batch
+    batch = known.number_of(call)
     firsts = {**dict(call.starting), **{each: own.first for each, own in sequences.items()}}
     before = {**firsts, **{each: own.next for each, own in sequences.items()}}
     following = dict(before)
