@@ -34,13 +34,10 @@ def partition_for(key: str | int | None, partition: int | None, count: int) -> i
         if type(partition) is not int or not 0 <= partition < count:
             raise ValueError(f"there is no partition {partition!r}: the feed has 0 to {count - 1}")
         return partition
-    if key is None:
-        return None
-    if isinstance(key, str):  # the text itself: str() of an enumeration's member is its name
-        return partition_of(str.__str__(key), count)
-    if type(key) is not int:
+    if not (key is None or isinstance(key, str) or type(key) is int):
         raise ValueError(f"the key is {key!r}; a key is text or an integer")
-    return partition_of(str(key), count)
+    text = event_key.text_of(key)
+    return None if text is None else partition_of(text, count)
 
 
 def placed(

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -31,7 +30,7 @@ from zeh_spark.service.store.feed import ChunkFeed, state_of
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.exchange import Tally, exchange_of
 from zeh_spark.wire import direct_reads, problems
-from zeh_spark.wire.direct_reads import ChunksRequest, CursorsAtTime, Plan, PlanRequest
+from zeh_spark.wire.direct_reads import CursorsAtTime, Plan, PlanRequest
 from zeh_spark.wire.problems import ProblemType
 
 PLANS, ANSWERS = 64, 256
@@ -83,7 +82,7 @@ class DirectApi:
             feed = self._direct(name)
             body = await body_of(request)
             asker = Asker(client, len(body))
-            ask = await self._in_turn(name, asker, partial(_plan_request, feed, body))
+            ask = await self._in_turn(name, asker, partial(_request_in, body, feed, *_A_PLAN))
             endless = not isinstance(ask.ends, dict) and not isinstance(ask.upto, str)
             begin, wait = time.monotonic(), min(ask.wait, MAX_WAIT) if endless else 0
             seen, plan = await self._in_turn(name, asker, partial(self._planned, feed, ask))
@@ -145,7 +144,7 @@ class DirectApi:
 
     def _begun(self, name: str, body: bytes, tally: Tally) -> Taken:
         feed = self._direct(name)
-        sends = feed.chunks(_chunks_request(feed, body), tally.add)
+        sends = feed.chunks(_request_in(body, feed, *_CHUNKS), tally.add)
         return self._calls.taken(with_heads(sends))
 
     def _direct(self, name: str) -> ChunkFeed:
@@ -163,25 +162,23 @@ class DirectApi:
         return state_of(state), plan
 
 
-def _plan_request(feed: ChunkFeed, body: bytes) -> PlanRequest:
-    with _refused(feed, problems.BAD_PLAN, "a plan"):
-        found = direct_reads.decode_plan_request(body)
-        check_plan(found, MAX_N)
-        return found
+_A_PLAN = direct_reads.decode_plan_request, check_plan, problems.BAD_PLAN, "a plan"
+_CHUNKS = direct_reads.decode_chunks_request, check_ranges, problems.BAD_RANGES, "chunks"
 
 
-def _chunks_request(feed: ChunkFeed, body: bytes) -> ChunksRequest:
-    with _refused(feed, problems.BAD_RANGES, "chunks"):
-        found = direct_reads.decode_chunks_request(body)
-        check_ranges(found, MAX_N)
-        return found
-
-
-@contextmanager
-def _refused(feed: ChunkFeed, type: ProblemType, what: str) -> Iterator[None]:
-    """Raise a Problem for a body that is no request; UnknownFeedError if there is no such feed."""
+def _request_in(
+    body: bytes,
+    feed: ChunkFeed,
+    decode: Callable[[bytes], T],
+    check: Callable[[T, int], None],
+    type: ProblemType,
+    what: str,
+) -> T:
+    """Return a request. Raises Problem if the body is none, or the feed is not there."""
     try:
-        yield
+        found = decode(body)
+        check(found, MAX_N)
+        return found
     except (Problem, msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
         _ = feed.partitions  # an unknown feed is refused as such
         if isinstance(exc, Problem):

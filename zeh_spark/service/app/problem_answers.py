@@ -30,6 +30,13 @@ from zeh_spark.wire.problems import ProblemType
 _OF_BATCHES = frozenset("/{feed}" + path for method, path, _, _ in CALLS if method != "GET")
 """The routes of calls that change batches."""
 
+_FIELDS = {
+    problems.TOO_MANY_CONNECTIONS: {"Connection": "close"},
+    problems.BODY_TOO_SLOW: {"Connection": "close"},
+    problems.UNAUTHORIZED: {"WWW-Authenticate": 'Bearer realm="zeh-spark"'},
+}
+"""The header fields of answers with these problems."""
+
 
 def _answer(
     request: Request, problem: Problem, headers: Mapping[str, str] | None = None
@@ -38,12 +45,7 @@ def _answer(
     exchange.problem = problem.name
     exchange.is_decided = problems.REMEDY in problem.type.members  # the store knows the feed
     more = {"Retry-After": "1"} if problem.type.has_retry_after else {}
-    if problem.type is problems.TOO_MANY_CONNECTIONS:
-        more["Connection"] = "close"
-    if problem.type is problems.BODY_TOO_SLOW:
-        more = {"Connection": "close"}
-    if problem.type is problems.UNAUTHORIZED:
-        more = {"WWW-Authenticate": 'Bearer realm="zeh-spark"'}
+    more |= _FIELDS.get(problem.type, {})
     if request.method != "GET" and exchange.route in _OF_BATCHES:
         request.app.state.refusals.note(
             request.path_params, problem, exchange.request_id, exchange.token

@@ -7,7 +7,7 @@ Rule for editors: read nothing of a body before its call is admitted and its len
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import IO, Any, TypeVar
@@ -168,10 +168,8 @@ class PublishApi:
         """Answer DELETE …/batches/{batch}/uploads: delete the uploads of a run or an attempt."""
         feed, producer, batch = _names(request)
         given = publish_requests.parameters(_query(request), {"run"}, {"attempt"})
-        run, number = (
-            publish_requests.identifier("run", given["run"]),
-            publish_requests.batch_number(batch),
-        )
+        run = publish_requests.identifier("run", given["run"])
+        number = publish_requests.batch_number(batch)
         attempt = publish_requests.attempt(given["attempt"]) if "attempt" in given else None
         released = await self._called(
             partial(self._store.release, feed, producer, number, run, attempt)
@@ -182,10 +180,8 @@ class PublishApi:
         """Answer GET …/producers: list the producers of a feed, in order of their names."""
         feed = request.path_params["feed"]
         given = publish_requests.parameters(_query(request), set(), {"after", "limit"})
-        limit = publish_requests.number("limit", given.get("limit", str(PRODUCERS_SHOWN)))
-        look_up = partial(
-            self._store.producers, feed, given.get("after", ""), min(limit, PRODUCERS_SHOWN)
-        )
+        limit = _at_most(given, "limit", PRODUCERS_SHOWN, PRODUCERS_SHOWN)
+        look_up = partial(self._store.producers, feed, given.get("after", ""), limit)
         found = await anyio.to_thread.run_sync(look_up, limiter=self._readers)
         return json_answer({"producers": [_producer(each) for each in found]})
 
@@ -206,10 +202,8 @@ class PublishApi:
         """Answer GET …/batches: list a producer's receipts, the latest first."""
         feed, producer = request.path_params["feed"], request.path_params["producer"]
         given = publish_requests.parameters(_query(request), set(), {"below", "limit"})
-        below = publish_requests.number("below", given.get("below", str(MAX_NUMBER)))
-        limit = min(
-            publish_requests.number("limit", given.get("limit", str(RECEIPTS_SHOWN))), RECEIPTS
-        )
+        below = _at_most(given, "below", MAX_NUMBER, MAX_NUMBER)
+        limit = _at_most(given, "limit", RECEIPTS_SHOWN, RECEIPTS)
         name = publish_requests.producer_name(producer)
         partitions = (await self._called(partial(self._store.feed, feed))).partitions
         limit = min(limit, max(1, RANGES_SHOWN // partitions))
@@ -286,6 +280,11 @@ def _verified(
 def _names(request: Request) -> tuple[str, str, str]:
     given = request.path_params
     return given["feed"], publish_requests.producer_name(given["producer"]), given["batch"]
+
+
+def _at_most(given: Mapping[str, str], name: str, otherwise: int, most: int) -> int:
+    """Return the number of a parameter, or `otherwise`; at most `most`. Raises Problem."""
+    return min(publish_requests.number(name, given.get(name, str(otherwise))), most)
 
 
 def _query(request: Request) -> str:

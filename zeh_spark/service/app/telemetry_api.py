@@ -90,11 +90,9 @@ class TelemetryApi:
         )
 
     def _listed(self) -> list[dict[str, object]]:
-        found: dict[str, tuple[int, bool]] = {}
-        for each in self._store.feeds() if self._store else ():
-            found[each.name] = each.partitions, True
-        for name, feed in self._tables.items():
-            found[name] = feed.partitions, False
+        stored = self._store.feeds() if self._store else ()
+        found = {each.name: (each.partitions, True) for each in stored}
+        found |= {name: (feed.partitions, False) for name, feed in self._tables.items()}
         return [
             {"name": name, "partitions": partitions, "takesBatches": takes}
             for name, (partitions, takes) in sorted(found.items())

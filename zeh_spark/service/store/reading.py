@@ -31,6 +31,9 @@ from zeh_spark.wire import problems, wire
 
 T = TypeVar("T")
 
+Place = Anchor | Chunk
+"""What a position with a cursor is of."""
+
 READ_BYTES = 1 << 20
 """Bytes of lines, about, that one read of the store brings if chunks are small."""
 
@@ -142,16 +145,14 @@ def positions(log: Log, asked: Mapping[int, str], n: int) -> dict[int, tuple[int
     found_at, lost = {}, {}
     for each, found in given.items():
         stored = covered(each, n, partitions)
-        gone = [anchors[part] for part in stored if part in anchors]
-        first = max(gone, key=attrgetter("g"), default=beginning)
+        first = _furthest(stored, beginning, anchors)
         if found:
             check_history(each, asked[each], found, log)
             if found[0] < first.g or found[0] not in tags:
                 lost[each] = first.cursor
             found_at[each] = (found[0], asked[each])
         else:
-            here = [last[part] for part in stored if part in last and asked[each] == wire.LAST]
-            place = max(here, key=attrgetter("g"), default=first)
+            place = _furthest(stored, first, last) if asked[each] == wire.LAST else first
             found_at[each] = place.g, place.cursor
     if lost:
         each = min(lost)
@@ -183,13 +184,14 @@ def cursors_at(store: Store, name: str, n: int, time: int) -> dict[int, str]:
         cursors = dict.fromkeys(range(n), beginning.cursor)
         for each in range(min(n, feed.partitions)):
             stored = covered(each, n, feed.partitions)
-            places: list[Anchor | Chunk] = [
-                beginning,
-                *(last[part] for part in stored if part in last),
-            ]
-            places += [log.anchors[part] for part in stored if part in log.anchors]
-            cursors[each] = max(places, key=attrgetter("g")).cursor
+            cursors[each] = _furthest(stored, beginning, last, log.anchors).cursor
     return cursors
+
+
+def _furthest(stored: range, otherwise: Place, *among: Mapping[int, Place]) -> Place:
+    """Return the place with the highest position of some stored partitions, if they have any."""
+    found = [places[part] for places in among for part in stored if part in places]
+    return max(found, key=attrgetter("g"), default=otherwise)
 
 
 def check_has_passed(time: int, now: int, feed: FeedState) -> None:
