@@ -30,57 +30,52 @@ FIRST_CONTACT = 10.0
 class ClientOptions:
     """The options that say how to talk to the publisher."""
 
-    url: FeedUrl = option(
-        parse_url, None, "**required**: the feed's address; `.load(url)` does the same"
-    )
-    token: str | None = option(parse_token, None, "bearer token", repr=False)
+    url: FeedUrl = option(parse_url, "**required**: the feed's address; `.load(url)` does the same")
+    token: str | None = option(parse_token, "bearer token", repr=False)
     token_file: str | None = option(
         parse_text,
-        None,
         "file with the bearer token; read again when the publisher answers 401",
         repr=False,
     )
     oauth_token_url: str | None = option(
         parse_token_url,
-        None,
         "OAuth2 client credentials, instead of a token: the token server's address (`https:`)",
     )
-    oauth_client_id: str | None = option(parse_text, None, "OAuth2: the client's id")
-    oauth_client_secret: str | None = option(
-        parse_token, None, "OAuth2: the client's secret", repr=False
-    )
+    oauth_client_id: str | None = option(parse_text, "OAuth2: the client's id")
+    oauth_client_secret: str | None = option(parse_token, "OAuth2: the client's secret", repr=False)
     oauth_scope: str | None = option(
-        parse_text, None, "OAuth2: the scope to request, if the token server needs one"
+        parse_text, "OAuth2: the scope to request, if the token server needs one"
     )
     auth: Auth | None = option(
-        parse_auth, None, "tokens from what `zeh_spark.register_auth` has registered by this name"
+        parse_auth, "tokens from what `zeh_spark.register_auth` has registered by this name"
     )
-    auth_scope: str | None = option(parse_text, None, "the scope to request from it")
+    auth_scope: str | None = option(parse_text, "the scope to request from it")
     ca_file: str | None = option(
-        parse_text, None, "PEM file of the authorities to trust instead of the system's"
+        parse_text, "PEM file of the authorities to trust instead of the system's"
     )
-    client_cert_file: str | None = option(parse_text, None, "PEM file of the client's certificate")
+    client_cert_file: str | None = option(parse_text, "PEM file of the client's certificate")
     client_key_file: str | None = option(
-        parse_text, None, "PEM file of that certificate's key, if it is not in the same file"
+        parse_text, "PEM file of that certificate's key, if it is not in the same file"
     )
-    connect_timeout: float = option(parse_timeout, "10s", "how long to wait for a connection")
+    connect_timeout: float = option(
+        parse_timeout, "how long to wait for a connection", default="10s"
+    )
     read_timeout: float = option(
         parse_timeout,
-        "60s",
         "how long to wait for more data of an answer; in a stream, longer than `wait`",
+        default="60s",
     )
     retry_timeout: float = option(
         parse_duration,
-        "2m",
         "how long to retry if the publisher does not answer, or answers 408, 425, 429 or 5xx; if "
         "it is not set, a new query whose address has never answered fails after 10 s",
+        default="2m",
     )
     compression: str = option(
-        parse_choice("none", "gzip"), "none", "`gzip` for slow networks, or `none`"
+        parse_choice("none", "gzip"), "`gzip` for slow networks, or `none`", default="none"
     )
     traceparent: str | None = option(
         parse_traceparent,
-        None,
         "the trace that all requests belong to (W3C Trace Context); by default that of the "
         "environment variable `TRACEPARENT`",
     )

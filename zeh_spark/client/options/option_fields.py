@@ -17,9 +17,9 @@ _DOTTED = ("oauth_", "auth_")
 
 def option(
     parse: Callable[[str], Any],
-    default: str | None,
     meaning: str,
     *,
+    default: str | None = None,
     query: str = "both",
     repr: bool = True,
 ) -> Any:
@@ -31,10 +31,10 @@ def option(
     given. `query` is "streaming", "batch" or "both". `repr` is false for a secret.
     """
     about = {"parse": parse, "default": default, "meaning": meaning, "query": query}
-    value = dataclasses.MISSING if default is None else parse(default)
-    if default is None and meaning.startswith("**required**"):
+    if meaning.startswith("**required**"):
         return field(metadata=about, repr=repr)
-    return field(default=None if default is None else value, metadata=about, repr=repr)
+    value = None if default is None else parse(default)
+    return field(default=value, metadata=about, repr=repr)
 
 
 def prefixed(prefix: str, **meanings: str) -> Any:

@@ -116,64 +116,62 @@ class ReadingOptions(ClientOptions):
 
     partition_count: int | None = option(
         parse_partition_count,
-        None,
         "number of partitions, the spec's `n`; not needed if the publisher returns it",
     )
     starting_cursors: Cursors = option(
         partial(parse_cursors, ("first", "last")),
-        "first",
         "where a new query starts: `first` (or `earliest`), `last` (or `latest`), or JSON with a "
         "cursor for every partition",
+        default="first",
     )
     starting_timestamp: int | None = option(
         parse_timestamp,
-        None,
         "where a new query starts, instead of `startingCursors`: at the first event that was "
         "committed at this time or later; milliseconds since 1970, or a time in the form "
         "`2026-11-22T08:00:00+01:00`; only with `zeh-spark serve`",
     )
     ending_cursors: Cursors = option(
         partial(parse_cursors, ("last", "quiet")),
-        "last",
         "where a batch query ends: `last` (or `latest`), `quiet`, or JSON with a cursor for every "
         "partition",
+        default="last",
         query="batch",
     )
     headers: tuple[str, ...] = option(
         parse_headers,
-        "_all",
         "event headers to request: `_all`, `none`, or names with commas between them",
+        default="_all",
     )
     stamps: str = option(
         parse_choice("headers", "columns", "none"),
-        "headers",
         "where the publisher's stamps (time, producer, sequence number …) go: `headers` "
         "keeps them in the column `headers`; `columns` puts them into typed columns; `none` omits "
         "them. Columns that the schema names are always filled",
+        default="headers",
     )
-    page_size_hint: int = option(parse_count, "10000", "number of events that one request asks for")
+    page_size_hint: int = option(
+        parse_count, "number of events that one request asks for", default="10000"
+    )
     wait: float = option(
         parse_wait,
-        "10s",
         "long polling: how long the publisher may hold an answer without events, in whole seconds; "
         "`0` turns it off",
+        default="10s",
         query="streaming",
     )
     poll_interval: float = option(
         parse_duration,
-        "1s",
         "pause before the next request for a partition without new events",
+        default="1s",
         query="streaming",
     )
     feed_id: str | None = option(
         parse_text,
-        None,
         "name of the feed in the checkpoint instead of its URL; also in `zeh-feed`, if the "
         "publisher sends no id",
     )
     cursor_set: str | None = option(
         parse_cursor_set,
-        None,
         "name under which `zeh-spark serve` keeps the positions that the query has committed; "
         "retention can wait for them",
         query="streaming",

@@ -82,54 +82,49 @@ class SinkOptions(ClientOptions):
 
     producer_id: str | None = option(
         parse_name,
-        None,
         "name under which this job publishes, for its whole life; by default a stream's query name",
     )
     batch_id: str | None = option(
         parse_batch,
-        None,
         "name of a batch, required for `df.write`: the same rows written again under this name add "
         "nothing. With `none` each write adds its rows; with `stream`, in a foreachBatch, the "
         "number of the stream's micro-batch is the name",
         query="batch",
     )
     partition_count: int | None = option(
-        parse_partition_count, None, "number of partitions that the feed must have"
+        parse_partition_count, "number of partitions that the feed must have"
     )
     upload_bytes: int = option(
         parse_upload_bytes,
-        "4m",
         "maximum size of a request after compression, from 64k to 32m; before compression, its "
         "lines have at most twice that",
+        default="4m",
     )
     accept_gap: str | None = option(
         parse_gap,
-        None,
         "allow one batch to follow another although batches between them are missing. The error "
         "contains the value",
     )
     replace_incarnation: str | None = option(
         parse_replacement,
-        None,
         "allow a new checkpoint to replace the old one, once. The error contains the value",
     )
     keep_first: str | None = option(
         parse_kept,
-        None,
         "keep the rows that a batch was published with, and drop the different rows that it has "
         "now. The error contains the value",
     )
     keep_origin: bool = option(
         parse_bool,
-        "false",
         "keep where each event was first published, in the header `zeh-origin`: for queries that "
         "relay a feed. The DataFrame needs the column `headers` with all headers of the feed",
+        default="false",
     )
     keep_key: bool = option(
         parse_bool,
-        "false",
         "keep the key of each event in the header `zeh-key`, as Kafka does; readers get it in the "
         "column `key`. The DataFrame needs the column `key`; a key has at most 1,024 bytes",
+        default="false",
     )
     for_dead_letters: Mapping[str, Any] = prefixed(
         DEAD_LETTER,

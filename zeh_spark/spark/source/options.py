@@ -92,39 +92,36 @@ class SourceOptions(ReadingOptions):
 
     max_concurrent_requests: int = option(
         parse_count,
-        "32",
         "maximum number of requests at a time; no long polling if there are more partitions",
+        default="32",
     )
     fetch: str = option(
         parse_choice("auto", "executors", "driver"),
-        "auto",
         "who fetches the events: `executors`, only from `zeh-spark serve`; `driver`, page by page; "
         "`auto`: executors if the publisher offers it, and neither `stagingLocation` nor a TLS "
         "file is set",
+        default="auto",
     )
     max_events_per_trigger: int | None = option(
         parse_count,
-        None,
         "maximum number of events in a micro-batch, as far as checkpoint lines allow",
         query="streaming",
     )
     min_events_per_trigger: int | None = option(
         parse_count,
-        None,
         "number of events for which a micro-batch waits, unless it is the first one of a run, has "
         "reached a maximum, or has waited for `maxTriggerDelay`",
         query="streaming",
     )
     max_trigger_delay: float = option(
         parse_timeout,
-        "15m",
         "how long after the last micro-batch the next one begins, even if it has fewer events than "
         "`minEventsPerTrigger`",
+        default="15m",
         query="streaming",
     )
     max_bytes_per_trigger: int | None = option(
         parse_size,
-        None,
         "maximum size of a micro-batch, in bytes or with a unit, as far as checkpoint lines allow; "
         "by default `512m` if executors fetch, and `128m` if the driver fetches; on Spark 4.0 and "
         "4.1 the first one of a run may be four times as large",
@@ -132,39 +129,37 @@ class SourceOptions(ReadingOptions):
     )
     min_partitions: int | None = option(
         parse_count,
-        None,
         "minimum number of Spark partitions for a large micro-batch, or for a large batch that "
         "executors fetch; by default the driver's cores",
     )
     staging_location: str | None = option(
         parse_staging,
-        None,
         "directory (absolute path or URI without credentials) that driver and executors share; it "
         "keeps the bytes of a micro-batch until Spark has processed it",
         query="streaming",
     )
     replay: str = option(
         parse_choice("strict", "accept"),
-        "strict",
         "`accept` lets one micro-batch pass with other events, if the feed no longer returns the "
         "same ones",
+        default="strict",
         query="streaming",
     )
     fail_on_data_loss: bool = option(
         parse_bool,
-        "true",
         "`false` continues with the oldest events that are left, if unread events were removed",
+        default="true",
         query="streaming",
     )
     mode: str = option(
         parse_choice("FAILFAST", "PERMISSIVE"),
-        "FAILFAST",
         "`PERMISSIVE` puts lines that are not events into the corrupt-record column",
+        default="FAILFAST",
     )
     column_name_of_corrupt_record: str = option(
         parse_text,
-        "_corrupt_record",
         "name of the corrupt-record column; it has to be in the schema",
+        default="_corrupt_record",
     )
 
     @property
