@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 
 
 class State(str, Enum):
@@ -21,17 +22,19 @@ class Check:
     """A check."""
 
     name: str
-    state: State
     found: str
     remedy: str = ""
+    state: State = field(kw_only=True)
 
     def document(self) -> dict[str, str]:
         said = {"name": self.name, "state": self.state.value, "found": self.found}
         return {**said, "remedy": self.remedy} if self.remedy else said
 
 
-def ok(name: str, found: str) -> Check:
-    return Check(name, State.OK, found)
+ok = partial(Check, state=State.OK)
+note = partial(Check, state=State.NOTE)
+warning = partial(Check, state=State.WARNING)
+failure = partial(Check, state=State.FAILURE)
 
 
 def version_of(text: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from zeh_spark.tools.doctor.checks import Check, State, fits, ok, version_of
+from zeh_spark.tools.doctor.checks import Check, failure, fits, note, ok, version_of, warning
 
 _OLDEST, _NEWEST = (4, 0), (4, 3)
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -20,9 +20,8 @@ def checks(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
     version = _version("pyspark")
     spec = find_spec("pyspark")
     if spec is None or not spec.origin:
-        yield Check(
+        yield failure(
             "pyspark",
-            State.FAILURE,
             "not installed",
             f"Install it: {_INSTALL}. Only Spark jobs need it. A cluster has its own.",
         )
@@ -50,23 +49,21 @@ def _jar_version(home: Path, name: str) -> str | None:
 
 def _pyspark(version: str, core: str | None, home: Path) -> Check:
     if core is None:
-        return Check(
+        return failure(
             "pyspark",
-            State.FAILURE,
             f"PySpark {version}, and no jars of Spark in {home}",
             f"Unset SPARK_HOME, or set it to the folder of a Spark {version}; or install PySpark "
             f"with its jars: {_INSTALL}.",
         )
     if version_of(version)[:2] != version_of(core)[:2]:
-        return Check(
+        return failure(
             "pyspark",
-            State.FAILURE,
             f"PySpark {version}, and Spark {core} in {home}",
             f"Unset SPARK_HOME, or install the PySpark of that Spark: pip install pyspark=={core}",
         )
     if not _OLDEST <= version_of(version)[:2] <= _NEWEST:
-        state = State.FAILURE if version_of(version)[:2] < _OLDEST else State.WARNING
-        return Check("pyspark", state, version, f"zeh-spark runs on Spark 4.0 to 4.3: {_INSTALL}")
+        judge = failure if version_of(version)[:2] < _OLDEST else warning
+        return judge("pyspark", version, f"zeh-spark runs on Spark 4.0 to 4.3: {_INSTALL}")
     return ok("pyspark", f"{version}, {home}")
 
 
@@ -74,33 +71,29 @@ def _delta(spark: str, home: Path) -> Check:
     name, version = "delta", _version("delta-spark")
     jar = _jar_version(home, "delta-spark")
     if version is None and jar is None:
-        return Check(
+        return note(
             name,
-            State.NOTE,
             "delta-spark is not installed",
             "Only Delta tables (zeh_spark.lakehouse) need it: pip install --no-deps "
             "delta-spark==4.4.0, which runs with Spark 4.0 to 4.2. There is none for 4.3.",
         )
     if version and jar and version_of(version) != version_of(jar):
-        return Check(
+        return failure(
             name,
-            State.FAILURE,
             f"delta-spark {version}, and the jar of {jar} in {home}",
             f"Install the delta-spark of the jar: pip install delta-spark=={jar}",
         )
     needs = [each for each in metadata.requires("delta-spark") or [] if each.startswith("pyspark")]
     if needs and not fits(spark, needs[0]):
-        return Check(
+        return failure(
             name,
-            State.FAILURE,
             f"delta-spark {version} needs {needs[0]}, and PySpark is {spark}",
             "Install a pair that fits: delta-spark 4.4.0 runs with Spark 4.0 to 4.2.",
         )
     if jar or _fetched(version or ""):
         return ok(name, f"delta-spark {version or jar}, with its jars")
-    return Check(
+    return note(
         name,
-        State.NOTE,
         f"delta-spark {version}; its jars are not on this machine yet",
         "The first session with zeh_spark.configure fetches 90 MB from Maven Central. Without "
         "access to it, set spark.jars to the jars.",
@@ -115,9 +108,8 @@ def _fetched(version: str) -> bool:
 def _rocksdb(home: Path, environment: Mapping[str, str]) -> Check:
     name = "rocksdb"
     if not any(home.glob("jars/rocksdbjni-*.jar")):
-        return Check(
+        return note(
             name,
-            State.NOTE,
             f"no RocksDB among the jars of {home}",
             f"Only sessions and deduplication by ids need it: {_INSTALL} has it.",
         )
@@ -126,9 +118,8 @@ def _rocksdb(home: Path, environment: Mapping[str, str]) -> Check:
     lines = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
     if re.search(rf"^\s*{re.escape(_PROVIDER)}[\s=].*RocksDB", lines, re.MULTILINE):
         return ok(name, f"set in {file}")
-    return Check(
+    return note(
         name,
-        State.NOTE,
         f"there; {_PROVIDER} is not set in {file}",
         "Only sessions and deduplication by ids need it: build sessions with "
         "zeh_spark.configure(SparkSession.builder), which sets it.",

@@ -19,7 +19,7 @@ from zeh_spark.spark.worker_python import (
     find_package_fault,
     find_version_fault,
 )
-from zeh_spark.tools.doctor.checks import Check, State, fits, ok
+from zeh_spark.tools.doctor.checks import Check, failure, fits, note, ok, warning
 
 _OLDEST_JAVA = 17
 _PYTHONS = ((3, 10), (3, 13))
@@ -40,7 +40,7 @@ def checks(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
 
 
 def _judge_fault(name: str, fault: Fault | None, found: str) -> Check:
-    return Check(name, State.FAILURE, fault.found, fault.remedy) if fault else ok(name, found)
+    return failure(name, fault.found, fault.remedy) if fault else ok(name, found)
 
 
 def _python() -> Check:
@@ -48,9 +48,8 @@ def _python() -> Check:
     oldest, newest = _PYTHONS
     if oldest <= sys.version_info[:2] <= newest:
         return ok("python", found)
-    return Check(
+    return warning(
         "python",
-        State.WARNING,
         found,
         f"Use Python {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}, with which zeh-spark is "
         f"tested.",
@@ -73,12 +72,12 @@ def _java(environment: Mapping[str, str]) -> Check:
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as exc:
         reason = "it does not answer" if isinstance(exc, subprocess.TimeoutExpired) else "not found"
-        return Check("java", State.FAILURE, f"{where}: {reason}", remedy)
+        return failure("java", f"{where}: {reason}", remedy)
     version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', done.stderr + done.stdout)
     if not version:
-        return Check("java", State.FAILURE, f"{where}: prints no version", remedy)
+        return failure("java", f"{where}: prints no version", remedy)
     if int(version[1]) < _OLDEST_JAVA:
-        return Check("java", State.FAILURE, f"{where}: Java {version[1]}", remedy)
+        return failure("java", f"{where}: Java {version[1]}", remedy)
     return ok("java", f"{where}: Java {version[1]}")
 
 
@@ -95,9 +94,8 @@ def _sessions(packages: dict[str, str], environment: Mapping[str, str]) -> Check
     ]
     if not wrong:
         return ok("sessions", ", ".join(f"{name} {packages[name]}" for name in wanted))
-    return Check(
+    return note(
         "sessions",
-        State.NOTE,
         ", ".join(wrong),
         "Only sessions and deduplication by ids need them, on driver and workers: pip install "
         f"'zeh-spark[sessions]' 'protobuf{protobuf}'.",

@@ -11,7 +11,7 @@ from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import AccessError, OptionError, ZeroEventHubError
 from zeh_spark.tools.check.asking import Answer, Asking
-from zeh_spark.tools.doctor.checks import Check, State, ok
+from zeh_spark.tools.doctor.checks import Check, failure, note, ok, warning
 
 _SECONDS = 15.0
 _APART = 5.0
@@ -27,15 +27,14 @@ def checks(options: ClientOptions) -> Iterator[Check]:
         answer.refuse()
     except AccessError as exc:
         yield ok("reachable", f"{url} answered in {answer.seconds:.2f} s")
-        yield Check(
+        yield failure(
             "token",
-            State.FAILURE,
             f"{answer.told}, with {given}",
             f"Give a valid token with --token-file or ZEH_TOKEN. See {exc.help}",
         )
         return
     except ZeroEventHubError as exc:
-        yield Check("reachable", State.FAILURE, exc.what, f"See {exc.help}")
+        yield failure("reachable", exc.what, f"See {exc.help}")
         return
     yield ok("reachable", f"{url} answered in {answer.seconds:.2f} s")
     yield ok("token", f"accepted, with {given}")
@@ -47,15 +46,14 @@ def _partitions(options: ClientOptions) -> Check:
     try:
         count = discover(Transport(options)).partition_count
     except OptionError:
-        return Check(
+        return warning(
             "partitions",
-            State.WARNING,
             "the publisher does not tell them",
             "Set the option partitionCount to the number in its documentation. To find it by "
             "trying, run zeh-spark check.",
         )
     except ZeroEventHubError as exc:
-        return Check("partitions", State.FAILURE, exc.what, f"See {exc.help}")
+        return failure("partitions", exc.what, f"See {exc.help}")
     return ok("partitions", f"{count}")
 
 
@@ -63,14 +61,13 @@ def _clock(answer: Answer) -> Check:
     try:
         theirs = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
     except (ValueError, TypeError):
-        return Check("clock", State.NOTE, "the publisher sends no Date, so it cannot be compared")
+        return note("clock", "the publisher sends no Date, so it cannot be compared")
     apart = time.time() - answer.seconds / 2 - theirs - 0.5  # Date has whole seconds
     found = f"this machine's clock is {apart:+.0f} s off the publisher's"
     if abs(apart) <= _APART:
         return ok("clock", found)
-    return Check(
+    return warning(
         "clock",
-        State.WARNING,
         found,
         "Keep both clocks right with NTP. Tokens that expire and times of events depend on them.",
     )

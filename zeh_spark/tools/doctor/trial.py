@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import zeh_spark
-from zeh_spark.tools.doctor.checks import Check, State, ok
+from zeh_spark.tools.doctor.checks import Check, failure, ok
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +51,7 @@ def _worker(spark: SparkSession) -> Check:
         return _failed("worker", exc, "Look at the checks of worker-python and worker-package.")
     if version != zeh_spark.__version__:
         found = f"a worker has zeh_spark {version}, and the driver {zeh_spark.__version__}"
-        return Check("worker", State.FAILURE, found, "Install the same version for both.")
+        return failure("worker", found, "Install the same version for both.")
     return ok("worker", f"a worker imported zeh_spark {version} with Python {python}")
 
 
@@ -69,4 +69,4 @@ def _failed(name: str, exc: Exception, remedy: str) -> Check:
     lines = [line for line in str(exc).splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("zeh_spark.")]
     said = (ours or [line for line in lines if "Error" in line][-1:] or lines or [repr(exc)])[0]
-    return Check(name, State.FAILURE, said.strip()[:500], remedy)
+    return failure(name, said.strip()[:500], remedy)
