@@ -24,7 +24,7 @@ import click
 from zeh_spark.errors import PublisherError, StoreError, printable
 from zeh_spark.tools.check.rules import Finding, Verdict
 from zeh_spark.tools.cli.output import print_answer, print_findings, table
-from zeh_spark.tools.cli.parameters import AGE, PATIENCE, SIZE, connects
+from zeh_spark.tools.cli.parameters import AGE, SIZE, client_options, connects
 from zeh_spark.tools.doctor.checks import Check, State
 from zeh_spark.wire.option_values import MAX_PARTITIONS, FeedUrl
 from zeh_spark.wire.phrases import counted
@@ -97,12 +97,10 @@ def check(
       zeh-spark check https://orders.example/feed/v1 --partitions 4 --token-file token.txt --json
       zeh-spark check https://orders.example/feed/v1 --junit check.xml
     """
-    from zeh_spark.client.options.client_options import ClientOptions
-    from zeh_spark.client.options.given import parse
     from zeh_spark.tools.check.judge import judge
     from zeh_spark.tools.check.junit import report
 
-    options = parse(ClientOptions, {"url": url, **connect, "retryTimeout": "0"})
+    options = client_options(url, connect, patience="0")
     found = judge(options, partitions=partitions, seconds=timeout / 1000, most_bytes=max_bytes)
     counts: dict[str, Any] = {each.value: found.count(each) for each in Verdict}
     parts = [_finding(each) for each in found if every or each.told]
@@ -176,13 +174,11 @@ def doctor(url: str | None, starts_spark: bool, connect: dict[str, str]) -> None
       zeh-spark doctor
       zeh-spark doctor http://127.0.0.1:8080/flights --spark
     """
-    from zeh_spark.client.options.client_options import ClientOptions
-    from zeh_spark.client.options.given import parse
     from zeh_spark.tools.doctor import installed_spark, machine, peer, trial
 
     found = [*machine.checks(), *installed_spark.checks()]
     if url:
-        found += peer.checks(parse(ClientOptions, {"url": url, **connect, "retryTimeout": "0"}))
+        found += peer.checks(client_options(url, connect, patience="0"))
     failed = any(each.state is State.FAILURE for each in found)
     if starts_spark and not failed:
         found += trial.checks(url, connect)
@@ -241,12 +237,9 @@ def lag(
       zeh-spark lag http://127.0.0.1:8080/orders --checkpoint checkpoints/orders
       zeh-spark lag http://127.0.0.1:8080/orders --cursorset warehouse --json
     """
-    from zeh_spark.client.options.client_options import ClientOptions
-    from zeh_spark.client.options.given import parse
-
     if (checkpoint is None) == (cursorset is None):
         raise click.UsageError("Give either --checkpoint or --cursorset.")
-    options = parse(ClientOptions, {"url": url, **connect, **PATIENCE})
+    options = client_options(url, connect)
     if checkpoint:
         found, shown = _of_checkpoint(options, checkpoint, feed_id)
     else:

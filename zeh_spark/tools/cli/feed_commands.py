@@ -34,6 +34,7 @@ from zeh_spark.tools.cli.parameters import (
     KEEP_KEY,
     KEY,
     PATIENCE,
+    client_options,
     connects,
     name_of,
     refuse_contradicting_keys,
@@ -173,12 +174,10 @@ def producers(
       zeh-spark producers http://127.0.0.1:8080/orders orders-job#2026-11-20
     """
     from zeh_spark.client.http.publish_client import PublishClient
-    from zeh_spark.client.options.client_options import ClientOptions
-    from zeh_spark.client.options.given import parse
 
     if producer == "":
         raise click.UsageError("PRODUCER is empty. Give a producer's name, or leave it out.")
-    client = PublishClient(parse(ClientOptions, {"url": url, **connect, **PATIENCE}))
+    client = PublishClient(client_options(url, connect))
     found = list(client.producers()) if producer is None else [client.producer(producer)]
     if producer and not found[0]["receipts"] and not found[0]["deleted"]:
         named = _named_batches(client, producer)

@@ -134,10 +134,8 @@ def _is(key: str) -> bool:
 
 def print_result(text: str, **facts: Any) -> None:
     """Print the result of a command."""
-    if _is(_JSON):
-        click.echo(json_line(facts))
-    elif not _is(_QUIET):
-        click.echo(printable(text))
+    if _is(_JSON) or not _is(_QUIET):
+        print_answer(text, **facts)
 
 
 def print_answer(text: str, **facts: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ import click
 from zeh_spark.wire.option_values import SECRET_HEADER_PREFIX, parse_age_ms, parse_size
 
 if TYPE_CHECKING:
+    from zeh_spark.client.options.client_options import ClientOptions
     from zeh_spark.service.store.acts import Actor
     from zeh_spark.service.store.interface import Store
 
@@ -85,13 +86,15 @@ def store_option(name: str) -> Callable[[Any], Any]:
 
 
 STORE = store_option("url")
-CONFIG = click.option(
+config_option = functools.partial(
+    click.option,
     "--config",
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="The publisher's settings, a TOML file like conf/publisher.toml.",
 )
+CONFIG = config_option()
 KEY = click.option(
     "--key", metavar="COLUMN",
     help="The column or field that is the key: events with the same key go to one partition.",
@@ -191,6 +194,16 @@ def connects(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*given, connect=connect, **more)
 
     return _TOKEN_FILE(_CA_FILE(_CLIENT_CERT(_CLIENT_KEY(_HEADER(with_options)))))
+
+
+def client_options(
+    url: str, connect: Mapping[str, str], *, patience: str = PATIENCE["retryTimeout"]
+) -> ClientOptions:
+    """Return how to talk to a publisher. `patience` is how long it may not answer."""
+    from zeh_spark.client.options.client_options import ClientOptions
+    from zeh_spark.client.options.given import parse
+
+    return parse(ClientOptions, {"url": url, **connect, "retryTimeout": patience})
 
 
 def _content_of(value: str) -> str:

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from zeh_spark.tools.cli.output import moment, print_table, write_lines
-from zeh_spark.tools.cli.parameters import CONFIG, PATIENCE, connects, opened, store_option
+from zeh_spark.tools.cli.parameters import CONFIG, client_options, connects, opened, store_option
 from zeh_spark.wire.option_values import MAX_PARTITIONS
 from zeh_spark.wire.phrases import size_of
 
@@ -54,10 +54,8 @@ def feeds(
 def _list_remote(url: str, connect: dict[str, str]) -> None:
     from zeh_spark.client.http.discovery import index
     from zeh_spark.client.http.transport import Transport
-    from zeh_spark.client.options.client_options import ClientOptions
-    from zeh_spark.client.options.given import parse
 
-    transport = Transport(parse(ClientOptions, {"url": url, **connect, **PATIENCE}))
+    transport = Transport(client_options(url, connect))
     found = index(transport)
     rows = [
         (each["name"], f"{each['partitions']}", "yes" if each["takesBatches"] else "no")

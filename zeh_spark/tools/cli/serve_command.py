@@ -20,7 +20,7 @@ from zeh_spark.errors import OptionError
 from zeh_spark.service.app.config import Config
 from zeh_spark.service.telemetry import logs
 from zeh_spark.tools.cli.outbox_commands import settings_of
-from zeh_spark.tools.cli.parameters import SIZE, STORE, Parsed
+from zeh_spark.tools.cli.parameters import SIZE, STORE, Parsed, config_option
 from zeh_spark.wire.option_values import parse_duration
 
 
@@ -56,12 +56,6 @@ def _setting(name: str, meaning: str, *, option: str = "", **more: Any) -> Any:
         **more,
     )
 
-
-CONFIG = click.option(
-    "--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    envvar="ZEH_CONFIG", show_envvar=True,
-    help="The publisher's settings, a TOML file like conf/publisher.toml.",
-)  # fmt: skip
 
 _SETTINGS = {
     "host": _setting("host", "IP address or host name to listen on."),
@@ -207,7 +201,7 @@ def with_given(config: Config, given: Mapping[str, object]) -> Config:
 
 @click.command()
 @STORE
-@CONFIG
+@config_option(envvar="ZEH_CONFIG", show_envvar=True)
 @takes_settings
 @click.pass_context
 def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, object]) -> None:
