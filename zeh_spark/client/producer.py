@@ -61,8 +61,7 @@ class Producer:
         starting_sequence: Mapping[int, int] | None = None,
         **options: object,
     ) -> None:
-        given = {name: str(value) for name, value in options.items() if value is not None}
-        parsed = parse(ClientOptions, {"url": url, **given})
+        parsed = parse(ClientOptions, {"url": url, **options})
         # A service may start while its publisher is being upgraded.
         self._client = PublishClient(replace(parsed, first_contact=None))
         self.name = _checked_name("producer", producer)

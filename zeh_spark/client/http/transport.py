@@ -126,7 +126,7 @@ class Transport:
         returned, too. Raises PublisherError if the answer is final, and TransientError if there is
         none, or one that may change.
         """
-        url = self._address(_with_query(_with_path(self.url.full, path), query))
+        url = self._address(_below(self.url.full, path, query))
         home = origin(url)
         followed = _REDIRECTS if method == "GET" else _REDIRECTS & {307, 308}
         refreshed = False
@@ -395,16 +395,8 @@ def _secrets(options: ClientOptions) -> Iterator[str]:
     yield from (query, *(value for _, value in parse_qsl(query)))
 
 
-def _with_path(url: str, path: str) -> str:
-    if not path:
-        return url
+def _below(url: str, path: str, query: str) -> str:
+    """Return a URL with more of a path, and with parameters after those that it has itself."""
     parts = urlsplit(url)
-    return parts._replace(path=parts.path.rstrip("/") + path).geturl()
-
-
-def _with_query(url: str, query: str) -> str:
-    """Add parameters after those that the URL has itself."""
-    if not query:
-        return url
-    parts = urlsplit(url)
-    return parts._replace(query=f"{parts.query}&{query}" if parts.query else query).geturl()
+    whole = f"{parts.path.rstrip('/')}{path}" if path else parts.path
+    return parts._replace(path=whole, query="&".join(filter(None, (parts.query, query)))).geturl()

@@ -48,13 +48,13 @@ def refuse_unknown(given: Mapping[str, str], known: Collection[str]) -> None:
 
 
 def parse(
-    kind: type[Options], given: Mapping[str, str], also: Collection[str] = frozenset()
+    kind: type[Options], given: Mapping[str, object], also: Collection[str] = frozenset()
 ) -> Options:
-    """Return the values of options as Spark hands them over.
+    """Return the values of options as Spark hands them over, or as a program gives them.
 
-    The case of a name does not matter. `also` has the public names of options that may be given,
-    too, and are passed over. Raises OptionError, which names the option, its value unless that is
-    secret, and what is allowed.
+    The case of a name does not matter, and a value of None counts as not given. `also` has the
+    public names of options that may be given, too, and are passed over. Raises OptionError, which
+    names the option, its value unless that is secret, and what is allowed.
     """
     known = declared(kind)
     names = {name.lower(): name for name in known}
@@ -88,7 +88,7 @@ def parse(
     return options
 
 
-def _with_url(given: Mapping[str, str]) -> dict[str, str]:
+def _with_url(given: Mapping[str, object]) -> dict[str, str]:
     """Return the options with lower-cased names; Spark passes `.load(url)` as `path`."""
     options = {str(key).lower(): str(value) for key, value in given.items() if value is not None}
     if "paths" in options:

@@ -93,8 +93,7 @@ class SinkCommits:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        given = {name: str(value) for name, value in options.items() if value is not None}
-        parsed = parse(SinkOptions, {**given, "url": url})
+        parsed = parse(SinkOptions, {**options, "url": url})
         self._feed = str(parsed.url)
         self._producer = producer
         letters = parsed.dead_letters

@@ -52,8 +52,7 @@ def receipts(
     session = spark or SparkSession.getActiveSession()
     if session is None:
         raise OptionError("there is no active Spark session. Give one as spark=…", option="spark")
-    given = {name: str(value) for name, value in options.items() if value is not None}
-    client = PublishClient(parse(ClientOptions, {"url": url, **given}))
+    client = PublishClient(parse(ClientOptions, {"url": url, **options}))
     found: list[_Receipt] = []
     while some := client.receipts(producer, _PAGE, found[-1].number if found else None):
         found += client.converted(some, list[_Receipt], "a list of receipts")

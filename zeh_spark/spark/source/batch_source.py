@@ -137,9 +137,9 @@ def reads_directly(options: SourceOptions, offered: Callable[[], bool]) -> bool:
     and the publisher does not offer it; or if the schema names a column for which executors have to
     fetch.
     """
-    at_hand = options.fetch == "executors" or not (
-        options.staging_location or options.has_tls_files
-    )
+    tls_files = (options.ca_file, options.client_cert_file, options.client_key_file)
+    on_driver = any((options.staging_location, *tls_files))  # executors may not have the files
+    at_hand = options.fetch == "executors" or not on_driver
     found = options.fetch != "driver" and at_hand and offered()
     if options.fetch == "executors" and not found:
         raise OptionError(

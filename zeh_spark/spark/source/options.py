@@ -173,11 +173,6 @@ class SourceOptions(ReadingOptions):
         return self.max_bytes_per_trigger or 512 << 20
 
     @property
-    def has_tls_files(self) -> bool:
-        """Whether the connection needs files, which executors may not have."""
-        return any((self.ca_file, self.client_cert_file, self.client_key_file))
-
-    @property
     def parallelism(self) -> int:
         """The number of tasks for a large batch: `minPartitions`, or the driver's cores."""
         return self.min_partitions or cores()
