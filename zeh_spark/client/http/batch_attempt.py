@@ -24,6 +24,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from zeh_spark.client.http.event_json import checked_headers, json_of
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class BatchAttempt:
     """Takes events, sends uploads as they fill up, and commits them, all in the caller's thread.
 
@@ -65,27 +67,20 @@ class BatchAttempt:
     that they call not published never will be published by this attempt.
     """
 
-    def __init__(
-        self,
-        client: PublishClient,
-        batch: BatchCall,
-        count: int,
-        numbers: Iterator[int],
-        *,
-        keep: bool,
-    ) -> None:
-        self.batch = batch
-        self.in_doubt = False
+    client: PublishClient
+    batch: BatchCall
+    count: int
+    numbers: Iterator[int]
+    keep: bool = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.in_doubt = self.torn = False
         self.receipt: Receipt | None = None
-        self._client = client
-        self._count = count
-        self._numbers = numbers
-        self._number = next(numbers)
-        kept_bytes = math.inf if keep else KEPT_BYTES
-        name = f"{batch.producer}/{batch.number}"
-        self._uploader = BatchUploader(self._send, count, name, kept_bytes=kept_bytes)
-        self.torn = False
-        self._kept: list[tuple[bytes, int]] | None = [] if keep else None
+        self._number = next(self.numbers)
+        kept_bytes = math.inf if self.keep else KEPT_BYTES
+        name = f"{self.batch.producer}/{self.batch.number}"
+        self._uploader = BatchUploader(self._send, self.count, name, kept_bytes=kept_bytes)
+        self._kept: list[tuple[bytes, int]] | None = [] if self.keep else None
         self._given = 0
         self._released = False
 
@@ -111,7 +106,7 @@ class BatchAttempt:
         number, self._given = self._given, self._given + 1
         try:
             own = checked_headers(headers)
-            where, rest = placed(self._count, json_of(data), key, partition, own, keep_key)
+            where, rest = placed(self.count, json_of(data), key, partition, own, keep_key)
         except ValueError as exc:
             said = f"event {number} of the batch cannot be published: {exc}"
             raise RowError(said, row=number, reason=str(exc)) from None
@@ -172,7 +167,7 @@ class BatchAttempt:
 
     def _stage_again(self) -> bool:
         """Send the uploads again, under another number; return False if they are not kept."""
-        self._number, self._released = next(self._numbers), False
+        self._number, self._released = next(self.numbers), False
         return self._or_release(self._uploader.send_again)
 
     def _or_release(self, stage: Callable[[], T]) -> T:
@@ -188,7 +183,7 @@ class BatchAttempt:
         self.in_doubt = True
         try:
             done = TaskDone(0, self._number, self._uploader.uploads, self.content)
-            receipt = self._mine(self._client.commit(self.batch, self._count, [done]))
+            receipt = self._mine(self.client.commit(self.batch, self.count, [done]))
             self._end(receipt)
             return receipt
         except PublishError:
@@ -215,7 +210,7 @@ class BatchAttempt:
         which = self.batch
         try:
             self._seal()
-            receipt = self._client.look_up(which).receipt
+            receipt = self.client.look_up(which).receipt
         except ZeroEventHubError as exc:
             raise OutcomeUnknownError(
                 f"whether batch {which.number} of producer {which.producer!r} was published is "
@@ -231,7 +226,7 @@ class BatchAttempt:
         """Drop the attempt's uploads. Call it only for an attempt that is not in doubt."""
         if self._uploader.uploads and not self._released:
             self._released = True
-            self._client.release(self.batch, TaskDone(0, self._number))
+            self.client.release(self.batch, TaskDone(0, self._number))
 
     def _end(self, receipt: Receipt | None) -> None:
         self.in_doubt, self.receipt = False, receipt
@@ -239,8 +234,8 @@ class BatchAttempt:
     def _seal(self) -> None:
         """Make the publisher refuse a commit of this attempt that has not arrived yet."""
         try:
-            self._client.upload(
-                self.batch, self._count, 0, self._number, self._uploader.uploads, EMPTY_UPLOAD
+            self.client.upload(
+                self.batch, self.count, 0, self._number, self._uploader.uploads, EMPTY_UPLOAD
             )
         except PublishError as exc:
             if exc.problem not in problems.OVERTAKEN:
@@ -269,8 +264,8 @@ class BatchAttempt:
 
     def _send(self, number: int, chunks: list[StagedChunk]) -> bool:
         with nothing_published():
-            return self._client.upload(
-                self.batch, self._count, 0, self._number, number, upload_body(chunks)
+            return self.client.upload(
+                self.batch, self.count, 0, self._number, number, upload_body(chunks)
             )
 
 

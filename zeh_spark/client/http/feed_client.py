@@ -173,6 +173,7 @@ class FeedClient:
         return Page(self, request, hold, any_end, statistics or Statistics())
 
 
+@dataclass(eq=False)
 class Page:
     """The intervals of one page, in their order. It is read while it is iterated over, once.
 
@@ -185,24 +186,18 @@ class Page:
         UnavailableError: there was no progress for `retryTimeout`.
     """
 
-    def __init__(
-        self,
-        client: FeedClient,
-        request: PageRequest,
-        hold: Callable[[int], object],
-        any_end: bool,
-        statistics: Statistics,
-    ) -> None:
-        self.cursor = request.cursor
+    client: FeedClient
+    request: PageRequest
+    hold: Callable[[int], object]
+    any_end: bool
+    statistics: Statistics
+
+    def __post_init__(self) -> None:
+        self.cursor = self.request.cursor
         self.standing = Standing()
+        self.end: PageEnd
         self._answered = 0.0
         self._delivered = 0
-        self.end: PageEnd
-        self._client = client
-        self._request = request
-        self._hold = hold
-        self._any_end = any_end
-        self._statistics = statistics
         self._events = 0
         self._complete = False
         self._tail = b""
@@ -225,7 +220,7 @@ class Page:
         The age is that of the first event after the cursor with which the answer was asked for,
         because the publisher tells only that.
         """
-        lag = (self.standing.lags or {}).get(str(self._request.partition))
+        lag = (self.standing.lags or {}).get(str(self.request.partition))
         if lag is None:
             return None
         passed = round(1000 * (time.monotonic() - self._answered))
@@ -233,8 +228,8 @@ class Page:
         return PartitionLag(max(0, lag.events - self._delivered), age, lag.more)
 
     def _read(self) -> Generator[wire.Interval, None, None]:
-        retry = self._client.transport.retry()
-        request = self._request
+        retry = self.client.transport.retry()
+        request = self.request
         failed: set[str] = set()  # asked with when a request failed: to come there is no progress
         while True:
             asked = self.cursor
@@ -244,13 +239,13 @@ class Page:
                         retry.progress()
                     yield interval
                 self.end = PageEnd(
-                    self._request.cursor, self.cursor, self._events, self._complete, self._tail
+                    self.request.cursor, self.cursor, self._events, self._complete, self._tail
                 )
                 return
             except TransientError as failure:
-                self._statistics.add(retries=1)
+                self.statistics.add(retries=1)
                 self._distrusted = False
-                self._hold(0)  # the bytes that came without their checkpoint are dropped
+                self.hold(0)  # the bytes that came without their checkpoint are dropped
                 failed.add(asked)
                 retry.wait(failure)
                 request = replace(request, wait=0)
@@ -258,7 +253,7 @@ class Page:
                 request = replace(request, wait=0)
             except _NoProgressError:
                 hint = request.page_size_hint * 2
-                if hint <= max(MAX_HINT, self._request.page_size_hint * _MAX_HINT_FACTOR):
+                if hint <= max(MAX_HINT, self.request.page_size_hint * _MAX_HINT_FACTOR):
                     # the checkpoint may come after more events than the page has
                     request = replace(request, page_size_hint=hint, wait=0)
                 else:  # at the head of the feed the checkpoint comes with the next events
@@ -275,7 +270,7 @@ class Page:
         scanner = PageScanner(request.partition)
         self._events, self._complete = 0, False
         started = time.monotonic()
-        body = self._client.transport.body(request.query(), _TELL if request.tell else None)
+        body = self.client.transport.body(request.query(), _TELL if request.tell else None)
         self.standing, self._answered = parse_fields(body.headers), time.monotonic()
         self._delivered = 0
         received = 0
@@ -284,20 +279,20 @@ class Page:
                 received += len(data)
                 yield from self._checked(scanner.feed(data), request)
                 self._check_size(scanner)
-                self._hold(scanner.held_bytes)
+                self.hold(scanner.held_bytes)
             yield from self._checked(_closed(scanner), request)
         finally:
             body.close()
             self._events += scanner.tail_events
             self._tail = scanner.tail
-            self._statistics.add(
+            self.statistics.add(
                 pages=1, ignored_lines=scanner.ignored, seconds=time.monotonic() - started
             )
         self._complete = body.proven
         self._check_empty(received)
         if scanner.ignored and not self._events and not scanner.checkpoints:
             raise self._nothing_known(scanner)
-        if self._events and self.cursor == request.cursor and not self._any_end:
+        if self._events and self.cursor == request.cursor and not self.any_end:
             raise _NoProgressError
 
     def _checked(
@@ -305,7 +300,7 @@ class Page:
     ) -> Iterator[wire.Interval]:
         for interval in intervals:
             self._events += interval.events
-            if interval.events and interval.cursor == request.cursor and not self._any_end:
+            if interval.events and interval.cursor == request.cursor and not self.any_end:
                 raise _NoProgressError  # the next request would bring the same events, for ever
             special = interval.cursor == wire.FIRST and request.cursor != wire.LAST
             if interval.cursor != self.cursor and (special or interval.cursor == request.cursor):
@@ -323,14 +318,14 @@ class Page:
         doubtful = not received and not self._complete
         again, self._distrusted = self._distrusted, doubtful
         if doubtful and not again:
-            self._statistics.add(retries=1)
+            self.statistics.add(retries=1)
             raise _DistrustedError
 
     def _check_size(self, scanner: PageScanner) -> None:
-        if scanner.held_bytes > self._client.max_interval:
+        if scanner.held_bytes > self.client.max_interval:
             raise PublisherError(
                 f"partition {scanner.partition}, cursor {self.cursor!r}: {scanner.held_bytes} "
-                f"bytes came without a checkpoint, more than the {self._client.max_interval} that "
+                f"bytes came without a checkpoint, more than the {self.client.max_interval} that "
                 f"are held (4 × maxBytesPerTrigger of a stream, 512 MiB in a batch). Set a smaller "
                 f"'pageSizeHint', a larger 'maxBytesPerTrigger', or ask the publisher's owner for "
                 f"checkpoints at shorter distances",
@@ -342,12 +337,12 @@ class Page:
     def _nothing_known(self, scanner: PageScanner) -> Exception:
         """Return the error for an answer of unknown lines; another protocol's is final."""
         document = problem_document(bytes(scanner.unknown).decode(errors="replace"))
-        if self._complete and (other := other_protocol(document, self._client.transport)):
+        if self._complete and (other := other_protocol(document, self.client.transport)):
             return other
         said = masked(wire.excerpt(scanner.unknown))
         unknown = PublisherError(
             f"partition {scanner.partition}, cursor {self.cursor!r}: the publisher of "
-            f"{self._client.transport.url} answered with nothing but lines that are neither events "
+            f"{self.client.transport.url} answered with nothing but lines that are neither events "
             f"nor checkpoints: {said}. Check that this is the address of a feed",
             partition=scanner.partition,
             cursor=self.cursor,
@@ -359,10 +354,10 @@ class Page:
     def _leads_back(self, cursor: str) -> PublisherError:
         what = "the special cursor" if cursor == wire.FIRST else "the cursor it was asked for,"
         return PublisherError(
-            f"partition {self._request.partition}, cursor {self.cursor!r}: the publisher sent "
+            f"partition {self.request.partition}, cursor {self.cursor!r}: the publisher sent "
             f"{what} {cursor!r} as a later checkpoint. To continue from it would deliver events "
             f"again: tell the publisher's owner",
-            partition=self._request.partition,
+            partition=self.request.partition,
             cursor=self.cursor,
             anchor="events-but-no-checkpoint-that-moves-on",
         )

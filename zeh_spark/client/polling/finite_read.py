@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
 
 from zeh_spark.client.http.feed_client import FeedClient, Page, PageEnd, PageRequest, Statistics
@@ -123,6 +123,7 @@ def joined(intervals: Iterable[wire.Interval]) -> Iterator[wire.Interval]:
         yield wire.Interval(b"".join(lines), events, cursor)
 
 
+@dataclass(eq=False)
 class FiniteRead:
     """Reads a partition from `request.cursor` to its end.
 
@@ -135,28 +136,21 @@ class FiniteRead:
     EndUnknownError if the end cannot be proven, as `Doubt` says.
     """
 
-    def __init__(
-        self,
-        client: FeedClient,
-        request: PageRequest,
-        ending: Ending,
-        *,
-        exact: bool = False,
-        hold: Callable[[int], object] = lambda size: None,
-        statistics: Statistics | None = None,
-    ) -> None:
-        self.client = client
-        self.request = request
-        self.ending = ending
-        self.retry = client.transport.retry()
-        self.exact = exact
+    client: FeedClient
+    request: PageRequest
+    ending: Ending
+    _: KW_ONLY
+    exact: bool = False
+    hold: Callable[[int], object] = lambda size: None
+    statistics: Statistics | None = None
+
+    def __post_init__(self) -> None:
+        self.retry = self.client.transport.retry()
         self.page: Page
         self.end: PageEnd | None = None
         self.gone_since: float | None = None
-        self._page_size_hint = request.page_size_hint
-        self._rounds = CursorRounds(request.partition, request.cursor)
-        self._hold = hold
-        self._statistics = statistics
+        self._page_size_hint = self.request.page_size_hint
+        self._rounds = CursorRounds(self.request.partition, self.request.cursor)
 
     def __iter__(self) -> Generator[wire.Interval, None, None]:
         """Yield all intervals in their order. It may pause if nothing new comes."""
@@ -174,7 +168,7 @@ class FiniteRead:
 
     def _read_page(self) -> Generator[wire.Interval, None, None]:
         ending, cursor = self.ending, self.request.cursor
-        self.page = self.client.page(self.request, self._hold, statistics=self._statistics)
+        self.page = self.client.page(self.request, self.hold, statistics=self.statistics)
         with self.page as page:
             for interval in page:
                 ending.sees(interval)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import reduce
 from typing import Any
 
@@ -183,6 +184,7 @@ def columns_of_keys(table: str, df: DataFrame, keys: Sequence[str]) -> list[str]
     return found
 
 
+@dataclass(eq=False)
 class Merge:
     """One MERGE for each batch.
 
@@ -193,22 +195,16 @@ class Merge:
         by_arrival: Whether the event that arrives later is the newer one, whatever its number.
     """
 
-    def __init__(
-        self,
-        table: LakeTable,
-        keys: Sequence[str],
-        deleted: str | None,
-        options: Mapping[str, Any],
-        *,
-        feeds: Sequence[str] = (),
-        by_arrival: bool = False,
-    ) -> None:
-        self._table = table
-        self._keys = listed_keys(keys)
-        self._deleted = deleted
-        self._options = options
-        self._feeds = feeds
-        self._by_arrival = by_arrival
+    table: LakeTable
+    keys: Sequence[str]
+    deleted: str | None
+    options: Mapping[str, Any]
+    _: KW_ONLY
+    feeds: Sequence[str] = ()
+    by_arrival: bool = False
+
+    def __post_init__(self) -> None:
+        self.keys = listed_keys(self.keys)
 
     def run(
         self,
@@ -225,17 +221,17 @@ class Merge:
         events = self._make_rows(df, constants or {})
         columns = [name for name in events.columns if name != ARRIVAL]
         # The table's columns have no qualifier: the source's columns have other names.
-        keys = [F.col(quoted(key)) == F.col(f"_zeh_first.{quoted(key)}") for key in self._keys]
+        keys = [F.col(quoted(key)) == F.col(f"_zeh_first.{quoted(key)}") for key in self.keys]
         first = {quoted(name): F.col(f"_zeh_first.{quoted(name)}") for name in columns}
         second = {quoted(name): F.col(f"_zeh_second.{quoted(name)}") for name in columns}
-        found = newest(events, self._keys, self._table.text)
-        with committing(found, commit) as source, delta_errors(self._table.text):
+        found = newest(events, self.keys, self.table.text)
+        with committing(found, commit) as source, delta_errors(self.table.text):
             (
-                source.mergeInto(self._table.identifier, reduce(Column.__and__, keys))
-                .whenMatched(wins("_zeh_first", self._table.text))
+                source.mergeInto(self.table.identifier, reduce(Column.__and__, keys))
+                .whenMatched(wins("_zeh_first", self.table.text))
                 .update(first)
                 .whenMatched(
-                    F.col("_zeh_second").isNotNull() & wins("_zeh_second", self._table.text)
+                    F.col("_zeh_second").isNotNull() & wins("_zeh_second", self.table.text)
                 )
                 .update(second)
                 .whenNotMatched()
@@ -246,20 +242,20 @@ class Merge:
     def prepare(self, df: DataFrame, constants: Mapping[str, Column] | None = None) -> None:
         """Create the table, or add new columns, in commits without rows before the batch's own."""
         events = self._make_rows(df, constants or {}).drop(ARRIVAL)
-        if self._table.exists():
-            known = self._table.frame().schema
+        if self.table.exists():
+            known = self.table.frame().schema
             self._check_keys(known, events)
-            given = {name.lower(): str(value).lower() for name, value in self._options.items()}
+            given = {name.lower(): str(value).lower() for name, value in self.options.items()}
             evolves = given.get("mergeschema") == "true"
             if not evolves or not _new_fields(known, events.schema):
                 self._check_columns(known)
                 return
-        self._table.save(events.limit(0).write.options(**self._options))
+        self.table.save(events.limit(0).write.options(**self.options))
 
     def _make_rows(self, df: DataFrame, constants: Mapping[str, Column]) -> DataFrame:
         """Return events with the columns that the table keeps of them, and ARRIVAL."""
-        check_free(self._table.text, df, [ARRIVAL, *constants])
-        found = columns_of_keys(self._table.text, df, self._keys)
+        check_free(self.table.text, df, [ARRIVAL, *constants])
+        found = columns_of_keys(self.table.text, df, self.keys)
         own = {**self._identity(), _DELETED: self._deletion(df), _CHANGED: F.current_timestamp()}
         return stamped(df).withColumns(
             {
@@ -271,17 +267,17 @@ class Merge:
         )
 
     def _deletion(self, df: DataFrame) -> Column:
-        if self._deleted is None:
+        if self.deleted is None:
             return F.lit(False)
-        condition = F.coalesce(F.expr(self._deleted), F.lit(False))
+        condition = F.coalesce(F.expr(self.deleted), F.lit(False))
         try:
             df.select(condition)
         except (AnalysisException, ParseException) as exc:
             raise LakehouseError(
-                f"table {self._table.text}: deleted={self._deleted!r} is no condition on the "
+                f"table {self.table.text}: deleted={self.deleted!r} is no condition on the "
                 f"frame's columns, {', '.join(df.columns)}: {str(exc).partition(';')[0]}",
-                table=self._table.text,
-                got=self._deleted,
+                table=self.table.text,
+                got=self.deleted,
             ) from exc
         return condition
 
@@ -292,40 +288,40 @@ class Merge:
         """
         column = F.col(quoted(key))
         complaint = (
-            f"table {self._table.text}: an event has NULL in the merge key {key!r}: leave such "
+            f"table {self.table.text}: an event has NULL in the merge key {key!r}: leave such "
             f"events out, or send them elsewhere"
         )
         return F.when(column.isNull(), F.raise_error(F.lit(complaint))).otherwise(column)
 
     def _identity(self) -> dict[str, Column]:
         """Return what events are compared by: nothing if the order of arrival decides."""
-        if self._by_arrival:
+        if self.by_arrival:
             return {name: F.lit(None).cast(kind) for name, (_, kind) in IDENTITY.items()}
         identity = {name: F.col(OWN)[name] for name in IDENTITY}
-        if not self._feeds:
+        if not self.feeds:
             return identity
         complaint = (
-            f"table {self._table.text}: an event has a producer and no {feed_identity.HEADER}, "
+            f"table {self.table.text}: an event has a producer and no {feed_identity.HEADER}, "
             f"which tells whose numbers it has: read with headers=_all, and keep that header"
         )
         # If the feed has an id, only the header tells to which of its epochs an event belongs.
-        named = len(self._feeds) == 1 and not feed_identity.ID.fullmatch(self._feeds[0])
-        only = F.lit(self._feeds[0]) if named else F.raise_error(F.lit(complaint))
+        named = len(self.feeds) == 1 and not feed_identity.ID.fullmatch(self.feeds[0])
+        only = F.lit(self.feeds[0]) if named else F.raise_error(F.lit(complaint))
         lacking = identity["feed"].isNull() & identity["producer"].isNotNull()
         return {**identity, "feed": F.when(lacking, only).otherwise(identity["feed"])}
 
     def _check_keys(self, known: StructType, given: DataFrame) -> None:
         """Check the keys' types: after a cast another key could be equal, or the same one not."""
         types = {field.name.lower(): field.dataType for field in known}
-        for key in self._keys:
+        for key in self.keys:
             mine = given.schema[str(column_of(given, key))].dataType
             theirs = types.get(key.lower())
             if theirs is not None and mine != theirs:
                 raise LakehouseError(
-                    f"table {self._table.text}: the merge key {key!r} is {theirs.simpleString()} "
+                    f"table {self.table.text}: the merge key {key!r} is {theirs.simpleString()} "
                     f"there and {mine.simpleString()} in the frame: CAST({key} AS "
                     f"{theirs.simpleString()})",
-                    table=self._table.text,
+                    table=self.table.text,
                     expected=theirs.simpleString(),
                     got=mine.simpleString(),
                     anchor="the-merge-lacks-columns-or-the-frame-lacks-headers",
@@ -339,10 +335,10 @@ class Merge:
         if missing:
             told = ", ".join(f"{OWN}.{name}" for name in missing)
             raise LakehouseError(
-                f"table {self._table.text} lacks {told}, which a merge "
+                f"table {self.table.text} lacks {told}, which a merge "
                 f"keeps for each key: it was not made by a merge. Take a new table, or set "
                 f"mergeSchema=true to add them; events then win over the rows that are there",
-                table=self._table.text,
+                table=self.table.text,
                 expected=missing,
                 got=known.names,
                 anchor="the-merge-lacks-columns-or-the-frame-lacks-headers",

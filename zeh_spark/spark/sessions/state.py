@@ -169,6 +169,7 @@ def _keep_steps(bucket: SessionBucket, steps: Mapping[str, Sequence[str]]) -> No
         state_buckets.same(name, list(names), known)
 
 
+@dataclass(eq=False, slots=True)
 class Kept:
     """The events of a session: those that it holds, and those of the batch.
 
@@ -176,21 +177,12 @@ class Kept:
         arrived: The events of the batch, by number.
     """
 
-    def __init__(
-        self,
-        name: str,
-        stored: Stored,
-        segments: Segments,
-        arrived: dict[int, list[SessionEvent]],
-        *,
-        compare: bool = False,
-    ) -> None:
-        self._name = name
-        self._compare = compare
-        self._stored = stored
-        self._arrived = arrived
-        self._segments = segments
-        self._open: dict[int, dict[int, str]] = {}
+    name: str
+    stored: Stored
+    segments: Segments
+    arrived: dict[int, list[SessionEvent]]
+    compare: bool = field(default=False, kw_only=True)
+    _open: dict[int, dict[int, str]] = field(default_factory=dict, init=False)
 
     def hold(self, number: int) -> None:
         self._home(number)[number] = self._next(number)
@@ -201,53 +193,53 @@ class Kept:
         It returns the event, and a text if the one that is kept or was delivered has other content,
         or content that is not known any more.
         """
-        arrived = self._arrived[number]
+        arrived = self.arrived[number]
         event = arrived.pop(0 if first else 1)
-        known = self._stored.session.contents.get(number)
+        known = self.stored.session.contents.get(number)
         if known is None and arrived and not first:
             known = arrived[0].content
-        if not self._compare or known == event.content:
+        if not self.compare or known == event.content:
             return event.event, ""
         other = "; its content is not known any more" if known is None else ", with other content"
         return event.event, f"an event with number {number} came before{other}"
 
     def pop(self, number: int) -> str:
         """Return an event that leaves the session: one of the batch, or else a held one."""
-        if self._arrived.get(number):
+        if self.arrived.get(number):
             return self._next(number)
         home = self._home(number)
         event = home.pop(number)
-        if not home and self._stored.spilled:
+        if not home and self.stored.spilled:
             del self._open[number // SEGMENT]
-            del self._segments[self._name, number // SEGMENT]
+            del self.segments[self.name, number // SEGMENT]
         return event
 
     def _next(self, number: int) -> str:
         """Take the first event of the batch that has this number."""
-        event = self._arrived[number].pop(0)
-        if self._compare:
-            self._stored.session.contents[number] = event.content
+        event = self.arrived[number].pop(0)
+        if self.compare:
+            self.stored.session.contents[number] = event.content
         return event.event
 
     def save(self) -> None:
         """Keep the held events, in segments if there are many."""
-        stored = self._stored
-        _trim(stored.session, CONTENTS if self._compare else 0)
+        stored = self.stored
+        _trim(stored.session, CONTENTS if self.compare else 0)
         if len(stored.events) > SPILL or (stored.events and stored.session.held_size > SPILL_BYTES):
             stored.spilled = True
             for number, event in stored.events.items():
                 self._home(number)[number] = event
             stored.events = {}
         for segment, events in self._open.items():
-            self._segments[self._name, segment] = _encode(events)
+            self.segments[self.name, segment] = _encode(events)
         stored.spilled = stored.spilled and bool(stored.session.held)
 
     def _home(self, number: int) -> dict[int, str]:
-        if not self._stored.spilled:
-            return self._stored.events
+        if not self.stored.spilled:
+            return self.stored.events
         segment = number // SEGMENT
         if segment not in self._open:
-            blob = self._segments.get((self._name, segment))
+            blob = self.segments.get((self.name, segment))
             self._open[segment] = _segment(blob) if blob else {}
         return self._open[segment]
 

@@ -17,6 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
 from zeh_spark.client.http.feed_client import (
@@ -49,6 +50,7 @@ Some publishers move their cursor for ever.
 """
 
 
+@dataclass(eq=False)
 class Fetcher:
     """Reads all partitions ahead, in threads.
 
@@ -57,36 +59,32 @@ class Fetcher:
         tell: whether to ask with each page where the feed stands.
     """
 
-    def __init__(
-        self,
-        client: FeedClient,
-        options: SourceOptions,
-        cursors: Sequence[str],
-        *,
-        finite: bool,
-        tell: bool = False,
-    ) -> None:
+    client: FeedClient
+    options: SourceOptions
+    cursors: Sequence[str]
+    _: KW_ONLY
+    finite: bool
+    tell: bool = False
+
+    def __post_init__(self) -> None:
         self.statistics = Statistics()
-        self._client = client
-        self._options = options
-        self._finite = finite
-        self._tell = tell
         self._head: str | None = None
         self._epochs: set[Epoch | None] = set()
-        self._lag_is_told = tell
+        self._lag_is_told = self.tell
         self._patience = _TOLD_SECONDS
-        self._tracks = [Track(partition, cursor) for partition, cursor in enumerate(cursors)]
+        self._tracks = [Track(partition, cursor) for partition, cursor in enumerate(self.cursors)]
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._closed = False
         self._ready_bytes = 0
         self._ready_events = 0
         self._turn = 0
-        self._long_polling = not finite and len(cursors) <= options.max_concurrent_requests
+        few = len(self.cursors) <= self.options.max_concurrent_requests
+        self._long_polling = few and not self.finite
 
     def start(self) -> None:
         """Start the threads: one for each partition, at most `maxConcurrentRequests`."""
-        for number in range(min(len(self._tracks), self._options.max_concurrent_requests)):
+        for number in range(min(len(self._tracks), self.options.max_concurrent_requests)):
             threading.Thread(target=self._work, name=f"zeh-fetch-{number}", daemon=True).start()
 
     def close(self) -> None:
@@ -99,7 +97,7 @@ class Fetcher:
     def has_more(self) -> bool:
         """Whether events are in no batch: until the end of a finite read, or while some wait."""
         with self._changed:
-            return self._ready_events > 0 or (self._finite and not self._ended)
+            return self._ready_events > 0 or (self.finite and not self._ended)
 
     @property
     def is_undecided(self) -> bool:
@@ -123,9 +121,9 @@ class Fetcher:
         with self._changed:
             if limits.factor > 1:
                 self._wait_for(lambda: self._complete, None, None)
-            elif self._finite:
+            elif self.finite:
                 # Measured: to wait for a whole batch took 1.5 times as long as for half of it.
-                half = self._options.driver_bytes // 2
+                half = self.options.driver_bytes // 2
                 self._wait_for(
                     lambda: self._full or self._ready_bytes >= half or self._ended, None, 1.0
                 )
@@ -183,18 +181,18 @@ class Fetcher:
             ready: dict[int, Sequence[wire.Interval]] = {
                 track.partition: track.ready for track in self._tracks if track.ready
             }
-            at_end = self._finite and self._ended and not self._ready_events
+            at_end = self.finite and self._ended and not self._ready_events
             advances = {partition: len(each) for partition, each in ready.items() if at_end}
             losses: dict[int, int] = {}
-            if not self._options.fail_on_data_loss:
+            if not self.options.fail_on_data_loss:
                 for partition, intervals in ready.items():
                     ready[partition] = without_loss_after_events(intervals)
                     if any(isinstance(each, wire.Loss) for each in ready[partition]):
                         losses[partition] = len(ready[partition])
             counts = take(
                 ready,
-                self._options.max_events_per_trigger,
-                self._options.driver_bytes,
+                self.options.max_events_per_trigger,
+                self.options.driver_bytes,
                 self._turn,
             )
             counts = counts or losses or advances
@@ -247,11 +245,11 @@ class Fetcher:
     @property
     def _complete(self) -> bool:
         """Whether no more comes before a batch is made."""
-        return self._full or self._stopped or (self._finite and self._ended)
+        return self._full or self._stopped or (self.finite and self._ended)
 
     @property
     def _full(self) -> bool:
-        options = self._options
+        options = self.options
         return self._ready_events > 0 and (
             self._ready_bytes >= options.driver_bytes
             or self._ready_events >= (options.max_events_per_trigger or self._ready_events + 1)
@@ -297,13 +295,13 @@ class Fetcher:
             return None
 
     def _fetch(self, track: Track) -> None:
-        wait = int(self._options.wait) if self._long_polling and track.answered else 0
+        wait = int(self.options.wait) if self._long_polling and track.answered else 0
         began = time.monotonic()
         try:
             end = self._read(track, wait)
         except CursorGoneError as exc:
             oldest = exc.oldest or wire.FIRST
-            if self._options.fail_on_data_loss or track.cursor == oldest:
+            if self.options.fail_on_data_loss or track.cursor == oldest:
                 raise
             with self._changed:
                 self._add(track, wire.Loss(b"", 0, oldest))
@@ -320,8 +318,8 @@ class Fetcher:
         track.skipped = track.skipped + 1 if skips else 0
         track.answered |= not skips or track.skipped >= _MOST_SKIPPED
         waited = wait > 0 and time.monotonic() - began >= wait
-        at_once = self._finite or end.events or waited or (skips and not track.answered)
-        self._finish(track, 0.0 if at_once else self._options.poll_interval)
+        at_once = self.finite or end.events or waited or (skips and not track.answered)
+        self._finish(track, 0.0 if at_once else self.options.poll_interval)
 
     def _read(self, track: Track, wait: int) -> PageEnd | None:
         """Read a page; None if the partition has ended, or the fetcher was closed."""
@@ -329,23 +327,23 @@ class Fetcher:
             track.partition,
             track.cursor,
             len(self._tracks),
-            min(self._options.page_size_hint, self._options.max_events_per_trigger or 1 << 62),
-            self._options.requested_headers,
+            min(self.options.page_size_hint, self.options.max_events_per_trigger or 1 << 62),
+            self.options.requested_headers,
             wait,
-            self._tell,
+            self.tell,
         )
         hold = partial(self._hold, track)
-        if self._finite:
+        if self.finite:
             if not isinstance(track.reading, FiniteRead):
                 ending = track.ending = track.ending or Ending(
-                    EndProbes(self._client, request).target(), settles=True
+                    EndProbes(self.client, request).target(), settles=True
                 )
                 track.reading = FiniteRead(
-                    self._client, request, ending, hold=hold, statistics=self.statistics
+                    self.client, request, ending, hold=hold, statistics=self.statistics
                 )
             intervals = track.reading.next_page()
         else:
-            track.reading = self._client.page(request, hold, statistics=self.statistics)
+            track.reading = self.client.page(request, hold, statistics=self.statistics)
             intervals = iter(track.reading)
         for interval in intervals:
             with self._changed:
@@ -394,7 +392,7 @@ class Fetcher:
         return track is max(self._tracks, key=lambda each: each.held)
 
     def _has_room(self, held: int) -> bool:
-        return self._ready_bytes + held < self._options.driver_bytes
+        return self._ready_bytes + held < self.options.driver_bytes
 
     def _finish(self, track: Track, pause: float, *, ended: bool = False) -> None:
         with self._changed:
