@@ -13,7 +13,6 @@ another table (`INSERT INTO g SELECT * FROM f`), and the rows would go to the wr
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import orjson
 from pyspark.sql.types import StructField, StructType
@@ -70,13 +69,11 @@ def refuse_secrets(options: Mapping[str, str], kinds: Collection[type[ClientOpti
 
 def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
     """Return a table's schema that keeps the table's options in the metadata of its columns."""
-    metadata: dict[str, Any] = {
-        _METADATA: orjson.dumps(dict(options), option=orjson.OPT_SORT_KEYS).decode()
-    }
+    text = orjson.dumps(dict(options), option=orjson.OPT_SORT_KEYS).decode()
     return StructType(
         [
-            StructField(field.name, field.dataType, field.nullable, {**field.metadata, **metadata})
-            for field in schema.fields
+            StructField(each.name, each.dataType, each.nullable, {**each.metadata, _METADATA: text})
+            for each in schema
         ]
     )
 

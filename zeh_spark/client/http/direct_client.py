@@ -120,21 +120,18 @@ def _asked(transport: Transport, path: str, body: bytes) -> requests.Response:
     """
     try:
         return transport.request("POST", path, body=body, headers=_JSON)
-    except TransientError as exc:
+    except (PublisherError, TransientError) as exc:
         if exc.status not in NOT_OFFERED:
             raise
-        refused, status, said = exc.final, exc.status, exc.body
-    except PublisherError as exc:
-        if exc.status not in NOT_OFFERED:
-            raise
-        refused, status, said = exc, exc.status, exc.body
-    raise PublisherError(
-        f"{refused}. This was asked for a direct read. If the feed is there, another publisher "
-        f"answers, or a proxy that does not pass POST on: set fetch=driver until that is changed",
-        status=status,
-        body=said,
-        anchor="direct-reads",
-    ) from refused
+        refused = exc.final if isinstance(exc, TransientError) else exc
+        raise PublisherError(
+            f"{refused}. This was asked for a direct read. If the feed is there, another publisher "
+            f"answers, or a proxy that does not pass POST on: set fetch=driver until that is "
+            f"changed",
+            status=exc.status,
+            body=exc.body,
+            anchor="direct-reads",
+        ) from refused
 
 
 @dataclass(frozen=True, slots=True)

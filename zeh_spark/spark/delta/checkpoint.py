@@ -10,11 +10,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from zeh_spark.errors import CheckpointError, LakehouseError
-from zeh_spark.spark.delta.delta_errors import is_missing_path
+from zeh_spark.spark.delta.delta_errors import is_found
 from zeh_spark.spark.frames.compat import Py4JJavaError, is_connect
 from zeh_spark.spark.source import offsets
 from zeh_spark.spark.source.offsets import Reached, is_of_a_feed, reached
@@ -79,12 +79,7 @@ class CheckpointFiles:
         """
         if is_connect(self.spark):
             reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
-            try:
-                return bool(reader.load(self._pattern("state")).schema)
-            except AnalysisException as exc:
-                if is_missing_path(exc):
-                    return False
-                raise
+            return is_found(lambda: reader.load(self._pattern("state")).schema)
         files, path = hadoop_file(self.spark, f"{self.location}/state")
         return bool(files.exists(path))
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from zeh_spark.errors import LakehouseError
@@ -106,6 +106,16 @@ def is_missing_path(exc: PySparkException) -> bool:
     """Return whether a path that was to be read has no files, or no Delta table."""
     missing = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST")
     return _condition(_said(exc)) in missing
+
+
+def is_found(look: Callable[[], object]) -> bool:
+    """Return whether `look` finds something. It does not at a path without files or a table."""
+    try:
+        return bool(look())
+    except AnalysisException as exc:
+        if is_missing_path(exc):
+            return False
+        raise
 
 
 def is_conflict(exc: PySparkException) -> bool:

@@ -18,7 +18,6 @@ from functools import reduce
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -26,7 +25,7 @@ from zeh_spark.errors import LakehouseError
 from zeh_spark.spark.delta import commits
 from zeh_spark.spark.delta.checkpoint import hadoop_file
 from zeh_spark.spark.delta.commits import CommitRecord, TableCommit, TableStanding
-from zeh_spark.spark.delta.delta_errors import delta_class, delta_errors, is_missing_path
+from zeh_spark.spark.delta.delta_errors import delta_class, delta_errors, is_found
 from zeh_spark.spark.frames.compat import Py4JError, found_column, is_connect
 
 if TYPE_CHECKING:
@@ -113,14 +112,10 @@ class LakeTable:
     def _is_delta(self) -> bool:
         """Return whether there is a Delta table. Raises Spark's error for a name of another one."""
         if is_connect(self.spark):
-            if self.path is None:
+            if (path := self.path) is None:
                 return bool(self._details("id"))
-            try:
-                return self.spark.read.format("delta").load(self.path).schema is not None
-            except AnalysisException as exc:
-                if is_missing_path(exc):
-                    return False
-                raise
+            reader = self.spark.read.format("delta")
+            return is_found(lambda: reader.load(path).schema is not None)
         delta = delta_class(self.spark, self.text)
         if self.path is None:
             return bool(delta.forName(self.spark, self.text))
@@ -129,12 +124,7 @@ class LakeTable:
     def _has_files(self, path: str) -> bool:
         if is_connect(self.spark):
             found = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
-            try:
-                return bool(found.load(path).select("path").limit(1).count())
-            except AnalysisException as exc:
-                if is_missing_path(exc):
-                    return False
-                raise
+            return is_found(lambda: found.load(path).select("path").limit(1).count())
         files, place = hadoop_file(self.spark, path)
         if not files.exists(place):
             return False
