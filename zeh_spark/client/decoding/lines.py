@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -48,6 +48,9 @@ class _Line(msgspec.Struct, gc=False):
 
 
 _decode_lines = msgspec.json.Decoder(_Line).decode_lines
+
+_Events: TypeAlias = tuple[pa.MapArray, pa.Array, dict[str, pa.Array], Mapping[int, str]]
+"""All headers of events, their data, the columns of stamps, and the lines that are no events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +109,28 @@ class Decoder:
     def _batch(
         self, block: bytes, partition: int, feed: FeedIdentity | None, position: int | None
     ) -> pa.RecordBatch:
-        lines = _usual(block, partition)
-        if lines is not None:
-            data = _joined([line.data for line in lines])
-            headers = _cut_headers([line.headers or b"{}" for line in lines], feed)
-            if headers is None and (events := _decoded(wire.decode_events, block)):
-                headers = _headers(events) if stamp(events, feed) else None
-            stamps = None if headers is None else columns_of(headers, self.stamps)
-            if headers is not None and stamps is not None and is_utf8(data):
-                return self._with_headers(partition, headers, data, stamps, position)
-        return self._unusual(block, partition, feed, position)
+        found = self._at_once(block, partition, feed) or self._one_by_one(block, partition, feed)
+        headers, data, stamps, corrupt = found
+        if position is not None:
+            stamps[POSITION] = pa.array(np.full(len(data), position, np.int64))
+        shown = without(headers, self.hidden) if self.hidden else headers
+        return self.record_batch(partition, shown, data, stamps, corrupt=corrupt)
 
-    def _unusual(
-        self, block: bytes, partition: int, feed: FeedIdentity | None, position: int | None
-    ) -> pa.RecordBatch:
+    def _at_once(self, block: bytes, partition: int, feed: FeedIdentity | None) -> _Events | None:
+        """Decode a block; None if it is unusual."""
+        lines = _usual(block, partition)
+        if lines is None:
+            return None
+        data = _joined([line.data for line in lines])
+        headers = _cut_headers([line.headers or b"{}" for line in lines], feed)
+        if headers is None and (events := _decoded(wire.decode_events, block)):
+            headers = _headers(events) if stamp(events, feed) else None
+        stamps = None if headers is None else columns_of(headers, self.stamps)
+        if headers is None or stamps is None or not is_utf8(data):
+            return None
+        return headers, data, stamps, {}
+
+    def _one_by_one(self, block: bytes, partition: int, feed: FeedIdentity | None) -> _Events:
         """Decode line by line. A line of another partition always raises: it may be read twice."""
         events: list[wire.Event] = []
         corrupt: dict[int, str] = {}
@@ -138,25 +149,7 @@ class Decoder:
         headers = _headers(events)
         stamps = columns_of(headers, self.stamps)
         assert stamps is not None  # each event was checked
-        return self._with_headers(
-            partition, headers, _nullable(events), stamps, position, corrupt=corrupt
-        )
-
-    def _with_headers(
-        self,
-        partition: int,
-        headers: pa.MapArray,
-        data: pa.Array,
-        stamps: dict[str, pa.Array],
-        position: int | None,
-        *,
-        corrupt: Mapping[int, str] = MappingProxyType({}),
-    ) -> pa.RecordBatch:
-        """Return the columns of the query for events with all the headers that came with them."""
-        if position is not None:
-            stamps[POSITION] = pa.array(np.full(len(data), position, np.int64))
-        shown = without(headers, self.hidden) if self.hidden else headers
-        return self.record_batch(partition, shown, data, stamps, corrupt=corrupt)
+        return headers, _nullable(events), stamps, corrupt
 
     def record_batch(
         self,
