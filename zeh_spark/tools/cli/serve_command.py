@@ -24,7 +24,7 @@ from zeh_spark.tools.cli.parameters import SIZE, STORE, Parsed, config_option
 from zeh_spark.wire.option_values import parse_duration
 
 
-def _duration(text: str) -> str:
+def _checked_duration(text: str) -> str:
     """Return the text of a duration like 10s or 500ms. Raises ValueError for another text."""
     try:
         parse_duration(text)
@@ -33,138 +33,126 @@ def _duration(text: str) -> str:
     return text
 
 
-_DURATION = Parsed("duration", _duration)
-
-
 class _Option(click.Option):
     """An option whose variable is read as it is: for click 8.2, any text switches a flag on."""
 
     resolve_envvar_value = click.Parameter.resolve_envvar_value
 
 
-def _setting(name: str, meaning: str, *, option: str = "", **more: Any) -> Any:
-    """Return the option of a setting; its default, for people, is that of `Config`."""
-    default = getattr(Config(), name)
-    shown = "" if default in (None, [], False) else f"  [default: {default}]"
-    return click.option(
-        option or f"--{name.replace('_', '-')}",
-        name,
-        cls=_Option,
-        envvar=f"ZEH_{name.upper()}",
-        show_envvar=True,
-        help=f"{meaning}{shown}",
-        **more,
-    )
+def _setting(meaning: str, *, option: str = "", **more: Any) -> Callable[[str], Any]:
+    """Return what makes the option of a setting; its default, for people, is that of `Config`."""
+
+    def make(name: str) -> Any:
+        default = getattr(Config(), name)
+        shown = "" if default in (None, [], False) else f"  [default: {default}]"
+        return click.option(
+            option or f"--{name.replace('_', '-')}",
+            name,
+            cls=_Option,
+            envvar=f"ZEH_{name.upper()}",
+            show_envvar=True,
+            help=f"{meaning}{shown}",
+            **more,
+        )
+
+    return make
 
 
-_SETTINGS = {
-    "host": _setting("host", "IP address or host name to listen on."),
-    "port": _setting(
-        "port", "TCP port to listen on; 0 takes a free one.", type=click.IntRange(0, 65535)
+_count = functools.partial(_setting, type=click.IntRange(min=1), metavar="COUNT")
+_duration = functools.partial(
+    _setting, type=Parsed("duration", _checked_duration), metavar="DURATION"
+)
+_size = functools.partial(_setting, type=SIZE, metavar="SIZE")
+
+_MAKERS = {
+    "host": _setting("IP address or host name to listen on."),
+    "port": _setting("TCP port to listen on; 0 takes a free one.", type=click.IntRange(0, 65535)),
+    "staging_quota": _size(
+        "Most bytes that a producer may have uploaded and not yet committed, like 500m or 64g.",
     ),
-    "staging_quota": _setting(
-        "staging_quota", type=SIZE, metavar="SIZE",
-        meaning="Most bytes that a producer may have uploaded and not yet committed, like 500m or "
-        "64g.",
+    "most_chunks": _count(
+        "Most chunks in a batch. A chunk has up to 1,000 events of one partition."
     ),
-    "most_chunks": _setting(
-        "most_chunks", type=click.IntRange(min=1), metavar="COUNT",
-        meaning="Most chunks in a batch. A chunk has up to 1,000 events of one partition.",
-    ),
-    "most_producers": _setting(
-        "most_producers", type=click.IntRange(min=1), metavar="COUNT",
-        meaning="Most producers that each client may create. A client is a token, or without "
+    "most_producers": _count(
+        "Most producers that each client may create. A client is a token, or without "
         "tokens an address.",
     ),
-    "most_cursor_sets": _setting(
-        "most_cursor_sets", type=click.IntRange(min=1), metavar="COUNT",
-        meaning="Most cursor sets that each client may create; of a table, that all may create "
-        "together.",
+    "most_cursor_sets": _count(
+        "Most cursor sets that each client may create; of a table, that all may create together.",
     ),
-    "least_free": _setting(
-        "least_free", type=SIZE, metavar="SIZE",
-        meaning="Free space on the disk of a SQLite store, like 1g, below which uploads are "
+    "least_free": _size(
+        "Free space on the disk of a SQLite store, like 1g, below which uploads are "
         "refused and the publisher is not ready. Commits and new cursor sets need half of it.",
     ),
-    "answer_cache": _setting(
-        "answer_cache", type=SIZE, metavar="SIZE",
-        meaning="Most bytes of answers kept in memory for the next readers, like 256m.",
-    ),
-    "send_buffer": _setting(
-        "send_buffer", type=SIZE, metavar="SIZE",
-        meaning="Most bytes of answers in memory that clients have not taken yet, like 256m. Above "
+    "answer_cache": _size("Most bytes of answers kept in memory for the next readers, like 256m."),
+    "send_buffer": _size(
+        "Most bytes of answers in memory that clients have not taken yet, like 256m. Above "
         "it, readers get 503 and try again.",
     ),
-    "connections_per_address": _setting(
-        "connections_per_address", type=click.IntRange(min=1), metavar="COUNT",
-        meaning="Most open connections from one IP address. Those of --forwarded-allow-ips have "
+    "connections_per_address": _count(
+        "Most open connections from one IP address. Those of --forwarded-allow-ips have "
         "no such limit.  [default: three quarters of all connections]",
     ),
     "allow_anyone": _setting(
-        "allow_anyone", is_flag=True,
-        meaning="Serve an address that others reach, although there are no tokens: anybody may "
+        "Serve an address that others reach, although there are no tokens: anybody may "
         "read and publish.",
+        is_flag=True,
     ),
     "allowed_hosts": _setting(
-        "allowed_hosts", option="--allowed-host", multiple=True, metavar="HOST",
-        meaning="Answer requests for this host name, too, while there are no tokens: that of a "
+        "Answer requests for this host name, too, while there are no tokens: that of a "
         "proxy on this machine. Can be repeated.",
+        option="--allowed-host",
+        multiple=True,
+        metavar="HOST",
     ),
     "forwarded_allow_ips": _setting(
-        "forwarded_allow_ips", option="--forwarded-allow-ips", multiple=True, metavar="ADDRESS",
-        meaning="Trust the proxies at this IP address, or in this network (10.0.0.0/24), to "
+        "Trust the proxies at this IP address, or in this network (10.0.0.0/24), to "
         "set X-Forwarded-For and X-Forwarded-Proto. Can be repeated.",
+        multiple=True,
+        metavar="ADDRESS",
     ),
     "tls_cert": _setting(
-        "tls_cert", metavar="FILE",
-        meaning="Serve with TLS, with the certificates in this PEM file. It is read again when "
-        "it changes.",
+        "Serve with TLS, with the certificates in this PEM file. It is read again when it changes.",
+        metavar="FILE",
     ),
     "tls_key": _setting(
-        "tls_key", metavar="FILE",
-        meaning="The PEM file with the key of the certificate, if it is not in --tls-cert.",
+        "The PEM file with the key of the certificate, if it is not in --tls-cert.", metavar="FILE"
     ),
     "tls_client_ca": _setting(
-        "tls_client_ca", metavar="FILE",
-        meaning="Serve only clients with a certificate that an authority in this PEM file has "
+        "Serve only clients with a certificate that an authority in this PEM file has "
         "issued, and that is in none of its lists of revoked certificates (CRLs).",
+        metavar="FILE",
     ),
     "jwt_issuer": _setting(
-        "jwt_issuer", metavar="URL",
-        meaning="Accept JWTs of this issuer as tokens, too. It is the value of their claim iss.",
+        "Accept JWTs of this issuer as tokens, too. It is the value of their claim iss.",
+        metavar="URL",
     ),
-    "jwt_audience": _setting(
-        "jwt_audience", metavar="NAME", meaning="The audience that JWTs name in their claim aud."
-    ),
+    "jwt_audience": _setting("The audience that JWTs name in their claim aud.", metavar="NAME"),
     "jwt_keys": _setting(
-        "jwt_keys", metavar="FILE|URL",
-        meaning="The public keys of the issuer: a file with a JWK set, or its https URL.",
+        "The public keys of the issuer: a file with a JWK set, or its https URL.",
+        metavar="FILE|URL",
     ),
     "log_format": _setting(
-        "log_format", type=click.Choice(logs.FORMATS),
-        meaning="The format of the log, which is written to the standard error.",
+        "The format of the log, which is written to the standard error.",
+        type=click.Choice(logs.FORMATS),
     ),
-    "log_level": _setting(
-        "log_level", type=click.Choice(logs.LEVELS), meaning="The lowest level that is logged."
-    ),
-    "access_log": _setting(
-        "access_log", is_flag=True, meaning="Log a line for each request."
-    ),
+    "log_level": _setting("The lowest level that is logged.", type=click.Choice(logs.LEVELS)),
+    "access_log": _setting("Log a line for each request.", is_flag=True),
     "console": _setting(
-        "console", option="--console/--no-console", default=None,
-        meaning="Serve the console, web pages about the feeds, at /console.  [default: on an "
+        "Serve the console, web pages about the feeds, at /console.  [default: on an "
         "address that only this machine reaches]",
+        option="--console/--no-console",
+        default=None,
     ),
-    "drain_delay": _setting(
-        "drain_delay", type=_DURATION, metavar="DURATION",
-        meaning="How long to answer all requests after SIGTERM, while /readyz tells load balancers "
+    "drain_delay": _duration(
+        "How long to answer all requests after SIGTERM, while /readyz tells load balancers "
         "to use another publisher, like 10s.",
     ),
-    "grace": _setting(
-        "grace", type=_DURATION, metavar="DURATION",
-        meaning="How long answers that have begun may continue after --drain-delay.",
-    ),
-}  # fmt: skip
+    "grace": _duration("How long answers that have begun may continue after --drain-delay."),
+}
+
+_SETTINGS = {name: make(name) for name, make in _MAKERS.items()}
+"""The options of the settings, by their names in `Config`."""
 
 
 def takes_settings(command: Callable[..., Any]) -> Callable[..., Any]:
