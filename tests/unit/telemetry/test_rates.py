@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
+from zeh_spark.service.telemetry import rates as rates_module
 from zeh_spark.service.telemetry.lag import Lag
 from zeh_spark.service.telemetry.rates import SLOT_SECONDS, SLOTS, Rate, Rates
 
@@ -64,3 +67,17 @@ def test_the_lag_of_a_minute_is_the_last_one_that_was_found() -> None:
 
     clock.now += (SLOTS - 2) * SLOT_SECONDS
     assert {None, 7} == set(rates.lags_of("orders", behind[2]))
+
+
+def test_a_minute_has_only_the_largest_lags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often somebody looks in it: each note takes memory for an hour."""
+    monkeypatch.setattr(rates_module, "CONSUMERS", 2)
+    rates = Rates(lambda: 1e6)
+    behind = {
+        name: Lag(name, 1, 1, events, None)
+        for name, events in zip("abcd", (1, 4, 3, 2), strict=True)
+    }
+    for names in ("ab", "cd"):
+        rates.note_lags([("orders", behind[each]) for each in names])
+    found = {name: rates.lags_of("orders", lag)[-1] for name, lag in behind.items()}
+    assert {"a": None, "b": 4, "c": 3, "d": None} == found

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import nlargest
+from operator import itemgetter
 
 from zeh_spark.service.telemetry.lag import Lag
 
@@ -23,7 +24,7 @@ SLOTS, SLOT_SECONDS = 60, 60
 """How many slots there are, and the seconds of each: an hour, by minutes. A feed takes 15 KB."""
 
 CONSUMERS = 1000
-"""Most consumers whose lag is noted at a time, those with the largest one. They take 10 MB."""
+"""Most consumers whose lag is noted in a minute, those with the largest one. They take 10 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,9 @@ class Rates:
     def note_lags(self, lags: Iterable[tuple[str, Lag]]) -> None:
         """Note the lags of consumers, with their feeds, as those of this minute."""
         slot = self._slot()
-        most = nlargest(CONSUMERS, lags, key=lambda each: each[1].events)
-        noted = {(feed, lag.name, lag.n): lag.events for feed, lag in most}
-        self._lags.setdefault(slot, {}).update(noted)
+        found = {(feed, lag.name, lag.n): lag.events for feed, lag in lags}
+        noted = self._lags.get(slot, {}) | found
+        self._lags[slot] = dict(nlargest(CONSUMERS, noted.items(), key=itemgetter(1)))
         for old in [each for each in self._lags if each <= slot - SLOTS]:
             del self._lags[old]
 
