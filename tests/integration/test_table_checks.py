@@ -120,8 +120,32 @@ def test_checks_can_be_left_out(database: Database) -> None:
 
 
 def test_statements_can_be_pasted_again(database: Database) -> None:
-    """And after other settings the new limit is added."""
-    feed = served(database)
-    database.run(database.feed(headers=["type"]).ddl())
-    database.run(database.feed(headers=["type"]).ddl())
+    """And after other settings the new limit takes the place of the old one."""
+    served(database)
+    feed = database.feed(headers=["type"])
+    statements = feed.ddl()
+    database.run(statements)
+    database.run(statements)
     assert [] == feed.ddl()
+
+
+COUNT_CHECKS = {
+    "postgresql": "SELECT count(*) FROM pg_constraint WHERE conrelid = 'outbox'::regclass"
+    " AND contype = 'c'",
+    "sqlite": "SELECT count(*) FROM sqlite_master WHERE sql LIKE 'CREATE TRIGGER%RAISE%'",
+}
+
+
+def test_a_column_that_is_no_header_any_more_can_be_dropped(database: Database) -> None:
+    """No check of older settings is left, which would read it; other triggers stay."""
+    database.execute(f"CREATE TABLE outbox ({database.id}, kind text, data json)")
+    for headers in ([], ["kind"], []):
+        feed = database.feed(headers=headers)
+        database.run(feed.ddl(retention=True))
+        assert [(2,)] == database.execute(COUNT_CHECKS[database.kind])
+    database.execute("ALTER TABLE outbox DROP COLUMN kind")
+    database.execute("INSERT INTO outbox (data) VALUES ('1')")
+    with pytest.raises(REFUSED):
+        database.execute("INSERT INTO outbox (data) VALUES ('{')")
+    assert [] == feed.ddl(retention=True)
+    assert [1] == read(feed).data

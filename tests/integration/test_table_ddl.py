@@ -261,10 +261,11 @@ def test_a_misspelled_table_is_not_created(database: Database, name: str) -> Non
         database.feed(table=name).ddl()
 
 
-def test_a_table_with_another_name_is_created(database: Database) -> None:
-    """As a new service begins."""
-    database.served("data json")
-    feed = database.feed(table="payments")
+@pytest.mark.parametrize(("old", "new"), [("outbox", "payments"), ("outbox_archive", "outbox")])
+def test_a_table_with_another_name_is_created(database: Database, old: str, new: str) -> None:
+    """As a new service begins, or one that has put its old rows aside."""
+    database.served("data json", table=old)
+    feed = database.feed(table=new)
     database.apply(feed.ddl())
     feed.check()
 

@@ -138,3 +138,23 @@ def test_another_type_is_refused(postgresql_database: Database) -> None:
     postgresql_database.served("at bigint, data json")
     said = refusal(postgresql_database.feed(time="at"))
     assert "at is of type int8; it must be one of timestamptz, timestamp" in said
+
+
+@pytest.mark.parametrize(
+    "kind", ["integer DEFAULT (unixepoch())", "bigint", "real", "numeric", "double precision"]
+)
+def test_a_number_is_no_time(sqlite_database: Database, kind: str) -> None:
+    """Nothing would come of the setting, and nobody would see it."""
+    sqlite_database.served(f"at {kind}, data json")
+    said = refusal(sqlite_database.feed(time="at"))
+    assert f"at is of type {kind.split(' DEFAULT')[0].upper()}; it must be TEXT" in said
+
+
+@pytest.mark.parametrize("kind", ["", "DATETIME DEFAULT CURRENT_TIMESTAMP", "timestamp", "date"])
+def test_other_types_of_sqlite_may_have_times(sqlite_database: Database, kind: str) -> None:
+    """SQLite keeps a text as it is in columns of these types."""
+    sqlite_database.execute(f"CREATE TABLE outbox ({sqlite_database.id}, data json, at {kind})")
+    feed = sqlite_database.feed(time="at")
+    sqlite_database.apply(feed.ddl())
+    sqlite_database.execute("INSERT INTO outbox (data, at) VALUES ('1', '2026-11-01 08:00:00')")
+    assert ["1793520000000"] == [each["headers"]["zeh-time"] for each in read(feed).events]

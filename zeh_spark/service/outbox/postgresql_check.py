@@ -86,11 +86,12 @@ class PostgresqlFacts(TableFacts):
             yield from self._index(statements.time_keys(self.table))
 
     def _checks(self) -> Iterator[tuple[str, str]]:
-        """Yield checks of the types of columns, `text` for all types of text."""
-        types = dict.fromkeys(self.table.used, "text") | {str(self.table.data): "jsonb"}
-        for name, column in self.columns.items():
-            types[name] = "text" if column.category == "S" else column.type
-        return statements.checks(self.table, types)
+        found = self.columns.get(self.table.columns[0])  # None: it will be created
+        kind = "jsonb" if not found else "text" if found.category == "S" else found.type
+        return statements.checks(self.table, kind)
+
+    def _check_dropped(self, name: str) -> str:
+        return f"ALTER TABLE {statements.name_of(self.table)} DROP CONSTRAINT IF EXISTS {name};"
 
     def _retention(self) -> tuple[str, ...]:
         return statements.retention(self.table, uuid=self.uuid, renewed=False)

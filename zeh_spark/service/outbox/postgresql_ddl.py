@@ -10,7 +10,7 @@ Rules for editors:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import xxhash
 
@@ -136,14 +136,14 @@ def history(table: OutboxTable) -> tuple[str, ...]:
     )
 
 
-def checks(table: OutboxTable, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def checks(table: OutboxTable, kind: str) -> Iterator[tuple[str, str]]:
     """Yield name and statement of each constraint that refuses what cannot be an event.
 
-    `types` has the types of the columns; `text` for all types of text. Rows that are there already
-    are not checked, so that a statement takes its lock for a moment only.
+    `kind` is the type of the data, if it is one column; `text` for all types of text. Rows that are
+    there already are not checked, so that a statement takes its lock for a moment only.
     """
     texts = [f"to_json(to_json({quoted(each)}) #>> '{{}}')" for each in table.headers]
-    data, kind = quoted(table.columns[0]), types[table.columns[0]]
+    data = quoted(table.columns[0])
     if table.is_object:
         texts += [f"coalesce(to_json({quoted(each)}), 'null')" for each in table.columns]
     else:

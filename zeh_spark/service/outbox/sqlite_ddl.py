@@ -88,8 +88,11 @@ class SqliteFacts(TableFacts):
                 f"of deleted rows again, and readers would miss rows"
             )
             yield Fault(reason, self._rebuilt())
+        time = self.columns.get(table.time or "")
+        if time and re.search("INT|REAL|NUM|FLOA|DOUB", time.type):
+            yield Fault(f"{table.time} is of type {time.type}; it must be TEXT")
         indexed = _time_index_name(table) in self.beside
-        if self.statement and table.time in self.columns and not indexed:
+        if self.statement and time and not indexed:
             reason = f"there is no index on {table.time}, by which readers start"
             yield Fault(reason, (_time_index(table),))
 
@@ -102,7 +105,8 @@ class SqliteFacts(TableFacts):
         types = {name: each.type for name, each in self.columns.items()}
         types = types or dict.fromkeys(table.used, "TEXT")
         sizes = [_json_size(f"NEW.{quoted(each)}") for each in table.headers]
-        data, refusals = f"NEW.{quoted(table.columns[0])}", []
+        data = f"NEW.{quoted(table.columns[0])}"
+        refusals = [] if table.is_object else [(f"{data} IS NULL", "is NULL")]
         if table.is_object:
             sizes += [
                 (_size if "JSON" in types[each] else _json_size)(f"NEW.{quoted(each)}")
@@ -116,8 +120,6 @@ class SqliteFacts(TableFacts):
             )
         else:
             sizes.append(_json_size(data))
-        if not table.is_object:
-            refusals.append((f"{data} IS NULL", "is NULL"))
         room = room_for_values(table)
         refusals.append((f"{' + '.join(sizes)} > {room}", f"has more than {room} bytes"))
         cases = " ".join(
@@ -129,10 +131,13 @@ class SqliteFacts(TableFacts):
             name = f"{table.bare_name}_zeroeventhub_{event.lower()}_{digest}"
             yield (
                 name,
-                f"DROP TRIGGER IF EXISTS {quoted(name)};\n"
+                f"{self._check_dropped(name)}\n"
                 f"CREATE TRIGGER {quoted(name)} BEFORE {event} ON {quoted(table.bare_name)} BEGIN\n"
                 f"    SELECT CASE{cases} END;\nEND;",
             )
+
+    def _check_dropped(self, name: str) -> str:
+        return f"DROP TRIGGER IF EXISTS {quoted(name)};"
 
     def _retention(self) -> tuple[str, ...]:
         """Return the statements for a trigger that notes what is deleted.

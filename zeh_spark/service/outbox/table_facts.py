@@ -10,6 +10,7 @@ reader of the log can repair the table.
 from __future__ import annotations
 
 import difflib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -151,7 +152,11 @@ class TableFacts(ABC):
             raise self.refusal(helpless)
         found = [statement for each in faults for statement in each.statements]
         if more.checks and not self.is_view:
-            found += [each for name, each in self._checks() if name not in self.checks]
+            checks = dict(self._checks())
+            found += [each for name, each in checks.items() if name not in self.checks]
+            ours = re.compile(r"zeroeventhub_(is_json|fits|insert|update)_[0-9a-f]{8}$")
+            old = sorted(filter(ours.search, {*self.checks} - checks.keys()))
+            found += map(self._check_dropped, old)
         if more.retention and not self.notes_removed:
             found += self._retention()
         if more.cursor_sets and not self.has_cursors:
@@ -181,7 +186,7 @@ class TableFacts(ABC):
         """
         name, bare = self.table.name, self.table.bare_name.lower()
         names = {each.lower(): each for each in self.others if not each.startswith("zeroeventhub_")}
-        if close := difflib.get_close_matches(bare, names, n=1):
+        if close := difflib.get_close_matches(bare, names, n=1, cutoff=0.8):
             return Fault(
                 f"there is no table {name}; did you mean {names[close[0]]}? If it is to be a new "
                 f"table, create it first"
@@ -199,6 +204,10 @@ class TableFacts(ABC):
     @abstractmethod
     def _checks(self) -> Iterator[tuple[str, str]]:
         """Yield name and statement of each check that refuses what cannot be an event."""
+
+    @abstractmethod
+    def _check_dropped(self, name: str) -> str:
+        """Return the statement that drops a check."""
 
     @abstractmethod
     def _retention(self) -> tuple[str, ...]:
