@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -12,12 +13,13 @@ import requests
 from tests.fix_client import BODY, ask, checkpoint, client, event
 from tests.fix_publisher import Publisher
 from tests.fix_raw_server import Answer, RawServer, ok
-from tests.fix_table import Database, prepared
+from tests.fix_table import Database, prepared, read
 from tests.patience import PATIENCE, eventually
+from tests.scratch_store import ScratchStore
 from zeh_spark.service.app.openapi import document
 from zeh_spark.service.retention.rules import prune
-from zeh_spark.service.store.interface import Retention
-from zeh_spark.testing import running_publisher
+from zeh_spark.service.store.interface import Retention, StoreBusyError
+from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire import feed_identity
 from zeh_spark.wire.direct_reads import PartitionLag
 from zeh_spark.wire.feed_identity import Epoch
@@ -135,6 +137,78 @@ def test_a_table_tells_which_feed_it_is(database: Database) -> None:
         answer = requests.get(f"{base}/outbox?n=33&{cursors}", headers=ASK, timeout=30)
 
     assert Standing(Epoch(database.feed().identity().id)) == parse_fields(answer.headers)
+
+
+BROKEN = {
+    "postgresql": "CREATE FUNCTION broken() RETURNS timestamptz STABLE LANGUAGE plpgsql AS"
+    " $$ BEGIN RAISE 'the disk is gone'; END $$",
+    "sqlite": "CREATE VIEW broken AS SELECT json_extract('{', '$') AS at",
+}
+
+
+def test_a_table_gives_its_page_also_if_it_cannot_tell_the_lag(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reader gets its event, and which feed it is of; the log says what is wrong."""
+    prepared(database, BROKEN[database.kind])
+    at, tx = (
+        ("broken()", "tx,") if database.kind == "postgresql" else ("(SELECT at FROM broken)", "")
+    )
+    database.execute(
+        f"CREATE VIEW shown AS SELECT id, {tx} data, CASE WHEN id > 1 THEN {at} END AS at"
+        f" FROM outbox"
+    )
+    feed = database.feed(table="shown", time="at")
+    database.apply(feed.ddl())
+    with running_publisher({"shown": feed}) as base:
+        page = f"{base}/shown?n=1&cursor0=_first&pagesizehint=1"
+        answer = requests.get(page, headers=ASK, timeout=30)
+
+    assert (200, 2) == (answer.status_code, len(answer.text.splitlines())), answer.text
+    assert Standing(Epoch(feed.identity().id)) == parse_fields(answer.headers)
+    assert "table shown: how far readers are behind is not told" in caplog.text
+
+
+def test_rows_that_are_deleted_after_a_page_was_read_are_no_error_of_it(database: Database) -> None:
+    """A reader that continues after the page has missed nothing."""
+    feed = prepared(database, retention=True)
+    first = read(feed, hint=1).cursors
+    page = read(feed, first)
+    database.execute("DELETE FROM outbox")
+
+    assert Standing(Epoch(feed.identity().id)) == feed.standing(first, 1)
+    assert [2, 3] == page.data and [] == read(feed, page.cursors).data
+
+
+class Busy(ScratchStore):
+    """A store that has no time left once it was read `left` times.
+
+    Attributes:
+        left: None for any number.
+    """
+
+    left: int | None = None
+
+    def before_read(self, what: str, feed: str) -> None:
+        if what == "snapshot" and self.left is not None:
+            if not self.left:
+                raise StoreBusyError("the database has no time")
+            self.left -= 1
+
+
+def test_a_store_gives_pages_also_if_it_cannot_tell_the_lag(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its reader learns the rest."""
+    with closing(Busy(orders=1)) as store, running_publisher(store) as base:
+        publish(store, "orders", [1])
+        store.left = 1
+        answer = requests.get(f"{base}/orders?n=1&cursor0=_first", headers=ASK, timeout=30)
+
+    found = parse_fields(answer.headers)
+    assert (200, None) == (answer.status_code, found.lags), answer.text
+    assert found.epoch and found.head
+    assert "feed 'orders': how far readers are behind is not told" in caplog.text
 
 
 def test_the_fields_are_described() -> None:

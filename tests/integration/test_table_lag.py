@@ -13,14 +13,18 @@ import requests
 from tests.fix_cli import call
 from tests.fix_metrics import Scrape
 from tests.fix_stream import Run
-from tests.fix_table import Database
+from tests.fix_table import Database, prepared
 from tests.integration.test_stream_identity import first_batch
 from tests.patience import PATIENCE
+from zeh_spark.errors import StoreError
 from zeh_spark.publisher import create_app
 from zeh_spark.service.outbox import postgresql, sqlite
+from zeh_spark.service.telemetry.lag import TableLook
+from zeh_spark.service.telemetry.store_gauges import StoreGauges
 from zeh_spark.testing import running_publisher
 from zeh_spark.wire.direct_reads import PartitionLag
 from zeh_spark.wire.page_headers import LAG, TELL, Standing, parse_fields
+from zeh_spark.wire.partitioning import partition_of
 
 HOUR = 3600
 NAMED = [("p", None), (None, "p")]
@@ -128,10 +132,45 @@ def test_rows_are_counted_up_to_a_limit(
     """Far behind, a page costs no more; that there may be more rows is told."""
     for module in (postgresql, sqlite):
         monkeypatch.setattr(module, "COUNTED", 3)
-    outbox = serve(partition=partition, partition_by=partition_by)
+    outbox = serve(partition=partition, partition_by=partition_by, partitions=1)
     outbox.write(0, 0, 0, 0, 0)
     lag = (outbox.standing("n=1&cursor0=_first").lags or {})["0"]
     assert (3, True) == (lag.events, lag.more)
+
+
+def unknown_behind(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> tuple[Outbox, int]:
+    """A table in which rows of another key stand before an old one; and its partition."""
+    monkeypatch.setattr(sqlite, "COUNTED", 3)
+    outbox = serve(partition=None, partition_by="p", ddl={"cursorsets": True})
+    mine, *_ = [each for each in range(9) if partition_of(str(each), 2) != partition_of("0", 2)]
+    outbox.write(0, 0, 0, mine, ago=HOUR)
+    return outbox, partition_of(str(mine), 2)
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_what_stands_behind_the_counted_rows_is_unknown(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody says that it is no time behind: neither pages, metrics, the console nor commands."""
+    outbox, mine = unknown_behind(serve, monkeypatch)
+    query = f"n=2&cursor{mine}=_first"
+    requests.get(f"{outbox.url}?{query}&pagesizehint=1&cursorset=w", timeout=PATIENCE)
+    found = outbox.standing(query).lags
+    base = outbox.url.rpartition("/")[0]
+    console = requests.get(
+        f"{base}/console/feeds/orders", headers={"Accept": "text/html"}, timeout=PATIENCE
+    )
+    begin = outbox.cursors("n=2&cursor0=_first&cursor1=_first&pagesizehint=0")
+    checkpoint(tmp_path, outbox.url, {mine: begin[mine], 1 - mine: begin[1 - mine]})
+
+    assert {str(mine): PartitionLag(0, None, more=True)} == found
+    assert "zeh_consumer_lag_events" in Scrape(base).names
+    assert "zeh_consumer_lag_seconds" not in Scrape(base).names
+    assert "time not known" in console.text
+    said = call("lag", outbox.url, "--cursorset", "w").stdout
+    assert "At least 0 events unread after the positions of 'w'." in said
+    document = json.loads(call("lag", outbox.url, "--checkpoint", str(tmp_path), "--json").stdout)
+    assert (3, None) == (document["eventsBehind"]["total"], document["secondsBehind"])
 
 
 def test_without_a_column_with_times_the_age_is_not_known(serve: Serve) -> None:
@@ -151,7 +190,9 @@ def test_only_who_asks_is_told(serve: Serve) -> None:
 def test_a_count_reads_no_more_of_the_table_than_it_counts(
     postgresql_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the size of the table: PostgreSQL reads along the index, and stops."""
+    """Whatever the size of the table, and however many partitions it has: PostgreSQL reads along
+    the index, and stops.
+    """
     monkeypatch.setattr(postgresql, "COUNTED", 10)
     feed = postgresql_database.served(
         columns(postgresql_database), partition_by="p", partitions=2, time="written"
@@ -171,13 +212,13 @@ def test_a_count_reads_no_more_of_the_table_than_it_counts(
                 seen["plan"] = found.scalar()
                 return []
 
-        feed._connection.statements().unread(Explaining(), {0: {0: None}})  # type: ignore[arg-type]
+        both = {0: {0: None, 1: None}}
+        feed._connection.statements().unread(Explaining(), both)  # type: ignore[arg-type]
 
     feed._connection.run(plan)
     scans = [each for each in nodes(seen["plan"][0]["Plan"]) if "Scan" in each["Node Type"]]
-    assert [("Index", True)] == [
-        (each["Node Type"][:5], each["Actual Rows"] <= 10) for each in scans
-    ]
+    assert ["Index"] * 2 == [each["Node Type"][:5] for each in scans]
+    assert 10 == sum(each["Actual Rows"] for each in scans)
 
 
 def nodes(plan: dict) -> Iterator[dict]:
@@ -230,6 +271,37 @@ def test_the_console_shows_the_table_and_its_consumers(serve: Serve) -> None:
         assert "Events behind, last hour" in page.text and "Refresh every 30 s" in page.text
 
 
+def test_a_look_takes_no_metrics_away_before_it_fails(database: Database) -> None:
+    """A scrape that does not wait for a slow look has what the last one found."""
+    feed, seen = prepared(database), []
+
+    def look() -> TableLook:
+        seen.append(gauges.table("orders"))
+        return feed.look()
+
+    gauges = StoreGauges(None, dict, None, tables={"orders": look})
+    found = []
+    for _ in range(2):
+        gauges.looks["orders"]()
+        found.append(gauges.table("orders"))
+    assert found[0] and [None, found[0]] == seen
+
+    database.execute("DROP TABLE outbox")
+    with pytest.raises(StoreError):
+        gauges.looks["orders"]()
+    assert gauges.table("orders") is None
+
+
+def test_who_may_not_see_the_kept_cursors_still_sees_the_table(
+    postgresql_database: Database, clerk: str
+) -> None:
+    """Its newest row, and what holds rows back."""
+    prepared(postgresql_database, cursorsets=True, grant_to=clerk)
+    postgresql_database.execute(f"REVOKE ALL ON zeroeventhub_cursors FROM {clerk}")
+    found = postgresql_database.feed(role=clerk).look()
+    assert (3, []) == (found.last and found.last.id, found.lags)
+
+
 def checkpoint(folder: Path, url: str, cursors: dict[int, str]) -> None:
     """As a query of Spark leaves it behind after its first batch."""
     partitions = {
@@ -265,14 +337,14 @@ def test_a_command_says_if_there_may_be_more(
 ) -> None:
     """And leaves the age out if the table has no times."""
     for module in (postgresql, sqlite):
-        monkeypatch.setattr(module, "COUNTED", 3)
+        monkeypatch.setattr(module, "COUNTED", 6)
     outbox = serve(time=None)
     ends = outbox.cursors("n=2&cursor0=_first&cursor1=_first")
     checkpoint(tmp_path, outbox.url, ends)
-    outbox.write(0, 0, 0, 0, 0)
+    outbox.write(0, 1, 0, 1, 0, 1, 0, 1)
     words = "lag", outbox.url, "--checkpoint", str(tmp_path)
     document = json.loads(call(*words, "--json").stdout)
-    assert "At least 3 events unread after batch 0." in call(*words).stdout
+    assert "At least 6 events unread after batch 0." in call(*words).stdout
     assert (True, None) == (document["eventsBehind"]["atLeast"], document["secondsBehind"])
 
 

@@ -60,10 +60,9 @@ class FeedProgress:
         events_behind: events of the feed that the query has not read after the micro-batch; None if
             the publisher does not tell it.
         max_events_behind: those of the partition that has most of them.
-        at_least: whether there may be more of them: a table's rows are counted up to 10,000 for
-            each partition.
+        at_least: whether there may be more of them: a table's rows are counted up to a limit.
         seconds_behind: the age of the oldest of them in seconds, 0 without one; None if the
-            publisher does not tell it, or the feed has no times.
+            publisher does not tell it, or it is not known.
         has_more: whether the feed may hold more events than a run with availableNow took. It is
             known on Spark 4.0 and 4.1, where the first micro-batch ends the run; and on any Spark
             if the run ended after many answers without events, which is no proof of the end.

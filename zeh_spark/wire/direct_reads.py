@@ -131,7 +131,7 @@ class PartitionLag(msgspec.Struct, frozen=True):
         events: events that follow. Of a store's feed the number is exact near the head, and may be
             too high by two percent far behind it.
         ms: the age of the oldest of them by the publisher's clock, in ms; 0 without one, None if
-            the feed has no times.
+            it is not known: the feed has no times, or no event was found and there may be some.
         more: whether there may be more events: a table's rows are counted up to a limit.
     """
 

@@ -31,7 +31,7 @@ class Lag:
     Args:
         events: for each partition, the events that it has not read.
         seconds: for each partition, the age of the oldest of them, by the publisher's clock; None
-            if the feed has no times.
+            if it is not known.
         at_least: whether there may be more events, because they were counted up to a limit.
     """
 
@@ -43,12 +43,6 @@ class Lag:
     def total(self) -> int:
         """The events of all partitions that are not read."""
         return sum(self.events)
-
-    @property
-    def age(self) -> float | None:
-        """The age of the oldest event that is not read, in seconds; 0 without one."""
-        known = [each for each in self.seconds if each is not None]
-        return max(known) if len(known) == len(self.seconds) else None
 
 
 def lag_of(told: Mapping[str, PartitionLag] | None, n: int) -> Lag | None:

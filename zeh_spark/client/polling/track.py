@@ -85,13 +85,13 @@ class Track:
         """Return how many events are in no batch, and the age of the oldest of them in seconds.
 
         It is None if no page told it. A partition that ended without a page has no more events. The
-        age is None if the feed has no times.
+        age is None if the feed has no times, or there may be events that were not counted.
         """
         if self.unread is None:
             return (0, 0.0) if self.ended else None
         events = self.unread + sum(interval.events for interval in self.ready)
         if not events:
-            return 0, 0.0
+            return 0, None if self.at_least else 0.0
         ready = zip(self.ready, self._oldest_of_ready, strict=True)
         oldest = next((oldest for interval, oldest in ready if interval.events), self._oldest)
         return events, None if oldest is None else round(max(0.0, time.monotonic() - oldest), 3)

@@ -36,7 +36,7 @@ from zeh_spark.service.app.problem_answers import ANSWERS
 from zeh_spark.service.app.publish_api import CALLS, PublishApi
 from zeh_spark.service.app.telemetry_api import TelemetryApi
 from zeh_spark.service.network.bodies import BODY_MEMORY
-from zeh_spark.service.network.draining import Draining, told_of_signals
+from zeh_spark.service.network.draining import Draining, stopping_on_signals
 from zeh_spark.service.network.shares import Shares, Unsent
 from zeh_spark.service.outbox.feed import SqlTableFeed
 from zeh_spark.service.store.feed import ChunkFeed, Feed
@@ -180,7 +180,7 @@ def _disk_of(feed: Feed, least: int) -> Disk:
 
 @asynccontextmanager
 async def _lifespan(stop: Callable[[], object], _: ASGIApp) -> AsyncIterator[None]:
-    with told_of_signals(stop):
+    with stopping_on_signals(stop):
         yield
 
 

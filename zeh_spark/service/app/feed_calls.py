@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 import anyio.to_thread
 
+from zeh_spark.errors import StoreError
 from zeh_spark.service.app import answers
 from zeh_spark.service.app.answers import Answer, Taken
 from zeh_spark.service.app.long_polling import FeedWatch
@@ -143,11 +144,17 @@ class FeedCalls:
     ) -> dict[str, PartitionLag] | None:
         """Return how far a reader of a feed of the store is behind (see `Backlogs.after`).
 
-        It may block. It returns None for a replica: the primary may have more.
+        It may block. It returns None for a replica, whose primary may have more; and if the store
+        fails: what was read is good without it.
         """
         if self.backlogs is None or feed.replica:
             return None
-        return self.backlogs.after(feed, n, cursors)
+        try:
+            return self.backlogs.after(feed, n, cursors)
+        except StoreError as exc:
+            said = "feed %r: how far readers are behind is not told: %s"
+            self._rare.warning(("lag", feed.name), said, feed.name, exc)
+            return None
 
     async def wait(
         self, gone: asyncio.Future[None], name: str, feed: Feed, seen: object, timeout: float

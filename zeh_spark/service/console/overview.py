@@ -59,7 +59,8 @@ def overview(
         }
         for name in page
     ]
-    behind = sorted((each for each in seen if each[1].events), key=lambda each: -each[1].events)
+    some = (each for each in seen if each[1].events or each[1].more)
+    behind = sorted(some, key=lambda each: -each[1].events)
     return {
         "rows": rows,
         "total": len(names),

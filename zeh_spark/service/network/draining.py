@@ -87,7 +87,7 @@ def stop_on_signals(draining: Draining) -> None:
 
 
 @contextmanager
-def told_of_signals(stop: Callable[[], object]) -> Iterator[None]:
+def stopping_on_signals(stop: Callable[[], object]) -> Iterator[None]:
     """Call `stop` in the event loop, too, when the server gets a signal to stop.
 
     A server waits for its requests before it ends the app's lifespan, and so for readers that wait

@@ -27,7 +27,7 @@ from zeh_spark.service.outbox.table_facts import BlockingTransaction, More
 from zeh_spark.service.postgresql.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.service.store.feed import EVERY, Feed, LoadCursors, SaveCursors
 from zeh_spark.service.store.interface import now_ms
-from zeh_spark.service.store.problems import no_cursors_on_replica
+from zeh_spark.service.store.problems import Problem, no_cursors_on_replica
 from zeh_spark.service.store.reading import time_is_ahead
 from zeh_spark.service.telemetry.lag import TableLook
 from zeh_spark.wire import page_headers
@@ -162,11 +162,16 @@ class SqlTableFeed(Feed):
         return self._connection.run_on(partial(lag.look_at, self._connection.guard))
 
     def standing(self, asked: Mapping[int, str], n: int) -> Standing:
-        told = Feed.standing(self, asked, n)
-        if len(asked) > page_headers.MOST_LAGS:
-            return told
-        where = self._connection.run_on(partial(lag.stands_at, asked, n))
-        return Standing(told.epoch, *where)
+        told = Standing()
+        try:
+            told = Feed.standing(self, asked, n)
+            if len(asked) <= page_headers.MOST_LAGS:
+                where = self._connection.run_on(partial(lag.head_and_lags, asked, n))
+                return Standing(told.epoch, *where)
+        except (Problem, StoreError) as exc:  # the page is good without it
+            said = "table %s: how far readers are behind is not told: %s"
+            self._pages.rare.warning("lag", said, self.table.name, exc)
+        return told
 
     def cursors_at(self, n: int, time: int) -> dict[int, str]:
         """Return where a reader starts that wants all rows since a time (see `Feed.cursors_at`).
@@ -184,7 +189,7 @@ class SqlTableFeed(Feed):
     def identity(self) -> FeedIdentity:
         """Return the feed's identity, whose id is kept beside the table's history.
 
-        The feed has one epoch, because its events have no numbers and no times.
+        The feed has one epoch, because its events have no numbers.
 
         Raises:
             StoreError: The table cannot be a feed, or its id has another form.

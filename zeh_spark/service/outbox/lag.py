@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from sqlalchemy import Connection
 
@@ -28,7 +29,7 @@ CURSOR_SETS, SECONDS = 200, 1.0
 """Cursor sets whose lag is told, the first ones by name, and for how long they are looked at."""
 
 
-def stands_at(
+def head_and_lags(
     asked: Mapping[int, str], n: int, sql: TableSql, standing: TableStatus, connection: Connection
 ) -> tuple[str, dict[str, PartitionLag]]:
     """Return the cursor of a table's newest row, and what follows the cursors of a request.
@@ -46,7 +47,9 @@ def look_at(
     guard: Guard, sql: TableSql, standing: TableStatus, connection: Connection
 ) -> TableLook:
     """Return how the table stands, and how far the consumers are behind that keep cursors here."""
-    kept = cursor_sets.kept(connection, sql.table) if sql.facts.has_cursors else []
+    kept: list[CursorSet] = []
+    with suppress(Problem):  # the role may not read them
+        kept = cursor_sets.kept(connection, sql.table) if sql.facts.has_cursors else []
     end = time.monotonic() + SECONDS
     lags: list[Lag] = []
     for each in kept[:CURSOR_SETS]:
@@ -64,7 +67,7 @@ def _lags(
     sql: TableSql, connection: Connection, standing: TableStatus, kept: CursorSet
 ) -> Iterator[Lag]:
     """Yield the lag of a cursor set for each n, unless a cursor is of another history."""
-    lineage, has_times = sql.table.lineage(standing.history), sql.table.time is not None
+    lineage = sql.table.lineage(standing.history)
     for n, texts in kept.cursors.items():
         try:
             cursors = {
@@ -75,7 +78,7 @@ def _lags(
             continue
         at = {each: cursor for each, cursor in cursors.items() if cursor}
         found = _unread(sql, connection, n, at).values()
-        yield Lag(kept.name, n, len(at), *joined(found), has_times)
+        yield Lag(kept.name, n, len(at), *joined(found))
 
 
 def _unread(

@@ -53,6 +53,7 @@ class PageReader:
     """Reads pages of a table.
 
     Attributes:
+        rare: The log.
         skipped: How many bad rows it has left out (`on_bad_row`).
     """
 
@@ -60,7 +61,7 @@ class PageReader:
         self._connection = connection
         self._table = table
         self._headers = header_renderer(table.sent_headers)
-        self._rare = RareLog(log)
+        self.rare = RareLog(log)
         self.skipped = 0
 
     def read_page(
@@ -152,7 +153,7 @@ class PageReader:
     def _skip_row(self, bad: BadRowError) -> None:
         """Count a bad row, and name it in the log, one a minute."""
         self.skipped += 1
-        self._rare.warning(
+        self.rare.warning(
             "skipped",
             "table %s: the row with %s %s is left out: %s",
             self._table.name, self._table.id, bad.row.id, bad,

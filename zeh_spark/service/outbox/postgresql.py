@@ -140,18 +140,19 @@ class PostgresqlTable(TableSql):
     def unread(
         self, connection: Connection, after: Mapping[int, Mapping[int, Place | None]]
     ) -> dict[int, Unread]:
+        most = COUNTED // max(1, sum(map(len, after.values())))
         parts = [
             f"SELECT {asked} AS v, count(*) AS c, {self._age('min(at)')} AS since"
             f" FROM (SELECT {self._time} AS at FROM {self._name} AS r"
             f" WHERE {' AND '.join(self._next(partition, place))}"
-            f" ORDER BY {self._order} LIMIT {COUNTED}) AS part"
+            f" ORDER BY {self._order} LIMIT {most}) AS part"
             for asked, stored in after.items()
             for partition, place in stored.items()
         ]
         if not parts:
             return {}
         found = connection.exec_driver_sql(
-            f"SELECT v, sum(c)::bigint, min(since), bool_or(c = {COUNTED})"
+            f"SELECT v, sum(c)::bigint, min(since), bool_or(c = {most})"
             f" FROM ({' UNION ALL '.join(parts)}) AS parts GROUP BY v"
         )
         return {asked: Unread(*each) for asked, *each in found}

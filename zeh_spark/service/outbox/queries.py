@@ -43,8 +43,8 @@ READ_BYTES = 1 << 20
 """About how many bytes of data and headers one statement fetches."""
 
 COUNTED = 10_000
-"""Rows that are counted at most after a place, because each page of a reader that is behind counts
-them. Measured: 0.01 s a partition, and 0.04 s where SQLite computes the partitions.
+"""Rows that are counted at most for a request, because each page of a reader that is behind counts
+them. Measured: 0.01 s, and 0.04 s where SQLite computes the partitions.
 """
 
 Form = Literal["json", "data", "text"]

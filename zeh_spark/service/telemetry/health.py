@@ -86,6 +86,7 @@ class Readiness:
         store: The store; None if only tables are served.
         tables: For each feed of a table, a function that raises if the table cannot be read.
         disk: Returns whether the store's disk has room, and what was found; None without one.
+        lags: For each feed of a table, a function that looks at the lag of its consumers.
     """
 
     def __init__(

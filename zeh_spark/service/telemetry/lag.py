@@ -48,9 +48,10 @@ class Unread(NamedTuple):
     """The events after a cursor.
 
     Args:
-        since: The time of the oldest of them, in ms since 1970; None if there is none, or it has
-            no time.
-        more: Whether there may be more events, because no more were counted.
+        since: The time of the oldest of them, in ms since 1970; None if there is none, or it is
+            not known.
+        more: Whether there may be more events, because no more were counted. So there may be some
+            if there are none.
     """
 
     events: int = 0
@@ -60,7 +61,7 @@ class Unread(NamedTuple):
     def as_told(self, now: int) -> PartitionLag:
         """Return what a reader is told; `now` is in ms since 1970."""
         age = None if self.since is None else max(0, now - self.since)
-        return PartitionLag(self.events, age if self.events else 0, self.more)
+        return PartitionLag(self.events, age if self.events or self.more else 0, self.more)
 
 
 def joined(parts: Iterable[Unread]) -> Unread:
@@ -77,9 +78,8 @@ class Lag:
     Attributes:
         n: How many partitions its reader works with.
         partitions: Of how many of them it has a position. The others are not in the numbers below.
-        since: When the oldest of them was committed, in ms since 1970; None if there is none.
+        since: When the oldest of them was committed, in ms since 1970; None as in `Unread`.
         more: Whether there may be more than `events`, because they were counted up to a limit.
-        has_times: Whether `since` is known if there are events: not of a table without times.
     """
 
     name: str
@@ -88,7 +88,6 @@ class Lag:
     events: int
     since: int | None
     more: bool = False
-    has_times: bool = True
 
 
 class NewestRow(NamedTuple):

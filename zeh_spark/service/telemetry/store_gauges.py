@@ -19,7 +19,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from zeh_spark.service.store.interface import FeedState, Store, now_ms
-from zeh_spark.service.telemetry.lag import Backlogs, Lag, TableLook
+from zeh_spark.service.telemetry.lag import Backlogs, Lag, TableLook, Unread
 from zeh_spark.service.telemetry.metrics import FEEDS
 
 CURSOR_SETS = 200
@@ -54,7 +54,7 @@ _GAUGES = {
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the last look has found. `error` says why it failed."""
+    """What the last look has found."""
 
     feeds: list[FeedState] = field(default_factory=list)
     staged: Mapping[str, int] = field(default_factory=dict)
@@ -100,12 +100,15 @@ class StoreGauges(Collector):
 
     @property
     def looks(self) -> Mapping[str, Callable[[], object]]:
-        """What has a table be looked at, by feed. It raises StoreError, and then forgets it."""
+        """Return, for each table feed, the function that refreshes its gauges."""
         return {name: partial(self._look_at, name) for name in self.tables}
 
     def _look_at(self, name: str) -> None:
-        self._seen_tables.pop(name, None)
-        self._seen_tables[name] = self.tables[name]()
+        try:
+            self._seen_tables[name] = self.tables[name]()
+        except BaseException:  # what was seen before may be wrong now
+            self._seen_tables.pop(name, None)
+            raise
 
     def table(self, name: str) -> TableLook | None:
         """Return how a table stood at the last look; None if that failed."""
@@ -155,9 +158,9 @@ class StoreGauges(Collector):
             yield "zeh_consumer_lag_events", lag.events, labels
             yield "zeh_consumer_partitions", lag.partitions, labels
             now = now_ms() if name in self.tables else seen.now
-            if lag.has_times or not lag.events:
-                age = 0.0 if lag.since is None else max(0, now - lag.since) / 1000
-                yield "zeh_consumer_lag_seconds", age, labels
+            age = Unread(lag.events, lag.since, lag.more).as_told(now).ms
+            if age is not None:
+                yield "zeh_consumer_lag_seconds", age / 1000, labels
 
     def _lags(self, store: Store, feeds: list[FeedState]) -> Iterator[tuple[str, Lag]]:
         end = time.monotonic() + SCAN_SECONDS

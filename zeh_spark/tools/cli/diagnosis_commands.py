@@ -267,7 +267,8 @@ def _of_checkpoint(
     }
     rows = [(f"{each}", f"{events:,}", _age(age)) for each, (events, age) in enumerate(parts)]
     told = table(("PARTITION", "EVENTS BEHIND", "OLDEST"), rows)
-    said = _summary(found.total, found.age, found.at_least)
+    aged = document["secondsBehind"]
+    said = _summary(found.total, aged and aged["max"], found.at_least)
     return document, f"{told}\n\n{said} after batch {batch}."
 
 
@@ -377,9 +378,9 @@ def _gauges(options: ClientOptions) -> Iterator[tuple[str, dict[str, str], float
 
 
 def _summary(events: int, seconds: float | None, at_least: bool = False) -> str:
-    if not events:
+    if not events and seconds is not None:
         return "Nothing is unread"
-    said = f"{'At least ' * at_least}{counted(events, 'event')} unread"
+    said = f"{'At least ' * (at_least or not events)}{counted(events, 'event')} unread"
     return said if seconds is None else f"{said}, the oldest for {_age(seconds)},"
 
 
