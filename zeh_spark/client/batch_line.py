@@ -87,6 +87,7 @@ class Turn:
             self._changed.notify_all()
 
 
+@dataclass(eq=False)
 class BatchLine:
     """The batches of one producer, one open at a time. Threads share it; a forked process may not.
 
@@ -95,14 +96,13 @@ class BatchLine:
         starting: the first sequence number by stored partition, if it is not 0.
     """
 
-    def __init__(
-        self, client: PublishClient, name: str, starting: Mapping[int, int], turn: Turn
-    ) -> None:
+    client: PublishClient
+    name: str
+    starting: Mapping[int, int]
+    turn: Turn
+
+    def __post_init__(self) -> None:
         self.run = uuid.uuid4().hex
-        self._client = client
-        self._name = name
-        self._starting = starting
-        self._turn = turn
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._attempts = itertools.count(1)
@@ -120,18 +120,18 @@ class BatchLine:
             return self._progress
 
     def _ask_progress(self) -> ProducerProgress:
-        known = self._client.producer(self._name)
+        known = self.client.producer(self.name)
         if known.get("incarnation") not in (None, PLAIN_INCARNATION):
             raise PublishError(
-                f"producer {self._name!r} belongs to incarnation {known['incarnation']!r}, a Spark "
+                f"producer {self.name!r} belongs to incarnation {known['incarnation']!r}, a Spark "
                 f"query, whose numbers this would take. Publish under another name",
                 problem="incarnation-changed",
                 facts=known,
                 anchor="zeh_sparkpublish-the-producer-belongs-to-a-spark-query",
             )
         last = int(known["lastBatch"])
-        asked = BatchCall(self._name, PLAIN_INCARNATION, self.run, max(last, 0))
-        receipt, self._count, _ = self._client.look_up(asked)
+        asked = BatchCall(self.name, PLAIN_INCARNATION, self.run, max(last, 0))
+        receipt, self._count, _ = self.client.look_up(asked)
         events = sum(known["nextSequences"].values()) - sum(known["firstSequences"].values())
         return ProducerProgress(last, events, receipt if last >= 0 else None)
 
@@ -141,28 +141,28 @@ class BatchLine:
         Raises if the batch cannot begin; then it is another batch's turn.
         """
         self.check_process()
-        self._turn.take(self._name)
+        self.turn.take(self.name)
         try:
             with self._lock:
                 if name is None:
                     self._check_numbers()
                 with nothing_published():
                     which, count = self._identify_batch(name, allow)
-                return BatchAttempt(self._client, which, count, self._attempts, keep=keep)
+                return BatchAttempt(self.client, which, count, self._attempts, keep=keep)
         except BaseException:
-            self._turn.end()
+            self.turn.end()
             raise
 
     def end(self, attempt: BatchAttempt) -> None:
         """Note what became of a batch, as far as it is known. It is another batch's turn."""
         self.note_outcome(attempt)
-        self._turn.end()
+        self.turn.end()
 
     def check_process(self) -> None:
         """Raise RuntimeError in another process than that of the producer."""
         if os.getpid() != self._process:
             raise RuntimeError(
-                f"producer {self._name!r} was made in another process. Make one after the fork"
+                f"producer {self.name!r} was made in another process. Make one after the fork"
             )
 
     def _check_numbers(self) -> None:
@@ -170,14 +170,14 @@ class BatchLine:
         if self._in_doubt is not None:
             number = self._in_doubt.batch.number
             raise OutcomeUnknownError(
-                f"whether batch {number} of producer {self._name!r} was published is not known. "
+                f"whether batch {number} of producer {self.name!r} was published is not known. "
                 f"Call that batch's settle() first",
                 batch=number,
                 run=self.run,
             )
         if (refusal := self._overtaken) is not None:
             raise refusal.reworded(
-                f"somebody else used the name {self._name!r}, so this producer does not know its "
+                f"somebody else used the name {self.name!r}, so this producer does not know its "
                 f"next number. Make a new Producer, and continue from its `last`. The publisher's "
                 f"refusal was: {refusal}",
                 advice=None,
@@ -187,13 +187,13 @@ class BatchLine:
     def _identify_batch(self, name: str | None, allow: Mapping[str, str]) -> tuple[BatchCall, int]:
         """Return which batch that is, and the feed's partition count."""
         if name is None:
-            producer, kind, number = self._name, PLAIN_INCARNATION, self.progress.batch + 1
+            producer, kind, number = self.name, PLAIN_INCARNATION, self.progress.batch + 1
         else:
-            producer, kind, number = f"{self._name}#{name}", BATCH_INCARNATION, 0
-        starting = self._starting if name is None else {}
+            producer, kind, number = f"{self.name}#{name}", BATCH_INCARNATION, 0
+        starting = self.starting if name is None else {}
         which = BatchCall(producer, kind, self.run, number, allow, False, starting)
         if self._count is None:
-            self._count = self._client.look_up(which).partition_count
+            self._count = self.client.look_up(which).partition_count
         return which, self._count
 
     def note_refusal(self, attempt: BatchAttempt, refusal: PublishError) -> None:

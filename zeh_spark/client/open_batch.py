@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 
 from zeh_spark.client.batch_line import BatchLine
@@ -19,15 +20,13 @@ from zeh_spark.errors import OutcomeUnknownError, PublishError
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AddedEvent:
     """An event of a batch. After the batch is published, it has its partition and number."""
 
-    __slots__ = ("_batch", "_index", "_partition")
-
-    def __init__(self, batch: OpenBatch, partition: int, index: int) -> None:
-        self._batch = batch
-        self._partition = partition
-        self._index = index
+    _batch: OpenBatch
+    _partition: int
+    _index: int
 
     @property
     def partition(self) -> int:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from zeh_spark.client.http.feed_client import FeedClient
@@ -49,6 +49,7 @@ _Packed: TypeAlias = tuple[Mapping[int, Position], Sequence[bytes]]
 """For each partition that moved, where a batch ends; and the payloads of its tasks."""
 
 
+@dataclass(eq=False)
 class PagedSource:
     """Makes batches of the pages that a fetcher reads ahead.
 
@@ -59,12 +60,11 @@ class PagedSource:
     repeated, from memory, from its stage, or read again and compared.
     """
 
-    def __init__(
-        self, client: FeedClient, options: SourceOptions, tells: Callable[[], bool]
-    ) -> None:
-        self._client = client
-        self._options = options
-        self._tells = tells
+    client: FeedClient
+    options: SourceOptions
+    tells: Callable[[], bool]
+
+    def __post_init__(self) -> None:
         self._fetcher: Fetcher | None = None
         self._at: tuple[str, ...] | None = None  # where the fetcher's batches so far end
         self._ahead: Future[_Packed | None] | None = None
@@ -112,11 +112,11 @@ class PagedSource:
         self._staging = self._staging_of(after.staged.stage if after.staged else new_stage())
         if self._staging:
             self._staging.begin(after.staged)
-        size = limits.factor * self._options.driver_bytes
-        options = replace(self._options, max_bytes_per_trigger=size)
+        size = limits.factor * self.options.driver_bytes
+        options = replace(self.options, max_bytes_per_trigger=size)
         finite = limits.finite or limits.factor > 1
-        tell = self._tells()
-        fetcher = Fetcher(self._client, options, after.cursors, finite=finite, tell=tell)
+        tell = self.tells()
+        fetcher = Fetcher(self.client, options, after.cursors, finite=finite, tell=tell)
         fetcher.start()
         self._fetcher, self._at, self._ahead = fetcher, after.cursors, None
         return fetcher
@@ -146,20 +146,20 @@ class PagedSource:
             partition: [interval.lines for interval in intervals if interval.events]
             for partition, intervals in taken.items()
         }
-        return moved, list(_pack_lines(lines, self._options.parallelism))
+        return moved, list(_pack_lines(lines, self.options.parallelism))
 
     def again(self, start: Sequence[Position], end: Offset) -> Batch:
         """Return a batch as it was staged; if it was not, read it again, and compare.
 
         The digests of a batch that tasks fetched are others, so its numbers of events are compared.
         """
-        check_position(self._options)
+        check_position(self.options)
         staging = self._staging_of(end.staged.stage) if end.staged else None
         if staging and end.staged and staging.has(end.staged):
             return Batch(end.positions, staged_segments(staging, end.staged))
         compare = end.direct is None
-        lines = read_again(self._client, self._options, start, end.positions, compare=compare)
-        return Batch(end.positions, _carried(_pack_lines(lines, self._options.parallelism)))
+        lines = read_again(self.client, self.options, start, end.positions, compare=compare)
+        return Batch(end.positions, _carried(_pack_lines(lines, self.options.parallelism)))
 
     def forget(self, end: Offset) -> None:
         """Delete what is staged of the batch that ends at `end`."""
@@ -187,7 +187,7 @@ class PagedSource:
             self._fetcher.close()
 
     def _staging_of(self, stage: str) -> Staging | None:
-        location = self._options.staging_location
+        location = self.options.staging_location
         return Staging(location, stage) if location else None
 
 

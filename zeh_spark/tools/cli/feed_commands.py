@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -107,22 +106,23 @@ def publish(
         if not given:
             raise without_events(source.name)
     receipt = open_batch.receipt
-    repeated = receipt.run != by.run
-    outcome = "dropped" if open_batch.dropped else "repeated" if repeated else "published"
     name = f"{producer}#{batch}" if batch else producer
-    say = partial(
-        print_result, outcome=outcome, producer=name, batch=receipt.batch, events=receipt.events,
+    events, when = counted(receipt.events, "event"), moment(receipt.time)
+    outcome, said = (
+        "published",
+        f"Published {events} as batch {receipt.batch} of producer {name!r}.",
+    )
+    if open_batch.dropped:
+        outcome, said = "dropped", f"Batch {name!r}: {open_batch.drops}. Nothing was added."
+    elif receipt.run != by.run:
+        outcome, said = (
+            "repeated",
+            f"Published before, at {when}, with the same {events}: no change.",
+        )
+    print_result(
+        said, outcome=outcome, producer=name, batch=receipt.batch, events=receipt.events,
         dropped=open_batch.dropped, time=receipt.time,
     )  # fmt: skip
-    events = counted(receipt.events, "event")
-    if open_batch.dropped:
-        say(f"Batch {name!r}: {open_batch.drops}. Nothing was added.")
-        return
-    if repeated:
-        when = moment(receipt.time)
-        say(f"Published before, at {when}, with the same {events}: no change.")
-        return
-    say(f"Published {events} as batch {receipt.batch} of producer {name!r}.")
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 
 import click
 
@@ -122,22 +121,18 @@ def load(
                 anchor="there-is-no-store-or-no-feed",
             ) from exc
     seconds = time.monotonic() - begun
-    outcome = "dropped" if loaded.dropped else "repeated" if loaded.repeated else "published"
-    say = partial(
-        print_result, feed=feed, outcome=outcome, events=loaded.events, bytes=loaded.bytes,
+    events = counted(loaded.events, "event")
+    outcome = "published"
+    said = f"Loaded {events}, {size_of(loaded.bytes)}, into {feed!r} in {seconds:.1f} s."
+    if loaded.dropped and loaded.receipt:
+        outcome, why = "dropped", loaded.content.dropped("keepFirst", loaded.receipt)
+        said = f"Batch {call.producer!r}: {why}. Nothing was added."
+    elif loaded.repeated:
+        outcome, said = "repeated", f"Published before with the same {events}: no change."
+    print_result(
+        said, feed=feed, outcome=outcome, events=loaded.events, bytes=loaded.bytes,
         dropped=loaded.dropped, seconds=round(seconds, 3),
     )  # fmt: skip
-    if loaded.dropped and loaded.receipt:
-        said = loaded.content.dropped("keepFirst", loaded.receipt)
-        say(f"Batch {call.producer!r}: {said}. Nothing was added.")
-        return
-    if loaded.repeated:
-        say(f"Published before with the same {counted(loaded.events, 'event')}: no change.")
-        return
-    say(
-        f"Loaded {counted(loaded.events, 'event')}, {size_of(loaded.bytes)}, into {feed!r} in "
-        f"{seconds:.1f} s."
-    )
 
 
 def _size(files: tuple[str, ...]) -> int | None:

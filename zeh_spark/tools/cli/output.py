@@ -155,10 +155,7 @@ def print_difference(text: str, **facts: Any) -> NoReturn:
 
     The text goes to standard error, the JSON object to standard output.
     """
-    if _is(_JSON):
-        click.echo(json_line(facts))
-    else:
-        click.echo(printable(text), err=True)
+    click.echo(json_line(facts) if _is(_JSON) else printable(text), err=not _is(_JSON))
     click.get_current_context().exit(DIFFERENT)
 
 
