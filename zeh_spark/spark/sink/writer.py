@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -227,7 +227,8 @@ def stage(
 ) -> StagedTask:
     """Stage a task's rows, and return the task's message.
 
-    Raises RowError if a row cannot be published, and there is no dead-letter feed.
+    Raises RowError if a row cannot be published, and there is no dead-letter feed; what was staged
+    is deleted then.
     """
     rows = chain.from_iterable(map(slices, frames))
     letter_options = options.dead_letters
@@ -236,7 +237,12 @@ def stage(
         uploads = open_uploads.enter_context(TaskUploads(client, options, batch, task))
         renderer = Renderer(layout, uploads.partition_count)
         if letter_options is None:
-            _add_all(rows, renderer, uploads, task)
+            try:
+                for some in rows:
+                    uploads.add(renderer.render(some))
+            except RowError as exc:
+                uploads.take_back()
+                raise exc.reworded(f"Spark partition {task.task}: {exc}") from None
             return StagedTask(batch, uploads.partition_count, uploads.finish())
         named = replace(batch, overrides=letter_options.overrides)
         letters = open_uploads.enter_context(
@@ -254,19 +260,6 @@ def stage(
         done = uploads.finish()
         staged = StagedLetters(letters.partition_count, letters.finish(), refused)
         return StagedTask(batch, uploads.partition_count, done, staged)
-
-
-def _add_all(
-    rows: Iterable[pa.RecordBatch], renderer: Renderer, uploads: TaskUploads, task: TaskDone
-) -> None:
-    """Add all rows. If one cannot be published, delete what was staged and raise RowError."""
-    try:
-        for some in rows:
-            uploads.add(renderer.render(some))
-    except RowError as exc:
-        uploads.take_back()
-        where = f"Spark partition {task.task}: {exc}"
-        raise exc.reworded(where) from None
 
 
 def _commit(

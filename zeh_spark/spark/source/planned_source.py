@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -67,15 +68,17 @@ class _Asked(NamedTuple):
     waits: bool
 
 
+@dataclass(eq=False)
 class PlannedSource:
     """Plans one batch after the other.
 
     Guarantee: a batch has what was planned, and the same when it is repeated.
     """
 
-    def __init__(self, transport: Transport, options: SourceOptions) -> None:
-        self._transport = transport
-        self._options = options
+    transport: Transport
+    options: SourceOptions
+
+    def __post_init__(self) -> None:
         self._at: tuple[str, ...] = ()
         self._cursors: list[str] = []
         self._upto: str | None = None
@@ -96,8 +99,8 @@ class PlannedSource:
         return self._for_tasks(batch)
 
     def _for_tasks(self, batch: PlannedBatch) -> Batch:
-        tasks = tasks_of(batch, self._transport, self._options)
-        fingerprint = self._options.fingerprint
+        tasks = tasks_of(batch, self.transport, self.options)
+        fingerprint = self.options.fingerprint
         epochs = frozenset({batch.epoch})
         return Batch(batch.positions(), tasks, epochs, direct=fingerprint, more=batch.more)
 
@@ -133,10 +136,10 @@ class PlannedSource:
         if batch:
             self._asked = None
             return batch
-        if not limits.finite and self._options.wait:
+        if not limits.finite and self.options.wait:
             self._ask(limits, waits=True)
         elif not limits.finite:
-            self._pause(self._options.poll_interval)
+            self._pause(self.options.poll_interval)
         return None
 
     def _pause(self, seconds: float) -> None:
@@ -146,15 +149,15 @@ class PlannedSource:
     def _is_delayed(self, batch: PlannedBatch, limits: Limits) -> bool:
         """Return whether a batch waits for more events. It is planned again then, with these."""
         totals = batch.totals()
-        if not batch or batch.more or totals.bytes >= self._options.direct_bytes:
+        if not batch or batch.more or totals.bytes >= self.options.direct_bytes:
             return False
         if left := limits.left(totals.events):
-            self._pause(min(left, self._options.poll_interval))
+            self._pause(min(left, self.options.poll_interval))
         return left > 0
 
     def _ask(self, limits: Limits, *, waits: bool = False) -> _Asked:
         """Ask for a batch after `_cursors`, in a thread."""
-        options = self._options
+        options = self.options
         events, size = options.max_events_per_trigger, options.direct_bytes
         range_bytes = size // (_RANGES_EACH * options.parallelism)
         request = PlanRequest(
@@ -179,7 +182,7 @@ class PlannedSource:
     def _timed(self, request: PlanRequest) -> Plan:
         began = time.monotonic()
         try:
-            return direct_client.plan(self._transport, request)
+            return direct_client.plan(self.transport, request)
         finally:
             self._plans += 1
             self._seconds += time.monotonic() - began
@@ -190,10 +193,10 @@ class PlannedSource:
         Raises CursorGoneError if events of it were removed although `replay` is `accept`, and the
         publisher tells again and again that they were.
         """
-        accepts = self._options.replay == "accept"
+        accepts = self.options.replay == "accept"
         begins = wire.by_partition([position.cursor for position in start])
         request = PlanRequest(len(begins), begins, ends=wire.by_partition(end.cursors))
-        ask = partial(direct_client.plan, self._transport)
+        ask = partial(direct_client.plan, self.transport)
         try:
             batch = plan_batch(ask, request, passes_losses=accepts)
         except CursorGoneError as exc:

@@ -167,9 +167,8 @@ def _message(exc: ZeroEventHubError) -> str:
     said = exc.what
     advice = exc.advice if isinstance(exc, PublisherError) else None
     if advice:
-        said = (
-            f"{said}; {advice.text.format(*(_OPTIONS.get(each, each) for each in advice.options))}"
-        )
+        names = [_OPTIONS.get(each, each) for each in advice.options]
+        said += f"; {advice.text.format(*names)}"
     for name, value in _overrides(exc).items():
         said = said.replace(f"{name}={value}", f"--allow {name}={value}")
     return said

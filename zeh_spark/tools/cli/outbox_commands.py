@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from zeh_spark.service.app.config import Config, FeedConfig
     from zeh_spark.service.outbox.feed import SqlTableFeed
 
+_COLUMNS = ("id", "data", "partition_by", "partitions", "time")
+"""The options of `ddl` that are settings of a feed, by their names there."""
+
 
 @click.command()
 @click.argument("table")
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
     help="Number of partitions, 1 to 64. More than one need --partition-by.",
 )  # fmt: skip
 @click.option(
-    "--id", "key", default="id", show_default=True, metavar="COLUMN",
+    "--id", default="id", show_default=True, metavar="COLUMN",
     help="The column with the row's id: unique, and growing for each key.",
 )  # fmt: skip
 @click.option(
@@ -77,17 +80,7 @@ if TYPE_CHECKING:
     "--grant-to", metavar="ROLE",
     help="The role that serves the table: grant it the rights to read what it needs.",
 )  # fmt: skip
-def ddl(
-    table: str,
-    file: Path | None,
-    url: str | None,
-    data: str,
-    partition_by: str | None,
-    partitions: int,
-    key: str,
-    time: str | None,
-    **more: Any,
-) -> None:
+def ddl(table: str, file: Path | None, url: str | None, **options: Any) -> None:
     """Print the SQL that prepares TABLE to be a feed; change nothing.
 
     The command looks at the table as it is and prints what is missing, so it can be repeated.
@@ -101,18 +94,16 @@ def ddl(
     """
     from zeh_spark.service.app.config import FeedConfig, load_config
 
+    columns = {name: options.pop(name) for name in _COLUMNS}
     if file:
         _refuse_what_config_has()
         config, name = _configured(load_config(file), table, url)
     elif url:
-        name = table
-        config = FeedConfig(
-            url, table, data, partition_by=partition_by, partitions=partitions, id=key, time=time
-        )
+        config, name = FeedConfig(url, table, **columns), table
     else:
         raise click.UsageError("No database is given. Give --config FILE, or --url URL.")
     with _feed(config, name) as feed:
-        statements = feed.ddl(**more)
+        statements = feed.ddl(**options)
     click.echo("\n".join(statements) or f"-- {config.table} has all that it needs")
 
 
@@ -122,7 +113,7 @@ def _refuse_what_config_has() -> None:
     options = {each.name: each.opts[0] for each in context.command.params}
     given = [
         options[name]
-        for name in ("key", "data", "partition_by", "partitions", "time")
+        for name in _COLUMNS
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT
     ]
     if given:
