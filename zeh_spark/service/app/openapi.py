@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from functools import cache
 from importlib import resources
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -54,7 +55,7 @@ _MODULES = {"limits": DEFAULTS} | {
         upload_validation, wire, zeh_spark,
     )
 }  # fmt: skip
-_PLACEHOLDER = re.compile(r"\$\{(\w+)\.(\w+)(?:/(\d+))?(?::([^}]*))?\}")
+_PLACEHOLDER = re.compile(r"\$\{(\w+)\.([\w.]+)(?:/(\d+))?(?::([^}]*))?\}")
 
 
 def document(mounted: str = "", *, publishing: bool = True, direct: bool = True) -> dict[str, Any]:
@@ -75,8 +76,8 @@ def _loaded() -> dict[str, Any]:
     found = yaml.safe_load(_PLACEHOLDER.sub(_constant, text))
     del found["x-lists"]
     components = found["components"]
-    components["schemas"] = {**_with_structs(components["schemas"]), **_problem_schemas()}
-    components["responses"] = {"other": _other()}
+    problem_types = {f"problem-{name}": _problem_schema(each) for name, each in PROBLEMS.items()}
+    components["schemas"] = {**_with_structs(components["schemas"]), **problem_types}
     for path in found["paths"].values():
         for operation in path.values():
             if "x-problems" in operation:
@@ -88,7 +89,7 @@ def _loaded() -> dict[str, Any]:
 def _constant(match: re.Match[str]) -> str:
     """Return the text that replaces a placeholder."""
     module, name, divisor, form = match.groups()
-    value: Any = getattr(_MODULES[module], name)
+    value: Any = attrgetter(name)(_MODULES[module])
     if isinstance(value, re.Pattern):
         pattern: str = value.pattern
         return pattern.replace(r"\Z", "$")  # the form of JSON schemas
@@ -133,28 +134,6 @@ def _flat(names: list[Any] | str) -> Iterator[str]:
             yield from _flat(each)
 
 
-def _problem_schemas() -> dict[str, Schema]:
-    members = {
-        "type": {"type": "string", "pattern": f"^{problems.URN}[a-z-]+$"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {
-            "type": "string",
-            "description": "what came, what is allowed, and what to do, for people to read",
-        },
-    }
-    required = list(members)
-    members["requestId"] = {
-        "type": "string",
-        "description": "that of X-Request-ID, by which the publisher's operator finds the request",
-    }
-    general = {"type": "object", "properties": members, "required": required}
-    return {
-        "Problem": {"description": "A problem document (RFC 9457).", **general},
-        **{f"problem-{name}": _problem_schema(each) for name, each in PROBLEMS.items()},
-    }
-
-
 def _problem_schema(declared: ProblemType) -> Schema:
     own = {"type": {"const": declared.type}, "status": {"const": declared.status}}
     members = {**own, **declared.members}
@@ -187,13 +166,3 @@ def _response(types: list[ProblemType]) -> Schema:
         seconds = {"type": "integer", "minimum": 0}
         response["headers"] = {"Retry-After": {"description": "seconds", "schema": seconds}}
     return response
-
-
-def _other() -> Schema:
-    not_allowed = problems.METHOD_NOT_ALLOWED
-    return {
-        "description": f"Any other answer: decide by its status. From the publisher it is a "
-        f"problem too (`{not_allowed.name}`, {not_allowed.status}; `refused` with another status "
-        f"that the HTTP layer chose). From a proxy or the HTTP server, it may be anything.",
-        "content": {problems.CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-    }
