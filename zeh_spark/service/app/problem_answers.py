@@ -37,6 +37,23 @@ _FIELDS = {
 }
 """The header fields of answers with these problems."""
 
+_OF_ERRORS: dict[type[StoreError], ProblemType] = {
+    UnknownFeedError: problems.UNKNOWN_FEED,
+    StoreReadOnlyError: problems.REPLICA_READ_ONLY,
+    StoreOutcomeUnknownError: problems.NOT_KNOWN_YET,
+    StoreSilentError: problems.STORE_BUSY,
+    StoreBusyError: problems.STORE_BUSY,
+    StoreError: problems.STORE_FAILED,
+}
+"""The problem of each error of a store; the first that fits counts."""
+
+_SAID: dict[type[StoreError], str] = {
+    StoreSilentError: "the publisher's database does not answer; the publisher's log says why. Try "
+    "again when it answers",
+    StoreError: "the publisher's store failed; its log says why",
+}
+"""What strangers are told instead of the text of these errors, which is for the operator."""
+
 
 def _answer(
     request: Request, problem: Problem, headers: Mapping[str, str] | None = None
@@ -78,33 +95,15 @@ async def _answer_problem(request: Request, exc: Exception) -> Response:
     return _answer(request, exc)
 
 
-def _text_of(exc: Exception) -> str:
-    """Return what an error of a store says, without its code: the problem has a name of its own."""
-    return exc.what if isinstance(exc, StoreError) else str(exc)
-
-
-async def _answer_unknown_feed(request: Request, exc: Exception) -> Response:
-    return _answer(request, Problem(problems.UNKNOWN_FEED, _text_of(exc)))
-
-
 async def _answer_store_error(request: Request, exc: Exception) -> Response:
-    if isinstance(exc, StoreReadOnlyError):  # as it should: this is no outage
-        return _answer(request, Problem(problems.REPLICA_READ_ONLY, _text_of(exc)))
-    feed = request.path_params.get("feed", "")
-    why = exc.__cause__ if isinstance(exc.__cause__, StoreError) else exc  # see `access.gate`
-    _outages_of(request).request_failed(exchange_of(request), request.method, feed, _text_of(why))
-    if isinstance(exc, StoreOutcomeUnknownError):
-        return _answer(request, Problem(problems.NOT_KNOWN_YET, _text_of(exc)))
-    if isinstance(exc, StoreBusyError):
-        said = _text_of(exc)
-        if isinstance(exc, StoreSilentError):
-            said = (
-                "the publisher's database does not answer; the publisher's log says why. Try again "
-                "when it answers"
-            )
-        return _answer(request, Problem(problems.STORE_BUSY, said))
-    said = "the publisher's store failed; its log says why"
-    return _answer(request, Problem(problems.STORE_FAILED, said))
+    assert isinstance(exc, StoreError)
+    if not isinstance(exc, UnknownFeedError | StoreReadOnlyError):  # which are no outages
+        feed = request.path_params.get("feed", "")
+        why = exc.__cause__ if isinstance(exc.__cause__, StoreError) else exc  # see `access.gate`
+        _outages_of(request).request_failed(exchange_of(request), request.method, feed, why.what)
+    kind = next(each for each in _OF_ERRORS if isinstance(exc, each))
+    # Without the error's code: the problem has a name of its own.
+    return _answer(request, Problem(_OF_ERRORS[kind], _SAID.get(kind, exc.what)))
 
 
 def _outages_of(request: Request) -> Outages:
@@ -122,7 +121,6 @@ async def _answer_http_error(request: Request, exc: Exception) -> Response:
 
 ANSWERS = {
     Problem: _answer_problem,
-    UnknownFeedError: _answer_unknown_feed,
     StoreError: _answer_store_error,
     HTTPException: _answer_http_error,
 }
