@@ -14,10 +14,9 @@ Runs in the publisher's worker threads.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import msgspec
 
 from zeh_spark.service.store.direct_reads import check_not_ahead, header_records
 from zeh_spark.service.store.interface import Chunk, FeedState, Log, Store
@@ -52,17 +51,10 @@ _PLAN_SECONDS = 5.0
 
 @dataclass(slots=True)
 class _Range:
-    """A range that a plan is filling."""
+    """The chunks of a range, and the bytes of their lines."""
 
-    begin: str
     chunks: list[Chunk] = field(default_factory=list)
     size: int = 0
-
-    def planned(self, partition: int, to: str) -> PlannedRange:
-        found = totals(header_records(self.chunks))
-        return PlannedRange(
-            partition, self.begin, to, found.chunks, found.events, found.bytes, found.hex
-        )
 
 
 class Planner:
@@ -92,50 +84,49 @@ class Planner:
         self._stored_ends = self._by_stored(self._ends)
 
     def plan(self) -> Plan:
-        cursors = {each: cursor for each, (_, cursor) in self._starts.items()}
-        open_ranges: dict[int, _Range] = {}
-        ranges: dict[int, list[PlannedRange]] = {}
+        found: dict[int, list[_Range]] = defaultdict(lambda: [_Range()])
         request = self._request
-        limit = _Limit(
-            _given(request.max_events, _ENDLESS),
-            _given(request.max_bytes, _ENDLESS),
-            min(_given(request.max_chunks, PLAN_CHUNKS), PLAN_CHUNKS),
-        )
+        events, size = _given(request.max_events, _ENDLESS), _given(request.max_bytes, _ENDLESS)
+        chunks = min(_given(request.max_chunks, PLAN_CHUNKS), PLAN_CHUNKS)
         goal = _given(request.range_bytes, RANGE_BYTES)
-        more = False
-        for chunk in self._wanted():
-            if limit.full or (limit.last and time.monotonic() > self._end):
+        more, last = False, 0
+        for chunk in self._wanted():  # one of them at most exceeds a limit
+            if last and (min(events, size, chunks) <= 0 or time.monotonic() > self._end):
                 more = True
                 break
-            limit.take(chunk)
-            partition = chunk.partition % request.n
-            here = open_ranges.get(partition)
-            if here is None:
-                here = open_ranges[partition] = _Range(cursors[partition])
-            here.chunks.append(chunk)
-            here.size += chunk.size
-            if here.size >= goal:
-                cursors[partition] = chunk.cursor
-                ranges.setdefault(partition, []).append(here.planned(partition, chunk.cursor))
-                del open_ranges[partition]
-        for partition, here in open_ranges.items():
-            cursors[partition] = here.chunks[-1].cursor
-        if self._ends and not more:
-            cursors = {each: cursor for each, (_, cursor) in self._ends.items()}
-        for partition, here in open_ranges.items():
-            found = ranges.setdefault(partition, [])
-            found.append(here.planned(partition, cursors[partition]))
-        for partition, found in ranges.items():  # a range that was full may end before the end
-            if found[-1].to != cursors[partition]:
-                found[-1] = msgspec.structs.replace(found[-1], to=cursors[partition])
+            last = chunk.g
+            events, size, chunks = events - chunk.events, size - chunk.size, chunks - 1
+            ranges = found[chunk.partition % request.n]
+            if ranges[-1].size >= goal:
+                ranges.append(_Range())
+            ranges[-1].chunks.append(chunk)
+            ranges[-1].size += chunk.size
+        reached = self._ends if self._ends and not more else self._starts
+        cursors = {each: cursor for each, (_, cursor) in reached.items()}
+        if reached is self._starts:
+            cursors |= {each: ranges[-1].chunks[-1].cursor for each, ranges in found.items()}
         return Plan(
             {str(each): cursor for each, cursor in sorted(cursors.items())},
             more,
             head_of(self._feed),
             self._feed.time,
-            self._feed.head - limit.last if more else 0,
-            [each for partition in sorted(ranges) for each in ranges[partition]],
+            self._feed.head - last if more else 0,
+            [
+                each
+                for partition in sorted(found)
+                for each in self._planned(partition, found[partition], cursors[partition])
+            ],
         )
+
+    def _planned(
+        self, partition: int, ranges: Sequence[_Range], end: str
+    ) -> Iterator[PlannedRange]:
+        """Yield the ranges of a partition: each begins where the one before it ends."""
+        ends = [each.chunks[-1].cursor for each in ranges[:-1]] + [end]
+        begins = [self._starts[partition][1], *ends]
+        for each, begin, to in zip(ranges, begins, ends, strict=False):
+            told = totals(header_records(each.chunks))
+            yield PlannedRange(partition, begin, to, told.chunks, told.events, told.bytes, told.hex)
 
     def _wanted(self) -> Iterator[Chunk]:
         """Yield the chunks after the positions, in order of g, and not after explicit ends."""
@@ -172,29 +163,6 @@ class Planner:
             for partition, (g, _) in found.items()
             for stored in covered(partition, self._request.n, self._feed.partitions)
         }
-
-
-@dataclass(slots=True)
-class _Limit:
-    """How much a plan may still take, and the position of the last chunk that it took.
-
-    It is exceeded by one chunk at most.
-    """
-
-    events: int
-    bytes: int
-    chunks: int
-    last: int = 0
-
-    @property
-    def full(self) -> bool:
-        return self.last > 0 and (self.events <= 0 or self.bytes <= 0 or self.chunks <= 0)
-
-    def take(self, chunk: Chunk) -> None:
-        self.last = chunk.g
-        self.events -= chunk.events
-        self.bytes -= chunk.size
-        self.chunks -= 1
 
 
 def plan(store: Store, name: str, request: PlanRequest) -> Plan:
