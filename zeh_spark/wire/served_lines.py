@@ -116,10 +116,8 @@ def with_all_headers(block: Block, partition: int) -> bytes:
 
 def without_headers(block: Block, partition: int) -> bytes:
     """Render a block without headers. This is as fast as with all headers if no event has any."""
-    stored, begin = (
-        b'{"partition":%d,"headers":{' % block.partition,
-        b'{"partition":%d,"data":' % partition,
-    )
+    stored = b'{"partition":%d,"headers":{' % block.partition
+    begin = b'{"partition":%d,"data":' % partition
     if not _starts_a_line(block.lines, stored + b'"'):
         return _replaced(block.lines, stored + b'},"data":', begin)
     return b"".join([begin + each.data + b"}\n" for each in _data.decode_lines(block.lines)])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 from urllib.parse import quote
@@ -228,20 +228,16 @@ def opened_tables(config: Config) -> Iterator[Mapping[str, SqlTableFeed]]:
         except StoreError as exc:
             raise OptionError(f"[feeds.{name}] {exc}. Rename the section") from exc
     feeds: dict[str, SqlTableFeed] = {}
-    engines = []
-    try:
+    with ExitStack() as stack:
         for name, each in config.feeds.items():
             try:
-                engines.append(engine_of(each))
+                engine = engine_of(each)
             except (OptionError, StoreError) as exc:
                 raise StoreError(f"[feeds.{name}] {exc}", anchor=_ANCHOR) from exc
-            feeds[name] = table_feed(each, engines[-1], name)
+            stack.callback(engine.dispose)
+            feeds[name] = table_feed(each, engine, name)
+            stack.callback(feeds[name].close)
         yield feeds
-    finally:
-        for feed in feeds.values():
-            feed.close()
-        for engine in engines:
-            engine.dispose()
 
 
 def table_feed(config: FeedConfig, engine: Engine, name: str) -> SqlTableFeed:

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -289,13 +290,13 @@ class _Threads:
             return await anyio.to_thread.run_sync(call, limiter=self._limiter)
 
 
+@dataclass(slots=True)
 class _Turns:
     """Equal calls: the one that callers wait for whose thread has not begun, and what runs them.
 
     `asker` has asked for it first.
     """
 
-    def __init__(self) -> None:
-        self.asker = NOBODY
-        self.next: asyncio.Future[Any] | None = None
-        self.task: asyncio.Task[None] | None = None
+    asker: Asker = NOBODY
+    next: asyncio.Future[Any] | None = None
+    task: asyncio.Task[None] | None = None

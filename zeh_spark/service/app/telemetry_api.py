@@ -77,17 +77,10 @@ class TelemetryApi:
         """Answer GET /: what this is, and the feeds that the caller may read."""
         token = holder_of(request)
         feeds = await anyio.to_thread.run_sync(self._listed, limiter=self._limiter)
-        return json_answer(
-            {
-                "server": SERVER,
-                "version": zeh_spark.__version__,
-                "feeds": [
-                    each
-                    for each in feeds
-                    if token is None or token.may(Need(Right.READ, str(each["name"])))
-                ],
-            }
-        )
+        if token:
+            feeds = [each for each in feeds if token.may(Need(Right.READ, str(each["name"])))]
+        told = {"server": SERVER, "version": zeh_spark.__version__, "feeds": feeds}
+        return json_answer(told)
 
     def _listed(self) -> list[dict[str, object]]:
         stored = self._store.feeds() if self._store else ()

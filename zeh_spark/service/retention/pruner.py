@@ -78,14 +78,10 @@ class Pruner:
         while self._believes and not self._is_over() and self._store.tidy():
             pass
 
-    def _is_replica(self) -> bool:
-        """Return whether the store is a replica: the primary's publisher keeps it tidy."""
-        return self._store.replica_lag() is not None
-
     def _prune_all(self) -> None:
         self._believes = False
-        if self._is_replica():
-            return
+        if self._store.replica_lag() is not None:
+            return  # it is a replica: the primary's publisher keeps it tidy
         self._believes = believed = self._look_at_clock()
         names = believed and time.monotonic() >= self._names_at
         if names:
