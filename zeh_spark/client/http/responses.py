@@ -340,10 +340,9 @@ def _beginning(response: requests.Response, limit: int) -> str:
 def problem_document(text: str) -> dict[str, Any]:
     """Return a body's JSON object; an empty dict if it is none."""
     try:
-        document = msgspec.json.decode(text)
+        return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
         return {}
-    return document if isinstance(document, dict) else {}
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -61,7 +61,7 @@ _warned: set[Origin] = set()
 
 
 class Transport:
-    """Sends requests to one feed's publisher."""
+    """Sends requests to one feed's publisher. Its attribute `token` is what is sent now."""
 
     def __init__(self, options: ClientOptions) -> None:
         self.url = options.url
@@ -72,16 +72,11 @@ class Transport:
         self._reached = False
         self._adapter = find_adapter(options)
         self._given = options.token
-        self._token = options.token
+        self.token = options.token
         if options.token_file and not options.token:
-            self._token = read_token(options.token_file)
+            self.token = read_token(options.token_file)
         self._tokens = tokens_for(options)
-        masked.add(self._token, *_secrets(options))
-
-    @property
-    def token(self) -> str | None:
-        """The token that is sent now."""
-        return self._token
+        masked.add(self.token, *_secrets(options))
 
     def retry(self) -> Retry:
         """Return the retries of one difficulty, which end when the transport is stopped."""
@@ -288,9 +283,9 @@ class Transport:
 
     def _token_now(self) -> str | None:
         """Return the token to send; in a task, that of the driver as long as it is valid."""
-        if self._tokens and not (self._given and self._token == self._given):
-            self._token = self._tokens.token()
-        return self._token
+        if self._tokens and not (self._given and self.token == self._given):
+            self.token = self._tokens.token()
+        return self.token
 
     def _refresh_token(self, refused: str | None) -> bool:
         """Get the token anew; return whether it is another one than the refused one.
@@ -298,14 +293,14 @@ class Transport:
         Any thread may have done so before.
         """
         if self._tokens:
-            self._token = self._tokens.instead_of(refused)
-            return self._token != refused
+            self.token = self._tokens.instead_of(refused)
+            return self.token != refused
         file = self._options.token_file
         if not file or (self._given and not os.access(file, os.R_OK)):  # in a task elsewhere
             return False
-        self._token = read_token(file)
-        masked.add(self._token)
-        return self._token != refused
+        self.token = read_token(file)
+        masked.add(self.token)
+        return self.token != refused
 
 
 class Body:

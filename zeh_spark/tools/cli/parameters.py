@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -219,13 +219,11 @@ def _content_of(value: str) -> str:
         ) from None
 
 
-@contextmanager
-def opened(url: str, *, must_exist: bool = True) -> Iterator[Store]:
+def opened(url: str, *, must_exist: bool = True) -> closing[Store]:
     # It needs the extra `publisher`, which client commands do not.
     from zeh_spark.service.databases import open_store
 
-    with closing(open_store(url, must_exist=must_exist)) as store:
-        yield store
+    return closing(open_store(url, must_exist=must_exist))
 
 
 def operator() -> Actor:
