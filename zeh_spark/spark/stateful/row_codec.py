@@ -9,8 +9,9 @@ Runs on the driver; builds expressions.
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import or_
+from collections.abc import Callable
+from functools import partial, reduce
+from operator import methodcaller, or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -39,6 +40,15 @@ from zeh_spark.spark.frames.compat import quoted
 
 _NAME = 50_000
 """Most characters of a member's name that Spark's JSON parser accepts."""
+
+_cast = partial(methodcaller, "cast")
+_Convert = Callable[[Column], Column]
+_STAND_INS: dict[type[DataType], tuple[DataType, _Convert, _Convert]] = {
+    DateType: (IntegerType(), F.unix_date, F.date_from_unix_date),
+    TimestampType: (LongType(), F.unix_micros, F.timestamp_micros),
+    TimestampNTZType: (StringType(), _cast("string"), _cast("timestamp_ntz")),
+}
+"""What stands for types without an exact form in JSON: a type, and how to go there and back."""
 
 _AS_IT_IS = (BinaryType, BooleanType, DecimalType, DoubleType, FloatType, IntegralType, StringType)
 
@@ -87,12 +97,8 @@ def _encoded(column: Column, kind: DataType, place: str) -> Column:
     packed = _packed_type(kind, place)
     if isinstance(kind, StringType):
         return F.validate_utf8(column)  # JSON would replace invalid bytes by other characters
-    if isinstance(kind, DateType):
-        return F.unix_date(column)
-    if isinstance(kind, TimestampType):
-        return F.unix_micros(column)
-    if isinstance(kind, TimestampNTZType):
-        return column.cast("string")
+    if stand_in := _STAND_INS.get(type(kind)):
+        return stand_in[1](column)
     if isinstance(kind, StructType):
         column = column.cast(_numbered(kind))  # names may differ in case only
         fields = [
@@ -109,12 +115,8 @@ def _encoded(column: Column, kind: DataType, place: str) -> Column:
 
 
 def _decoded(column: Column, kind: DataType) -> Column:
-    if isinstance(kind, DateType):
-        return F.date_from_unix_date(column)
-    if isinstance(kind, TimestampType):
-        return F.timestamp_micros(column)
-    if isinstance(kind, TimestampNTZType):
-        return column.cast("timestamp_ntz")
+    if stand_in := _STAND_INS.get(type(kind)):
+        return stand_in[2](column)
     if isinstance(kind, StructType):
         fields = [
             _decoded(column[f"c{n}"], field.dataType).alias(field.name)
@@ -143,12 +145,8 @@ def _numbered(kind: StructType) -> StructType:
 
 
 def _packed_type(kind: DataType, place: str = "") -> DataType:
-    if isinstance(kind, DateType):
-        return IntegerType()
-    if isinstance(kind, TimestampType):
-        return LongType()
-    if isinstance(kind, TimestampNTZType):
-        return StringType()
+    if stand_in := _STAND_INS.get(type(kind)):
+        return stand_in[0]
     if isinstance(kind, ArrayType):
         return ArrayType(_packed_type(kind.elementType, place), kind.containsNull)
     if isinstance(kind, MapType):
