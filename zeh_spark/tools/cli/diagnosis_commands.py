@@ -227,8 +227,8 @@ def lag(
     number is exact near the end of the feed; far from it, it may be too high by two percent. The
     publisher has to be zeh-spark serve.
 
-    The feed may be a table of your own (outbox). Its rows are counted up to 10,000 for each
-    partition, and their age needs the setting time.
+    The feed may be a table of your own (outbox). Its rows are counted up to 10,000 for a
+    request, and their age needs the setting time.
 
     With --cursorset the token needs the right that /metrics needs.
 
