@@ -467,7 +467,11 @@ def test_a_token_is_sent_and_never_shown(raw_server):
         ({"cursors": '{"feed": "a"}'}, OptionError, "'cursors'"),
         ({"cursors": '{"0": "c0"}', "partition_count": 2}, OptionError, "'cursors'"),
         ({"cursors": '{"0": "c0", "n": "2"}'}, OptionError, "'cursors'"),  # one was lost
-        ({"headers": "['kind', 'zeh-time']"}, OptionError, "'headers' must be.*RFC 9110"),
+        (
+            {"headers": "['kind', 'zeh-time']"},
+            OptionError,
+            "'headers' must be _all, none, or different names",
+        ),
         ({"follow": True, "ending_cursors": "quiet"}, OptionError, "ending_cursors"),
         ({"follow": True, "read_timeout": 5}, OptionError, "'read_timeout'"),
         ({"max_events_per_trigger": 5}, UnknownOptionError, "maxeventspertrigger"),

@@ -100,11 +100,6 @@ def parse_url(text: str) -> FeedUrl:
     return FeedUrl(parts._replace(fragment="").geturl())
 
 
-def is_header_name(text: str) -> bool:
-    """Return whether a text is a token as in RFC 9110, which names of HTTP headers are."""
-    return re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text) is not None
-
-
 def parse_duration(text: str) -> float:
     """Return the seconds of `0.5`, `500ms`, `30s`, `5m` or `1h`; at most 30 days."""
     if (seconds := parse_age(text)) > _LONGEST:
