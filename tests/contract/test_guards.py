@@ -73,7 +73,8 @@ def _reuse_a_name(world: World) -> None:
     first, second = (world._planned(world.drivers[0], TaskLayout(version=v)) for v in (0, 1))
     attempt = first.declared.attempts[0].attempt
     uploads = tuple(replace(each, attempt=attempt) for each in second.uploads)
-    attempts = tuple(replace(each, attempt=attempt) for each in second.declared.attempts)
+    again = msgspec.structs.replace
+    attempts = tuple(again(each, attempt=attempt) for each in second.declared.attempts)
     reused = replace(second, uploads=uploads, declared=replace(second.declared, attempts=attempts))
     world.deliver_again(first, 9)
     refused = len(world.refusals)

@@ -12,7 +12,7 @@ pipelines, which some poolers do not know. Runs in the publisher and in commands
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -42,16 +42,14 @@ _BEGIN = (
 )
 
 
-@contextmanager
 def reading(
     engine: Engine, query: str = "", given: Sequence[object] = ()
-) -> Iterator[tuple[Connection, Rows]]:
+) -> AbstractContextManager[tuple[Connection, Rows]]:
     """Read in a transaction that has the bounds and sees one moment; it is rolled back at the end.
 
     It begins with the first `query`, too, whose rows are yielded.
     """
-    with begun(engine, f"{_BEGIN};{query}" if query else _BEGIN, given) as (connection, rows):
-        yield connection, rows
+    return begun(engine, f"{_BEGIN};{query}" if query else _BEGIN, given)
 
 
 @contextmanager

@@ -135,12 +135,8 @@ class Writer:
         if failure and not _fails_all(failure):
             return False  # each is done by itself next, and gets its own failure
         for at, each in enumerate((*commits, *looks)):
-            if failure:
-                hand_on(_answer(each, outcome), each.done)
-            elif isinstance(answer := outcome.result()[at], Problem):
-                each.done.set_exception(answer)
-            else:
-                each.done.set_result(answer)
+            mine = outcome if failure else attempted(partial(only, outcome.result()[at : at + 1]))
+            hand_on(_answer(each, mine), each.done)
         return True
 
     def _transaction(self, commits: Sequence[Asked], looks: Sequence[Asked]) -> list[Any]:

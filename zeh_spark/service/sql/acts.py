@@ -24,13 +24,12 @@ def add(connection: Connection, done: Iterable[Act]) -> None:
 def newest(connection: Connection, wanted: ActFilter, limit: int | None = None) -> list[Act]:
     """Return the wanted acts, at most `limit` if it is given, the newest first."""
     query = select(acts).order_by(acts.c.id.desc()).limit(limit)
-    if wanted.feed is not None:
-        query = query.where(acts.c.feed == wanted.feed)
+    for column, value in ((acts.c.feed, wanted.feed), (acts.c.action, wanted.action)):
+        if value is not None:
+            query = query.where(column == value)
     if wanted.actor is not None:
         whole = acts.c.via + literal(":") + acts.c.actor
         query = query.where(or_(acts.c.actor == wanted.actor, whole == wanted.actor))
-    if wanted.action is not None:
-        query = query.where(acts.c.action == wanted.action)
     if wanted.since is not None:
         query = query.where(acts.c.time >= wanted.since)
     if wanted.before is not None:

@@ -190,15 +190,12 @@ def _clock_seen(connection: Connection) -> int:
 
 def every_token(connection: Connection) -> list[Token]:
     """Return all tokens, in the order in which they were made."""
+    query = select(tokens).order_by(tokens.c.created, tokens.c.id)
     return [
-        Token(
-            row.id,
-            row.name,
-            bytes(row.digest),
-            tuple(Grant(Right(right), feed, name) for right, feed, name in json.loads(row.grants)),
-            row.created,
-            row.expires,
-            row.revoked,
-        )
-        for row in connection.execute(select(tokens).order_by(tokens.c.created, tokens.c.id))
+        Token(**{**row, "digest": bytes(row["digest"]), "grants": _grants(row["grants"])})
+        for row in connection.execute(query).mappings()
     ]
+
+
+def _grants(text: str) -> tuple[Grant, ...]:
+    return tuple(Grant(Right(right), feed, name) for right, feed, name in json.loads(text))

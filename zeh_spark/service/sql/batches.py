@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -46,14 +47,10 @@ class SqlBatches(Transactions):
         return self._read(uploads.staged_bytes)
 
     def admit(self, feed: str, call: Call) -> StoredReceipt | None:
-        with self._reading() as connection, suppress(Problem):
-            return uploads.admit(connection, feed, call)
-
-        def work(connection: Connection, _: int) -> StoredReceipt | None:
-            return uploads.admit(connection, feed, call)
-
+        with suppress(Problem):
+            return self._read(partial(uploads.admit, feed=feed, call=call))
         # The call was refused. Its batch may have been committed between the two reads.
-        return self._look(feed, work)
+        return self._look(feed, lambda connection, _: uploads.admit(connection, feed, call))
 
     def stage(
         self, feed: str, call: Call, upload: Upload, quota: int | None = None
@@ -70,10 +67,7 @@ class SqlBatches(Transactions):
         try:
             return stage()
         except Problem:  # perhaps because of a commit between two reads
-            receipt = self._look(feed, lambda c, _: uploads.admit(c, feed, call))
-            if receipt is not None:
-                return receipt
-            return stage()
+            return self._look(feed, lambda c, _: uploads.admit(c, feed, call)) or stage()
 
     def staged_chunks(self, feed: str, call: Call, attempts: Sequence[TaskAttempt]) -> int:
         with self._reading_of(feed) as (connection, feed_id):

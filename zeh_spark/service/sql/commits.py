@@ -218,7 +218,7 @@ def _stagings(connection: Connection, feed: int, calls: Sequence[Call]) -> dict[
     if not calls:
         return {}
     names = [stagings.c[each] for each in STAGED]
-    wanted = {place_of(call): at for at, call in enumerate(calls)}
+    wanted = {tuple(place_of(call).values()): at for at, call in enumerate(calls)}
     query = select(stagings.c.id, *names).where(stagings.c.feed == feed, tuple_(*names).in_(wanted))
     rows = connection.execute(query.order_by(stagings.c.id).with_for_update())
     return {wanted[tuple(row[1:])]: row[0] for row in rows}

@@ -62,12 +62,7 @@ FROM {schema}anchors WHERE feed = (SELECT id FROM wanted)
 UNION ALL SELECT 3, g, tag, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM {schema}chunks WHERE feed = (SELECT id FROM wanted) AND g IN ({positions})
 """
-_CHUNK = [
-    chunks.c[name]
-    for name in (
-        "g", "partition", "events", "size", "time", "tag", "blob", "producer", "batch", "sequence",
-    )
-]  # fmt: skip
+_CHUNK = [chunks.c[name] for name in Chunk._fields]
 _HERE = chunks.c.feed == bindparam("feed"), chunks.c.g <= bindparam("upto")
 _SCAN = (
     select(*_CHUNK)

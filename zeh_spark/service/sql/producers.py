@@ -11,7 +11,7 @@ of the caller, in the publisher and in commands that write.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -52,18 +52,9 @@ from zeh_spark.service.store.interface import FeedState, unknown_feed
 from zeh_spark.wire.wire import BATCH_INCARNATION
 
 _FEED = [
-    *(
-        feeds.c[name]
-        for name in ("name", "partitions", "origin", "head", "history", "time", "events", "size")
-    ),
-    IsReplica(),
+    IsReplica() if each.name == "replica" else feeds.c[each.name] for each in fields(FeedState)
 ]
-_PRODUCER = [
-    producers.c[name]
-    for name in (
-        "name", "incarnation", "level", "run", "last", "receipts", "chain", "time", "deleted",
-    )
-]  # fmt: skip
+_PRODUCER = [producers.c[each.name] for each in fields(ProducerState)]
 
 
 class Lock(Enum):

@@ -74,10 +74,7 @@ class Transactions:
         lock: Lock | None = None,
         durable: bool = True,
     ) -> T:
-        def in_feed(connection: Connection) -> T:
-            return work(connection, find_feed(connection, feed, lock)[0])
-
-        return self._write(in_feed, durable=durable)
+        return self._write(_in_feed(feed, work, lock), durable=durable)
 
     def _administer(
         self,
@@ -108,12 +105,8 @@ class Transactions:
 
     def _look(self, feed: str, work: Callable[[Connection, int], T]) -> T:
         """Run `work`, which only reads, serialized with this feed's commits."""
-
-        def in_feed(connection: Connection) -> T:
-            return work(connection, find_feed(connection, feed, Lock.CERTAIN)[0])
-
         with self._errors():
-            return self._database.writes.consistent_read(feed, in_feed)
+            return self._database.writes.consistent_read(feed, _in_feed(feed, work, Lock.CERTAIN))
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -135,3 +128,10 @@ class Transactions:
             raise StoreError(
                 f"the store cannot be used: {exc}. Check the store's address and its database"
             ) from exc
+
+
+def _in_feed(
+    feed: str, work: Callable[[Connection, int], T], lock: Lock | None
+) -> Callable[[Connection], T]:
+    """Return work that is given the id of the feed's row, which it locks."""
+    return lambda connection: work(connection, find_feed(connection, feed, lock)[0])

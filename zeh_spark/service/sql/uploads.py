@@ -109,7 +109,7 @@ def stage(
     for each in upload.chunks:
         if not 0 <= each.partition < known.partition_count:
             raise refusals.partition_lacking(call, each.partition, known.partition_count)
-    place = {"feed": feed_id, **_place(call)}
+    place = {"feed": feed_id, **place_of(call)}
     here = {"task": upload.task, "attempt": upload.attempt, "number": upload.number}
     of = {"base": base(call.producer)}
     staging, digest, staged = connection.execute(_PLACE, {**place, **here, **of}).one()
@@ -135,7 +135,7 @@ def staged_chunks(
     connection: Connection, feed: int, call: Call, attempts: Sequence[TaskAttempt]
 ) -> int:
     """Count chunks (see `Batches.staged_chunks`). Of each upload's list only the length is read."""
-    staging = connection.scalar(_STAGING, {"feed": feed, **_place(call)})
+    staging = connection.scalar(_STAGING, {"feed": feed, **place_of(call)})
     if staging is None:
         return 0
     length = func.substr(uploads.c.chunks, 1, 5)
@@ -323,14 +323,10 @@ def insert_blobs(connection: Connection, frames: Sequence[bytes]) -> Sequence[in
     return connection.scalars(ids, [{"frame": frame} for frame in frames]).all()
 
 
-def place_of(call: Call) -> tuple[str, str, int, str]:
-    """Return the values of the columns `STAGED` for a call."""
+def place_of(call: Call) -> dict[str, str | int]:
+    """Return the values of the columns `STAGED` for a call, in their order."""
     batch = NEXT if call.batch is None else call.batch
-    return call.producer, call.incarnation, batch, call.run
-
-
-def _place(call: Call) -> dict[str, Any]:
-    return dict(zip(STAGED, place_of(call), strict=True))
+    return dict(zip(STAGED, (call.producer, call.incarnation, batch, call.run), strict=True))
 
 
 def parts(values: Sequence[T]) -> Iterable[Sequence[T]]:
