@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.store_contract.writers import FEED, call, chunk, declared, upload
 from zeh_spark.publisher import Problem, open_store
 from zeh_spark.service.sql import commits as sql_commits
-from zeh_spark.service.sql.dialect import only
+from zeh_spark.service.sql.execution import only
 from zeh_spark.service.sql.store import SqlStore
 
 FIRST = upload(chunk(0, b"1"), chunk(1, b"2"))

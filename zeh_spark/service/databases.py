@@ -1,7 +1,7 @@
 """The stores of a publisher by their URLs: SQLite in a file, or PostgreSQL.
 
 Another database is added here: a room like `sqlite` or `postgresql`, which brings a
-`sql.dialect.Database`, is opened for its URLs. psycopg is imported only inside functions: SQLite
+`sql.execution.Database`, is opened for its URLs. psycopg is imported only inside functions: SQLite
 has to work without it. Runs in the publisher's process, and in the command line.
 """
 

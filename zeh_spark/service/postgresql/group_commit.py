@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-from zeh_spark.service.sql.dialect import Commits
+from zeh_spark.service.sql.execution import Commits
 from zeh_spark.service.store.interface import StoreOutcomeUnknownError
 
 GROUP = 32

@@ -36,7 +36,7 @@ from zeh_spark.service.postgresql.errors import OTHER_VERSION, explained, reason
 from zeh_spark.service.postgresql.transactions import bounded, reading
 from zeh_spark.service.postgresql.writer import TURN_SECONDS, Writer
 from zeh_spark.service.sql import upgrades
-from zeh_spark.service.sql.dialect import Database, Rows
+from zeh_spark.service.sql.execution import Database, Rows
 from zeh_spark.service.sql.log import opening
 from zeh_spark.service.sql.schema import VERSION, feeds, metadata
 from zeh_spark.service.sql.store import SqlStore

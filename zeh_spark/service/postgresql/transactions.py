@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import OperationalError
 
-from zeh_spark.service.sql.dialect import Rows
+from zeh_spark.service.sql.execution import Rows
 
 LOCK_SECONDS = 2
 """Seconds that a read waits for a lock.

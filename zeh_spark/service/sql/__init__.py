@@ -3,7 +3,7 @@
 `schema` has the tables, `upgrades` their older versions. `store` has all roles of a store: the log,
 `batches`, `cursor_sets` and `administration`. `uploads`, `commits` and `producers` hold what one
 transaction of a batch does. The databases are in `sqlite` and `postgresql`; what each has to bring
-is in `dialect`.
+is in `execution`.
 
 Rule for editors: nothing here decides what becomes of a batch. Runs in the publisher and in
 commands that write.

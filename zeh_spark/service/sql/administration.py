@@ -1,7 +1,7 @@
 """What an operator decides about a SQL store, and what its upkeep removes (see `Administration`).
 
-Rule for editors: `store.epochs` decides about epochs; this module only reads and writes rows. Runs
-in the publisher and in commands that write.
+Rule for editors: `store.feed_epochs` decides about epochs; this module only reads and writes rows.
+Runs in the publisher and in commands that write.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from zeh_spark.service.store.acts import (
     Actor,
     log_act,
 )
-from zeh_spark.service.store.epochs import identity_of, next_epoch
+from zeh_spark.service.store.feed_epochs import identity_of, next_epoch
 from zeh_spark.service.store.interface import FeedState, Retention, new_feed
 from zeh_spark.service.store.tokens import Grant, Right, Token
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity

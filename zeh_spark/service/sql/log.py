@@ -35,7 +35,7 @@ from sqlalchemy import (
 from zeh_spark.errors import StoreError
 from zeh_spark.service.sql.schema import blobs, chunks
 from zeh_spark.service.store.commit_plan import tag
-from zeh_spark.service.store.epochs import identity_of
+from zeh_spark.service.store.feed_epochs import identity_of
 from zeh_spark.service.store.interface import (
     Anchor,
     Chunk,

@@ -17,7 +17,7 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.sql import acts
-from zeh_spark.service.sql.dialect import Database
+from zeh_spark.service.sql.execution import Database
 from zeh_spark.service.sql.producers import Lock, find_feed
 from zeh_spark.service.store.acts import Act, Action, Actor, log_act, new_act
 from zeh_spark.service.store.batches import RECEIPTS

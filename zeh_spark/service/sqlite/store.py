@@ -26,7 +26,7 @@ from sqlalchemy.pool import QueuePool
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.sql import upgrades
-from zeh_spark.service.sql.dialect import Database, Rows
+from zeh_spark.service.sql.execution import Database, Rows
 from zeh_spark.service.sql.log import opening
 from zeh_spark.service.sql.schema import VERSION, metadata
 from zeh_spark.service.sql.store import SqlStore

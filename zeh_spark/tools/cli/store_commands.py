@@ -279,7 +279,7 @@ def _renew(
     None stands for an old store that could not be read.
     """
     from zeh_spark.service.store.acts import Action, lacking, new_act
-    from zeh_spark.service.store.epochs import over_at
+    from zeh_spark.service.store.feed_epochs import over_at
 
     if old:
         store.record(lacking(old.acts, store.acts(limit=1 << 31)))

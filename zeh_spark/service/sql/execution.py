@@ -1,4 +1,4 @@
-"""What a dialect brings to a SQL store: how it reads and writes, and what its errors mean.
+"""What a database brings to a SQL store: how it reads and writes, and what its errors mean.
 
 Rule for editors: nothing here knows what is written. `store` uses these interfaces; `sqlite`
 and `postgresql` implement them. Runs in the publisher and in commands that write.
@@ -30,7 +30,7 @@ them.
 
 
 class Writes(Protocol):
-    """How a dialect writes.
+    """How a database writes.
 
     Each call has a transaction of its own, or a part of one. No call may be made from inside
     another one. If other transactions are in the way, the work is done again: it must change
@@ -65,7 +65,7 @@ class Writes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """What a dialect brings.
+    """What a database brings.
 
     Args:
         snapshot: begins a read transaction in which all statements see the same moment, and runs
