@@ -24,7 +24,7 @@ def feed():
     """A publisher's address, and a range of one event."""
     with closing(ScratchStore(orders=1)) as store:
         publish(store, "orders", [1])
-        plan = direct_plans.plan(store, "orders", wire.PlanRequest(1, {"0": "_first"}))
+        plan = direct_plans.plan(store, "orders", wire.PlanRequest(1, {"0": "_first"}))[1]
         with running_publisher(store) as base:
             yield base, plan.ranges[0]
 
@@ -80,7 +80,7 @@ def test_a_task_of_more_ranges_than_are_allowed_asks_for_fewer_at_a_time(relay):
         for partition in range(3):
             publish(store, "orders", [partition], partition=partition)
         first = {str(each): "_first" for each in range(count)}
-        plan = direct_plans.plan(store, "orders", wire.PlanRequest(count, first))
+        plan = direct_plans.plan(store, "orders", wire.PlanRequest(count, first))[1]
         by_partition = {each.partition: each for each in plan.ranges}
         nothing = wire.Totals().hex
         ranges = [

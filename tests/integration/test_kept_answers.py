@@ -187,7 +187,7 @@ def test_chunks_are_never_those_of_another_history(
     monkeypatch.setattr(store_reads, "_GROUP_BYTES", 1)  # each chunk has a snapshot of its own
     store, other = histories
     request = PlanRequest(1, {"0": "_first"})
-    plan = direct_plans.plan(store, "orders", request)  # type: ignore[arg-type]
+    plan = direct_plans.plan(store, "orders", request)[1]  # type: ignore[arg-type]
     wanted = [WantedRange(each.partition, each.from_, each.to) for each in plan.ranges]
     answer = store_reads.requested_chunks(store, "orders", ChunksRequest(1, wanted))  # type: ignore[arg-type]
     next(answer)

@@ -103,7 +103,7 @@ class Readings(RuleBasedStateMachine):
             for each, cursor in reader.behind.items():
                 if cursor == "_first":
                     self._excuse(reader, each)
-            plan = direct_plans.plan(self.store, FEED, request)
+            plan = direct_plans.plan(self.store, FEED, request)[1]
             groups = fetched_groups(self.store, request, plan)
         except Problem as problem:
             for each in sorted(problem.members["lost"]):

@@ -61,7 +61,7 @@ class Long(ScratchStore):
 def test_a_plan_has_at_most_50_000_chunks(asked: dict[str, int]) -> None:
     """A publisher's memory is bounded, whatever a reader asks for."""
     store = Long(orders=2)
-    plan = direct_plans.plan(store, FEED, PlanRequest(2, FIRST, **asked))
+    plan = direct_plans.plan(store, FEED, PlanRequest(2, FIRST, **asked))[1]
     assert (50_000, True) == (sum(each.chunks for each in plan.ranges), plan.more)
     assert "50000.0a1b2c3d" == plan.ends["0"]
 
@@ -96,7 +96,7 @@ def test_a_plan_ends_where_it_is_limited(partitions, starts, limits, expected, e
         values = {"ends": at, "upto": cursors.__getitem__, "max_bytes": chunks[0].size.__add__}
         setattr(request, name, values[name](each) if name in values else each)
 
-    plan = direct_plans.plan(store, FEED, request)
+    plan = direct_plans.plan(store, FEED, request)[1]
 
     found = [(each.partition, each.chunks) for each in plan.ranges]
     assert (expected, at(ends), more) == (found, plan.ends, plan.more)
@@ -108,7 +108,7 @@ def test_a_head_of_another_history_is_refused() -> None:
     filled(store, 0, 1)
     request = PlanRequest(2, FIRST, upto="1.00000000")
     with pytest.raises(Problem) as caught:
-        direct_plans.plan(store, FEED, request)
+        direct_plans.plan(store, FEED, request)[1]
     assert ("cursor-of-another-history", 409) == refusal(caught.value)
 
 

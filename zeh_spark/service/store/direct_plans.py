@@ -165,12 +165,7 @@ class Planner:
         }
 
 
-def plan(store: Store, name: str, request: PlanRequest) -> Plan:
-    """Return a plan of what comes after some cursors (see `plan_as_of`)."""
-    return plan_as_of(store, name, request)[1]
-
-
-def plan_as_of(store: Store, name: str, request: PlanRequest) -> tuple[FeedState, Plan]:
+def plan(store: Store, name: str, request: PlanRequest) -> tuple[FeedState, Plan]:
     """Return a feed, and a plan of what it has after some cursors, with the newest epoch.
 
     The request was checked (`check_plan`). Raises Problem if a cursor is refused, or events after

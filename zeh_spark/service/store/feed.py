@@ -180,7 +180,7 @@ class ChunkFeed(Feed):
 
     def plan(self, request: PlanRequest) -> tuple[FeedState, Plan]:
         """Return the feed, and a plan of what it has after some cursors, with the newest epoch."""
-        return direct_plans.plan_as_of(self._store, self._name, request)
+        return direct_plans.plan(self._store, self._name, request)
 
     def chunks(
         self, request: ChunksRequest, count: Callable[[int], object] = int
