@@ -56,6 +56,12 @@ def test_every_error_is_explained_offline_by_its_code_and_by_its_heading():
         said = CliRunner().invoke(zeh_spark, ["explain", code])
         assert (0, said.output) == (0, CliRunner().invoke(zeh_spark, ["explain", anchor]).output)
         assert said.output.startswith("##"), code
+    for heading, place in [("The publisher", "busy"), ("Checkpoints", "the-publisher-tells-no-id")]:
+        said = CliRunner().invoke(zeh_spark, ["explain", heading]).output
+        (told,) = re.findall(rf"(?im)^- ({place.replace('-', ' ')}.*)", said)
+        listed = CliRunner().invoke(zeh_spark, ["explain", told]).output
+        assert listed == CliRunner().invoke(zeh_spark, ["explain", place]).output
+        assert re.search(r"\n\nZEH_\w+ \(\w+Error\): \w", said)
     meant = CliRunner().invoke(zeh_spark, ["explain", "ZEH_BATCH_GEP"])
     assert (1, True) == (meant.exit_code, "did you mean ZEH_BATCH_GAP" in meant.output)
 

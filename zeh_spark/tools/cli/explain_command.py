@@ -17,6 +17,8 @@ from zeh_spark.wire import problems
 
 _PAGE = Path(__file__).with_name("errors.md")
 _ID = re.compile(r'<a id="(.+?)"></a>\n?')
+_SECTION = re.compile(r"^(?=(?:<a id=.*\n+)?##+ )(?<!</a>\n)(?<!</a>\n\n)", re.MULTILINE)
+_ROW = re.compile(r"^\| `(\w+)` \| `(ZEH_\w+)` \| (.+?) \|", re.MULTILINE)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 
 
@@ -33,7 +35,7 @@ def explain(name: str) -> None:
       zeh-spark explain the-store-is-damaged
     """
     sections, anchors = _sections(), _anchors_of_codes()
-    anchor = anchors.get(name.strip("[]").upper(), name)
+    anchor = anchors.get(name.strip("[]").upper(), slug(name))
     if anchor not in sections:
         close = difflib.get_close_matches(name.upper(), known := [*anchors, *sections])
         close += difflib.get_close_matches(name.lower(), known)
@@ -49,12 +51,25 @@ def slug(heading: str) -> str:
 
 
 def _sections() -> dict[str, str]:
-    """Return the sections of the page by their anchors, without links."""
-    found: dict[str, str] = {}
-    for section in re.split(r"^(?=##+ )", _PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE):
-        heading = section.partition("\n")[0].lstrip("# ")
+    """Return the sections of the page by their anchors, without links.
+
+    One without text has the rows of its codes in the table of types, and its subheadings.
+    """
+    page = _PAGE.read_text(encoding="utf-8")
+    codes, found, bare = _anchors_of_codes(), dict[str, str](), ""
+    for section in _SECTION.split(page):
         text = _LINK.sub(r"\1", _ID.sub("", section)).strip()
-        found |= dict.fromkeys([slug(heading), *_ID.findall(section)], text)
+        heading, _, body = text.partition("\n")
+        title = heading.lstrip("# ")
+        anchor = slug(title)
+        if not heading.startswith("###"):
+            bare = "" if body else anchor
+            rows = [row for row in _ROW.findall(page) if bare and codes[row[1]] == bare]
+            text += "".join(f"\n\n{code} ({kind}): {advice}" for kind, code, advice in rows)
+            text += '\n\nPrint one of these with zeh-spark explain "HEADING":\n' if bare else ""
+        elif bare:
+            found[bare] += f"\n- {title}"
+        found |= dict.fromkeys([anchor, *_ID.findall(section)], text)
     return found
 
 
