@@ -144,7 +144,7 @@ def test_a_feed_without_the_table_refuses_and_names_the_remedy(database):
     assert 400 == refused.status_code
     problem = refused.json()
     assert problem["type"].endswith(":cursorset-unsupported")
-    assert "zeh-spark ddl outbox --cursorsets" in problem["detail"]
+    assert "zeh-spark ddl NAME --config FILE --cursorsets" in problem["detail"]
     assert [] == feed.ddl(cursorsets=True)
 
 

@@ -148,7 +148,7 @@ def _allowed(table: OutboxTable) -> Iterator[None]:
     except DBAPIError as exc:
         read_only = getattr(exc.orig, "sqlite_errorcode", 0) & 0xFF == _SQLITE_READONLY
         if sqlstate(exc) in _NO_RIGHT or read_only:
-            raise unsupported(table, "the publisher may not write there") from exc
+            raise unsupported("the publisher may not write there") from exc
         raise
 
 
@@ -178,9 +178,10 @@ def _run(connection: Connection, statements: Iterable[str]) -> None:
         connection.exec_driver_sql(each)
 
 
-def unsupported(table: OutboxTable, why: str) -> Problem:
+def unsupported(why: str) -> Problem:
     return Problem(
         problems.CURSORSET_UNSUPPORTED,
         f"this feed keeps no cursors for readers: {why}. Its owner can run what zeh-spark ddl "
-        f"{table.name} --cursorsets prints; or leave cursorset out, and keep the cursors yourself",
+        "NAME --config FILE --cursorsets prints; or leave cursorset out, and keep the cursors "
+        "yourself",
     )

@@ -208,7 +208,7 @@ class SqlTableFeed(Feed):
         """Return what keeps cursors in the table beside the history. There has to be one."""
         held = self._connection
         if not held.statements().facts.has_cursors and not held.run(held.renew).facts.has_cursors:
-            raise cursor_sets.unsupported(self.table, f"there is no table {CURSORS}")
+            raise cursor_sets.unsupported(f"there is no table {CURSORS}")
         do = self._with_cursors
         return partial(do, cursor_sets.save), partial(do, cursor_sets.load)
 

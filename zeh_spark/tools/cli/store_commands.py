@@ -30,7 +30,11 @@ if TYPE_CHECKING:
     "--partitions", default=4, show_default=True, type=int,
     help="Number of partitions, 1 to 1024. It cannot be changed later.",
 )  # fmt: skip
-@click.option("--if-not-exists", is_flag=True, help="Do nothing if the feed exists.")
+@click.option(
+    "--if-not-exists", is_flag=True,
+    help="Do nothing if the feed exists with this number of partitions; another number is an "
+    "error.",
+)  # fmt: skip
 @STORE
 def create(feed: str, partitions: int, if_not_exists: bool, url: str) -> None:
     """Create an empty feed, and the store if it does not exist.

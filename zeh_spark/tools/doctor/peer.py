@@ -30,11 +30,11 @@ def checks(options: ClientOptions) -> Iterator[Check]:
         yield failure(
             "token",
             f"{answer.told}, with {given}",
-            f"Give a valid token with --token-file or ZEH_TOKEN. See {exc.help}",
+            f"Give a token with --token-file or ZEH_TOKEN. Run zeh-spark explain {exc.anchor}",
         )
         return
     except ZeroEventHubError as exc:
-        yield failure("reachable", exc.what, f"See {exc.help}")
+        yield failure("reachable", exc.what, f"Run zeh-spark explain {exc.anchor}")
         return
     yield ok("reachable", f"{url} answered in {answer.seconds:.2f} s")
     yield ok("token", f"accepted, with {given}")
@@ -53,7 +53,7 @@ def _partitions(options: ClientOptions) -> Check:
             "trying, run zeh-spark check.",
         )
     except ZeroEventHubError as exc:
-        return failure("partitions", exc.what, f"See {exc.help}")
+        return failure("partitions", exc.what, f"Run zeh-spark explain {exc.anchor}")
     return ok("partitions", f"{count}")
 
 
