@@ -73,6 +73,8 @@ def _judge_address(reading: Reading, found: Judgement, options: ClientOptions) -
             found.passes("encrypted", url.parts.scheme)
         else:
             found.deviates("encrypted", "the token goes through the network as text")
+    else:
+        found["encrypted"].found = f"{url.parts.scheme}, no token"
     if answer.address.partition("?")[0] != str(url) and url.parts.path:
         found.deviates("address", "it redirects to another address")
     else:
