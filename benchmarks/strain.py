@@ -31,7 +31,7 @@ from benchmarks.fanout import Load, load
 from benchmarks.feeds import build, fill, filling, serving
 from zeh_spark.publisher import open_store
 from zeh_spark.service.network.draining import StopTimes
-from zeh_spark.service.store.tokens import ADMIN, Grant, Right, new_token
+from zeh_spark.service.store.token_rights import ADMIN, Grant, Right, new_token
 
 EVENTS, ROUNDS, READERS = 100_000, 5, 4
 SLOW = 5_000

@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 
 from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.client.options.option_fields import Declared, declared
+from zeh_spark.client.options.option_metadata import Declared, declared
 from zeh_spark.spark.sink.options import SinkOptions
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.tools.check.rules import RULES

@@ -28,7 +28,7 @@ from zeh_spark.publisher import create_app
 from zeh_spark.service.access.gate import Gate, own_hosts
 from zeh_spark.service.app import telemetry_api
 from zeh_spark.service.store.interface import Retention
-from zeh_spark.service.store.tokens import ADMIN, Grant
+from zeh_spark.service.store.token_rights import ADMIN, Grant
 from zeh_spark.service.telemetry.health import Telemetry
 from zeh_spark.testing import running_publisher
 from zeh_spark.wire import dead_letters

@@ -26,7 +26,7 @@ from zeh_spark.publisher import Store, open_store
 from zeh_spark.service.app.server import Running, Server
 from zeh_spark.service.network.connections import Listener
 from zeh_spark.service.store.batches import RECEIPTS
-from zeh_spark.service.store.tokens import Grant, new_token
+from zeh_spark.service.store.token_rights import Grant, new_token
 from zeh_spark.testing import publish, running_publisher
 
 HERE = Path(__file__).parents[1]

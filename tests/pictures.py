@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from tests.fix_console import Shop, opened_browser, site
 from tests.scratch_store import ScratchStore
-from zeh_spark.service.store.tokens import ADMIN
+from zeh_spark.service.store.token_rights import ADMIN
 from zeh_spark.testing import publish, running_publisher
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.fix_console import Shop, Site, site
-from zeh_spark.service.store.tokens import ADMIN
+from zeh_spark.service.store.token_rights import ADMIN
 from zeh_spark.testing import publish
 
 HOSTILE = '<img src=x onerror="window.hostile = 1"><script>window.hostile = 1</script>\u202e'

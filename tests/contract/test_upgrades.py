@@ -17,7 +17,7 @@ from zeh_spark.service.sql import upgrades
 from zeh_spark.service.sql.schema import VERSION
 from zeh_spark.service.store.acts import Actor, Via
 from zeh_spark.service.store.interface import Retention, StoreBusyError
-from zeh_spark.service.store.tokens import ADMIN, new_token
+from zeh_spark.service.store.token_rights import ADMIN, new_token
 
 ALICE = Actor("alice@host", Via.CLI)
 FAILED = {

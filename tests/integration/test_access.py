@@ -19,7 +19,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.publisher import create_app
 from zeh_spark.service.access.gate import Gate, own_hosts
 from zeh_spark.service.store.interface import StoreBusyError
-from zeh_spark.service.store.tokens import ADMIN, Grant, Right, new_token, parse_grant
+from zeh_spark.service.store.token_rights import ADMIN, Grant, Right, new_token, parse_grant
 from zeh_spark.testing import running_publisher
 
 FEED = "orders"

@@ -21,7 +21,7 @@ from zeh_spark.publish import Producer
 from zeh_spark.publisher import Actor, Via, create_app, open_store
 from zeh_spark.service.access.gate import Gate
 from zeh_spark.service.store.acts import Action, process_actor
-from zeh_spark.service.store.tokens import Grant, Right
+from zeh_spark.service.store.token_rights import Grant, Right
 from zeh_spark.testing import running_publisher
 from zeh_spark.tools.cli import store_commands
 from zeh_spark.tools.cli.main import zeh_spark

@@ -31,7 +31,7 @@ from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app, open_store
 from zeh_spark.service.app.server import listen
 from zeh_spark.service.network.connections import TURN, Listener
-from zeh_spark.service.store.tokens import ADMIN, Grant, Right
+from zeh_spark.service.store.token_rights import ADMIN, Grant, Right
 from zeh_spark.testing import running_publisher
 
 REFUSED = b"HTTP/1.1 503 Service Unavailable"

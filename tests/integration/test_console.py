@@ -15,7 +15,7 @@ from tests.fix_publisher import new_feed, served
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app
-from zeh_spark.service.store.tokens import ADMIN, Grant, Right, parse_grant
+from zeh_spark.service.store.token_rights import ADMIN, Grant, Right, parse_grant
 from zeh_spark.testing import publish, running_publisher
 
 HTML = {"Accept": "text/html"}

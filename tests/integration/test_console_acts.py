@@ -14,7 +14,7 @@ from tests.fix_console import Site, Visitor, site
 from zeh_spark.errors import StoreError
 from zeh_spark.service.console import retention_form
 from zeh_spark.service.store.interface import NAMES_MS, Retention
-from zeh_spark.service.store.tokens import ADMIN, Grant, Right
+from zeh_spark.service.store.token_rights import ADMIN, Grant, Right
 from zeh_spark.testing import publish
 
 DAY = 86_400_000

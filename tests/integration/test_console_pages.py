@@ -16,11 +16,11 @@ from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app
 from zeh_spark.service.app import telemetry_api
-from zeh_spark.service.console import feed_view
+from zeh_spark.service.console import feed_facts
 from zeh_spark.service.sql.log import SqlLog
 from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.service.store.interface import Retention
-from zeh_spark.service.store.tokens import ADMIN, Grant, Right
+from zeh_spark.service.store.token_rights import ADMIN, Grant, Right
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire import dead_letters
 
@@ -297,8 +297,8 @@ def test_a_reader_sees_no_names_of_other_consumers(console):
 
 def test_a_reader_sees_no_names_of_other_producers(console, monkeypatch):
     """Not in the link to the next part of a list of which the reader sees nothing, either."""
-    monkeypatch.setattr(feed_view, "_LOOKS", 2)
-    monkeypatch.setattr(feed_view, "_LOOKED_AT", 2)
+    monkeypatch.setattr(feed_facts, "_LOOKS", 2)
+    monkeypatch.setattr(feed_facts, "_LOOKED_AT", 2)
     admin = console.caller("orders", console.token(*ADMIN))
     for name in ("acct-1", "acct-2", "acct-3", "acct-4", "acct-5"):
         assert admin.commit(Who(producer=name), []).status == 200

@@ -16,7 +16,7 @@ from tests.postgresql import Server
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app
 from zeh_spark.service.access.gate import Gate
-from zeh_spark.service.store.tokens import ADMIN
+from zeh_spark.service.store.token_rights import ADMIN
 from zeh_spark.testing import running_publisher
 
 CAMPAIGN = os.environ.get("HYPOTHESIS_PROFILE") == "campaign"

@@ -21,7 +21,7 @@ from zeh_spark.service.app.config import FeedConfig, engine_of
 from zeh_spark.service.console import retention_form
 from zeh_spark.service.retention.rules import prune
 from zeh_spark.service.store.interface import Retention
-from zeh_spark.service.store.tokens import ADMIN, Grant, Right, new_token
+from zeh_spark.service.store.token_rights import ADMIN, Grant, Right, new_token
 from zeh_spark.service.telemetry.health import Telemetry
 from zeh_spark.testing import publish, running_publisher
 

@@ -15,7 +15,7 @@ from tests.scratch_store import ScratchStore
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import create_app
 from zeh_spark.service.access.gate import Gate
-from zeh_spark.service.store.tokens import ADMIN, Grant, Right
+from zeh_spark.service.store.token_rights import ADMIN, Grant, Right
 from zeh_spark.service.telemetry.health import Check, Telemetry
 from zeh_spark.testing import running_publisher
 

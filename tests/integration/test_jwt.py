@@ -33,7 +33,7 @@ from zeh_spark.service.access import jwt_tokens
 from zeh_spark.service.access.gate import Gate, client_of, note_token
 from zeh_spark.service.access.jwt_tokens import JwtTokens, grants_in, read_keys
 from zeh_spark.service.store.interface import now_ms
-from zeh_spark.service.store.tokens import ADMIN, Grant, Right, Token
+from zeh_spark.service.store.token_rights import ADMIN, Grant, Right, Token
 from zeh_spark.testing import running_publisher
 
 KEYS: dict[str, Any] = {

@@ -13,7 +13,7 @@ from tests.patience import eventually
 from zeh_spark.errors import PublisherError, PublishError
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import open_store
-from zeh_spark.service.store.tokens import ADMIN
+from zeh_spark.service.store.token_rights import ADMIN
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 

@@ -25,7 +25,7 @@ from zeh_spark.service.app.feed_calls import WORKERS
 from zeh_spark.service.app.publish_api import BODIES, QUESTIONS
 from zeh_spark.service.network.shares import SHARE, Shares
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.service.store.tokens import ADMIN
+from zeh_spark.service.store.token_rights import ADMIN
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire.upload_format import upload_body
 

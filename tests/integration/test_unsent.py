@@ -17,7 +17,7 @@ from zeh_spark.publisher import create_app
 from zeh_spark.service.access.gate import Gate
 from zeh_spark.service.network.shares import Unsent
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.service.store.tokens import ADMIN
+from zeh_spark.service.store.token_rights import ADMIN
 from zeh_spark.testing import publish, running_publisher
 
 OURS, OTHERS = "127.0.0.1", "127.0.0.2"

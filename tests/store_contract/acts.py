@@ -23,7 +23,7 @@ from zeh_spark.service.store.acts import (
 )
 from zeh_spark.service.store.batches import Call, Overrides
 from zeh_spark.service.store.interface import Retention, UnknownFeedError
-from zeh_spark.service.store.tokens import ADMIN, new_token
+from zeh_spark.service.store.token_rights import ADMIN, new_token
 
 ALICE = Actor("alice@host", Via.CLI)
 _TEXT, _TOKEN = new_token("warehouse", ADMIN, 5, expires=9)

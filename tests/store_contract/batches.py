@@ -43,7 +43,7 @@ from zeh_spark.service.store.batches import (
     TaskAttempt,
 )
 from zeh_spark.service.store.commit_plan import PACKED_BYTES, SMALL_EVENTS
-from zeh_spark.service.store.tokens import Maker
+from zeh_spark.service.store.token_rights import Maker
 from zeh_spark.wire.upload_format import Content
 from zeh_spark.wire.wire import BATCH_INCARNATION
 

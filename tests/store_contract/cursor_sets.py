@@ -11,7 +11,7 @@ import pytest
 from tests.store_contract.writers import refusal, refused
 from zeh_spark.service.store.cursor_sets import CursorSet
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.service.store.tokens import Maker
+from zeh_spark.service.store.token_rights import Maker
 
 
 def test_cursor_set_keeps_the_last_cursor_of_each_partition(store):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zeh_spark.service.store.tokens import ADMIN, Grant, Right, Token, new_token
+from zeh_spark.service.store.token_rights import ADMIN, Grant, Right, Token, new_token
 
 _GRANTS = Grant(Right.READ, "orders*"), Grant(Right.PUBLISH, "orders", 'till-"ä*')
 

@@ -27,7 +27,7 @@ print(*sorted(set(sys.modules) - there))
 URL = "http://127.0.0.1:9/feed"
 OPTIONS = parse(SourceOptions, {"url": URL})
 DATA = StructType([StructField("data", StringType())])
-DRIVER = ["pyarrow.fs", "zeh_spark.client.polling", "zeh_spark.spark.source.stream_driver"]
+DRIVER = ["pyarrow.fs", "zeh_spark.client.polling", "zeh_spark.spark.source.stream_dispatcher"]
 FETCHING = ["requests", "urllib3", "ssl", "email", "zeh_spark.client.http.transport"]
 SINK = ["zeh_spark.spark.sink.writer"]
 SOURCE = ["zeh_spark.spark.source.tasks", "zeh_spark.client.decoding"]

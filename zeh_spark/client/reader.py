@@ -28,7 +28,7 @@ from zeh_spark.client.http.discovery import discover, rediscover
 from zeh_spark.client.http.feed_client import FeedClient, Page, PageRequest
 from zeh_spark.client.http.responses import TransientError
 from zeh_spark.client.options.given import parse
-from zeh_spark.client.options.option_fields import declared, option_name
+from zeh_spark.client.options.option_metadata import declared, option_name
 from zeh_spark.client.options.reading_options import ReadingOptions
 from zeh_spark.client.polling.cursor_loops import CursorRounds
 from zeh_spark.client.polling.feed_end_probes import first_checkpoint

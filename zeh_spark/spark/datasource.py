@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 
 from zeh_spark.client.options.auth import REGISTERED
 from zeh_spark.client.options.given import parse, refuse_unknown
-from zeh_spark.client.options.option_fields import declared
+from zeh_spark.client.options.option_metadata import declared
 from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.spark import sql_tables
 from zeh_spark.spark.frames.compat import found_column

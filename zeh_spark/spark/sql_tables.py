@@ -18,7 +18,7 @@ import orjson
 from pyspark.sql.types import StructField, StructType
 
 from zeh_spark.client.options.client_options import NO_TOKENS, ClientOptions
-from zeh_spark.client.options.option_fields import declared, option_name
+from zeh_spark.client.options.option_metadata import declared, option_name
 from zeh_spark.errors import OptionError
 from zeh_spark.wire.option_values import SECRET_HEADER_PREFIX, parse_token
 

@@ -9,7 +9,7 @@ import pytest
 from tests.cases import each_case
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse
-from zeh_spark.client.options.option_fields import declared, option_name
+from zeh_spark.client.options.option_metadata import declared, option_name
 from zeh_spark.errors import OptionError
 from zeh_spark.spark.source.options import SourceOptions, refuse_of_other_query
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.cases import each_case
-from zeh_spark.client.options.option_fields import declared
+from zeh_spark.client.options.option_metadata import declared
 from zeh_spark.errors import OptionError
 from zeh_spark.spark.sink.options import SinkOptions, sink_options
 

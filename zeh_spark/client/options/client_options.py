@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zeh_spark.client.options.auth import Auth, parse_auth
-from zeh_spark.client.options.option_fields import option, option_name
+from zeh_spark.client.options.option_metadata import option, option_name
 from zeh_spark.errors import OptionError
 from zeh_spark.wire.option_values import (
     SECRET_HEADER_PREFIX,

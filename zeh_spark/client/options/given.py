@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.client.options.option_fields import Declared, declared
+from zeh_spark.client.options.option_metadata import Declared, declared
 from zeh_spark.errors import OptionError, UnknownOptionError
 from zeh_spark.wire.option_values import (
     HEADER_PREFIX,

@@ -16,7 +16,7 @@ from typing import Literal
 import orjson
 
 from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.client.options.option_fields import option
+from zeh_spark.client.options.option_metadata import option
 from zeh_spark.errors import OptionError
 from zeh_spark.wire import wire
 from zeh_spark.wire.feed_identity import HEADER as FEED_HEADER

@@ -29,7 +29,7 @@ from zeh_spark.service.store.acts import Actor, Via
 from zeh_spark.service.store.batches import base
 from zeh_spark.service.store.interface import Store, StoreBusyError, now_ms
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.service.store.tokens import Need, Right, Token, id_in, is_text_of
+from zeh_spark.service.store.token_rights import Need, Right, Token, id_in, is_text_of
 from zeh_spark.service.telemetry.exchange import exchange_of
 from zeh_spark.wire import problems
 

@@ -32,7 +32,7 @@ import requests
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.store.tokens import ADMIN, Grant, Right, Token, parse_grant
+from zeh_spark.service.store.token_rights import ADMIN, Grant, Right, Token, parse_grant
 from zeh_spark.wire.option_values import is_loopback
 
 log = logging.getLogger("zeh_spark.publisher")

@@ -38,7 +38,7 @@ from zeh_spark.service.store.feed import ChunkFeed, Feed, state_of
 from zeh_spark.service.store.pages import Page
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.store.reading import head_of
-from zeh_spark.service.store.tokens import Maker
+from zeh_spark.service.store.token_rights import Maker
 from zeh_spark.service.telemetry.exchange import Tally, exchange_of
 from zeh_spark.wire import page_headers, wire
 from zeh_spark.wire.page_headers import Standing

@@ -47,7 +47,7 @@ from zeh_spark.service.store.batches import (
 )
 from zeh_spark.service.store.interface import Store
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.service.store.tokens import Maker
+from zeh_spark.service.store.token_rights import Maker
 from zeh_spark.service.telemetry.exchange import exchange_of
 
 SMALL_COMMIT = 64 << 10

@@ -25,7 +25,7 @@ from zeh_spark.service.access.gate import Gate, holder_of, knows_anything, nothi
 from zeh_spark.service.app.answers import json_answer
 from zeh_spark.service.store.feed import Feed
 from zeh_spark.service.store.interface import Store
-from zeh_spark.service.store.tokens import Need, Right
+from zeh_spark.service.store.token_rights import Need, Right
 from zeh_spark.service.telemetry.health import PATIENCE_SECONDS, Readiness
 from zeh_spark.service.telemetry.metrics import Metrics
 from zeh_spark.service.telemetry.rare_log import RareLog

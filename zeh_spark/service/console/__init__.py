@@ -1,7 +1,7 @@
 """The console: web pages on which an operator sees a publisher, and changes a few settings.
 
 Pages are rendered here, with Jinja2; there are no scripts. `pages` has the routes that read, `acts`
-those that change something. `overview`, `feed_view` and `events` ask the store what a page shows,
+those that change something. `overview`, `feed_facts` and `events` ask the store what a page shows,
 `viewer` decides what a token may see, and `sessions` lets a browser stay signed in.
 
 Rule for editors: a page costs a bounded number of short reads of the store, in a worker thread,

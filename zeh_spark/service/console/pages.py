@@ -43,7 +43,7 @@ from zeh_spark.service.console.answers import (
     seen_at,
 )
 from zeh_spark.service.console.events import EVENTS, in_batches, newest
-from zeh_spark.service.console.feed_view import PARTITIONS, feed_view, producer_view
+from zeh_spark.service.console.feed_facts import PARTITIONS, feed_view, producer_view
 from zeh_spark.service.console.forms import check_texts, field_of, form_of
 from zeh_spark.service.console.overview import overview
 from zeh_spark.service.console.refusal_table import sides

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zeh_spark.service.store.batches import base
-from zeh_spark.service.store.tokens import Need, Right, Token
+from zeh_spark.service.store.token_rights import Need, Right, Token
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from zeh_spark.service.outbox.table import CURSORS, OutboxTable, literal, qualif
 from zeh_spark.service.postgresql.errors import NOT_ALLOWED, READ_ONLY, sqlstate
 from zeh_spark.service.store.cursor_sets import NOBODY, CursorSet, check_consumer, check_made
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.service.store.tokens import Maker
+from zeh_spark.service.store.token_rights import Maker
 from zeh_spark.wire import problems
 
 _NO_RIGHT = (NOT_ALLOWED, READ_ONLY)

@@ -32,7 +32,7 @@ from zeh_spark.service.store.acts import (
 )
 from zeh_spark.service.store.feed_epochs import identity_of, next_epoch
 from zeh_spark.service.store.interface import FeedState, Retention, new_feed
-from zeh_spark.service.store.tokens import Grant, Right, Token
+from zeh_spark.service.store.token_rights import Grant, Right, Token
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
 
 

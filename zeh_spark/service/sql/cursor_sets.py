@@ -27,7 +27,7 @@ from zeh_spark.service.store.cursor_sets import (
     check_n,
     freed_by,
 )
-from zeh_spark.service.store.tokens import Maker
+from zeh_spark.service.store.token_rights import Maker
 
 
 class SqlCursorSets(Transactions):

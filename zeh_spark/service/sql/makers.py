@@ -15,7 +15,7 @@ from collections.abc import Collection
 from sqlalchemy import Connection, delete, func, insert, select
 
 from zeh_spark.service.sql.schema import makers
-from zeh_spark.service.store.tokens import Maker
+from zeh_spark.service.store.token_rights import Maker
 
 PRODUCER, CURSOR_SET = "producer", "cursorset"
 """The kinds of names."""

@@ -133,7 +133,7 @@ cursor_set_names = Table(
     Column("name", String(50), primary_key=True),
     Column("consumer", String(100), nullable=False),  # empty: bound to nobody
 )
-# Who may do what (`store.tokens`). A token that is revoked keeps its row: without any row, a
+# Who may do what (`store.token_rights`). A token that is revoked keeps its row: without any row, a
 # publisher on a loopback address asks nobody for a token.
 tokens = Table(
     "tokens",

@@ -34,7 +34,7 @@ from zeh_spark.service.sqlite.store import (
     path_of,
 )
 from zeh_spark.service.store.acts import EVERY_ACT, Act, Actor
-from zeh_spark.service.store.tokens import Token
+from zeh_spark.service.store.token_rights import Token
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from zeh_spark.service.store.acts import Actor
-from zeh_spark.service.store.tokens import Maker
+from zeh_spark.service.store.token_rights import Maker
 from zeh_spark.wire.upload_format import DIGEST_VERSION, Content, StagedChunk
 
 RECEIPTS = 1000

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.service.store.tokens import Maker
+from zeh_spark.service.store.token_rights import Maker
 from zeh_spark.wire import problems
 from zeh_spark.wire.phrases import counted
 

@@ -18,7 +18,7 @@ from zeh_spark.service.store.interface import FeedState, Store
 from zeh_spark.service.store.pages import Page, Part, open_page
 from zeh_spark.service.store.problems import Problem, no_cursors, no_cursors_on_replica
 from zeh_spark.service.store.reading import cursors_at
-from zeh_spark.service.store.tokens import Maker
+from zeh_spark.service.store.token_rights import Maker
 from zeh_spark.wire import problems, wire
 from zeh_spark.wire.direct_reads import OFFER, ChunksRequest, Plan, PlanRequest
 from zeh_spark.wire.feed_identity import FeedIdentity

@@ -23,7 +23,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.service.store.acts import ACTS_SHOWN, EVERY_ACT, Act, ActFilter, Actor
 from zeh_spark.service.store.batches import Batches
 from zeh_spark.service.store.cursor_sets import CursorSets
-from zeh_spark.service.store.tokens import Token
+from zeh_spark.service.store.token_rights import Token
 from zeh_spark.wire.feed_identity import FeedIdentity
 
 MAX_PARTITIONS = 1024

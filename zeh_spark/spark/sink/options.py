@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from zeh_spark.client.options.client_options import NO_TOKENS, ClientOptions, refuse_two_tokens
 from zeh_spark.client.options.given import parse
-from zeh_spark.client.options.option_fields import option, option_name, prefixed
+from zeh_spark.client.options.option_metadata import option, option_name, prefixed
 from zeh_spark.errors import OptionError
 from zeh_spark.wire import wire
 from zeh_spark.wire.option_values import (

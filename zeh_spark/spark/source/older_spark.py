@@ -23,7 +23,7 @@ from zeh_spark.spark.source.batch_source import Limits
 from zeh_spark.wire.phrases import counted
 
 if TYPE_CHECKING:
-    from zeh_spark.spark.source.stream_driver import StreamDriver
+    from zeh_spark.spark.source.stream_dispatcher import StreamDriver
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import xxhash
 
-from zeh_spark.client.options.option_fields import declared, option
+from zeh_spark.client.options.option_metadata import declared, option
 from zeh_spark.client.options.reading_options import ReadingOptions
 from zeh_spark.errors import OptionError
 from zeh_spark.wire.option_values import (

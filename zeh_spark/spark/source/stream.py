@@ -1,4 +1,4 @@
-"""The stream source as Spark calls it on the driver, which `stream_driver` does.
+"""The stream source as Spark calls it on the driver, which `stream_dispatcher` does.
 
 Rule for editors: `StreamReader` is pickled as its `TaskReader`. Its options are not pickled, so no
 token reaches an executor. Of the URL, an executor gets at most what names a feed that has no id: no
@@ -26,7 +26,7 @@ from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.spark.source.tasks import TaskReader
 
 if TYPE_CHECKING:
-    from zeh_spark.spark.source.stream_driver import StreamDriver
+    from zeh_spark.spark.source.stream_dispatcher import StreamDriver
 
 
 class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -93,7 +93,7 @@ class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableN
             raise self._decoder
         if self._driver is None:
             # The process that plans the query makes a reader, and pickles it: it needs no driver.
-            from zeh_spark.spark.source.stream_driver import StreamDriver
+            from zeh_spark.spark.source.stream_dispatcher import StreamDriver
 
             assert self._options is not None
             self._driver = StreamDriver(self._options)

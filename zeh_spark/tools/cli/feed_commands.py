@@ -251,7 +251,7 @@ def audit(url: str, producer: str | None, connect: dict[str, str]) -> None:
 
 def _members(found: Difference | Tally) -> dict[str, Any]:
     """Return the result of an audit as members of a JSON object, in camel case."""
-    from zeh_spark.client.options.option_fields import option_name
+    from zeh_spark.client.options.option_metadata import option_name
 
     return {option_name(name): value for name, value in asdict(found).items()}
 

@@ -1,6 +1,6 @@
 """The commands about tokens: `token create`, `token list`, `token revoke`.
 
-They work on the store, also while it is served. What tokens are is in `store.tokens`.
+They work on the store, also while it is served. What tokens are is in `store.token_rights`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def create(
       zeh-spark token create tills --publish 'orders/till-*' --expires 90d
       zeh-spark token create auditor --read '*' --audit '*'
     """
-    from zeh_spark.service.store.tokens import ADMIN, Right, new_token, parse_grant
+    from zeh_spark.service.store.token_rights import ADMIN, Right, new_token, parse_grant
 
     grants = [parse_grant(right, text) for right in Right for text in given[right.value]]
     if admin:

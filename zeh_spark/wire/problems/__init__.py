@@ -11,6 +11,6 @@ then. Pure; runs in clients and in the publisher.
 """
 
 from zeh_spark.wire.problems.any_call import *  # noqa: F403
-from zeh_spark.wire.problems.problem_type import *  # noqa: F403
+from zeh_spark.wire.problems.problem_declarations import *  # noqa: F403
 from zeh_spark.wire.problems.publishing import *  # noqa: F403
 from zeh_spark.wire.problems.reading import *  # noqa: F403

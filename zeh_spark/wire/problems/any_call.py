@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from zeh_spark.wire.problems.problem_type import AGAIN, COUNT, FIX, TEXT, declare, declare_bad
+from zeh_spark.wire.problems.problem_declarations import (
+    AGAIN,
+    COUNT,
+    FIX,
+    TEXT,
+    declare,
+    declare_bad,
+)
 
 UNKNOWN_FEED = declare("unknown-feed", 404, "There is no such feed, or no such address at all.")
 TABLE_FEED = declare(

@@ -5,7 +5,7 @@ The cases are those of the OpenAPI document.
 
 from __future__ import annotations
 
-from zeh_spark.wire.problems.problem_type import (
+from zeh_spark.wire.problems.problem_declarations import (
     AGAIN,
     COUNT,
     FIX,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zeh_spark.wire.problems.problem_type import AGAIN, COUNT, TEXT, declare, declare_bad
+from zeh_spark.wire.problems.problem_declarations import AGAIN, COUNT, TEXT, declare, declare_bad
 
 _FEED = {"$ref": "#/components/schemas/Feed"}
 
