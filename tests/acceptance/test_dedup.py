@@ -124,7 +124,8 @@ def test_only_what_was_seen_is_dropped(publisher, returns, both, run, collected)
     new = [3, 5, 9, 4, 100, 99, *(3, 5), 3]
     others = [("unstamped", 7), ("unstamped", -1), ("unknown", 8), ("unknown", 3)]
     assert Counter([*(("new", i) for i in new), *others]) == found
-    progress = (each.observedMetrics.get("dedup") for each in collected.queries[0].recentProgress)
+    told = [each for query in collected.queries for each in query.recentProgress]
+    progress = (each.observedMetrics.get("dedup") for each in told)
     counts = [each.asDict() for each in progress if each]
     assert (len(new), 5, 2) == tuple(
         sum(each[name] for each in counts) for name in ("new", "dropped", "unknown")

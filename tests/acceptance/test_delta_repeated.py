@@ -108,14 +108,15 @@ def test_sessions_in_order_go_into_a_merged_table(orders, lake):
     """
     told = lake.refused(0, range(5), state=True, merge_keys=["i"])
     assert "order='arrival' after in_order" in told
-    orders.add(("a", 2), ("a", 1), ("b", 1), ("a", 0))
-    orders.add(("a", 4), ("b", 0), ("a", 3))
 
     def steps(batch, number):
         return batch.selectExpr("headers.order", "int(headers.step) AS step", "headers")
 
     tables = Tables(orders)
     given = {"merge_keys": ["order"], "transform": steps, "order": "arrival"}
+    orders.add(("a", 2), ("a", 1), ("b", 1), ("a", 0))
+    tables.run(limit="4", writing=given)
+    orders.add(("a", 4), ("b", 0), ("a", 3))
     tables.run(limit="4", writing=given)
 
     assert tables.steps("ordered") == Counter([("a", 4), ("b", 1)])
