@@ -11,7 +11,14 @@ from tests.store_contract.drivers import TaskLayout
 from tests.store_contract.world import World
 from zeh_spark.publisher import Problem
 from zeh_spark.service.store import commit_decision
-from zeh_spark.service.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt
+from zeh_spark.service.store.batches import (
+    Call,
+    CommitFacts,
+    Declared,
+    Found,
+    StoredReceipt,
+    TaskAttempt,
+)
 from zeh_spark.wire.upload_format import Content
 
 REAL = commit_decision.decide
@@ -105,7 +112,7 @@ def _as_found(declared: Declared | None, found: Uploads) -> Declared | None:
     if not declared or found is None:
         return declared
     named = [(each, found.get((each.task, each.attempt), Found())) for each in declared.attempts]
-    attempts = [replace(a, uploads=f.uploads, events=f.content.events) for a, f in named]
+    attempts = [TaskAttempt(a.task, a.attempt, f.uploads, f.content.events) for a, f in named]
     return replace(declared, attempts=tuple(attempts))
 
 
