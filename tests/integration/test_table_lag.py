@@ -151,7 +151,7 @@ def unknown_behind(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> tuple[Outbo
 def test_what_stands_behind_the_counted_rows_is_unknown(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody says that it is no time behind: neither pages, metrics, the console nor commands."""
+    """Pages, metrics, the console and commands do not show an age of 0 s for it."""
     outbox, mine = unknown_behind(serve, monkeypatch)
     query = f"n=2&cursor{mine}=_first"
     requests.get(f"{outbox.url}?{query}&pagesizehint=1&cursorset=w", timeout=PATIENCE)

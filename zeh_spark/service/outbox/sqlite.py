@@ -93,9 +93,10 @@ class SqliteTable(TableSql):
     def _asked(
         self, after: Mapping[int, Mapping[int, Place | None]]
     ) -> tuple[dict[int, int], dict[int, Place | None], str]:
-        """Return by stored partition who asks, and the place after which to read.
+        """Return who asks, and the place after which to read, each by stored partition.
 
-        The condition, with which the table's own order leads to the first of all places, follows.
+        The third value is an SQL condition on the table's order: true for rows after the first of
+        all these places.
         """
         of = {each: asked for asked, stored in after.items() for each in stored}
         places = {each: place for stored in after.values() for each, place in stored.items()}

@@ -106,7 +106,7 @@ class StoreGauges(Collector):
     def _look_at(self, name: str) -> None:
         try:
             self._seen_tables[name] = self.tables[name]()
-        except BaseException:  # what was seen before may be wrong now
+        except BaseException:  # raised again; what was seen before may be wrong now
             self._seen_tables.pop(name, None)
             raise
 
