@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import FrameType
 
 import msgspec
@@ -38,30 +39,23 @@ class Hangups:
         self._came = True
 
 
+@dataclass
 class Reload:
     """Reads the settings again when that is asked for.
 
-    Args:
+    Attributes:
         live: What takes a setting over, by its name. Several may share one, which is called once.
         also: Is called, too, for what is read from other files.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        load: Callable[[], Config],
-        live: Mapping[str, Use],
-        also: Callable[[], object] = lambda: None,
-        is_asked: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._config = config
-        self._load = load
-        self._live = live
-        self._also = also
-        self._is_asked = is_asked
+    config: Config
+    load: Callable[[], Config]
+    live: Mapping[str, Use]
+    also: Callable[[], object] = lambda: None
+    is_asked: Callable[[], bool] = lambda: False
 
     def look(self) -> None:
-        if self._is_asked():
+        if self.is_asked():
             try:
                 self.read()
             except Exception:  # whatever a file holds, the publisher goes on
@@ -73,27 +67,27 @@ class Reload:
         What needs a restart is told at each call, as long as it differs from what is used.
         """
         try:
-            found = self._load()
+            found = self.load()
         except ZeroEventHubError as exc:
             log.error("the settings stay as they were: %s", exc.what)
             return
-        self._also()
+        self.also()
         changed = [
             name for name in found.__struct_fields__
-            if getattr(found, name) != getattr(self._config, name)
+            if getattr(found, name) != getattr(self.config, name)
         ]  # fmt: skip
-        used = self._take_over(found, [name for name in changed if name in self._live])
+        used = self._take_over(found, [name for name in changed if name in self.live])
         log.info("settings were read again; changed: %s", ", ".join(used) or "none")
-        if later := [name for name in changed if name not in self._live]:
+        if later := [name for name in changed if name not in self.live]:
             log.warning("settings that need a restart of the publisher: %s", ", ".join(later))
 
     def _take_over(self, found: Config, changed: list[str]) -> list[str]:
         done: dict[Use, bool] = {}
         for name in changed:
-            use = self._live[name]
+            use = self.live[name]
             if use not in done:
                 done[use] = use(found) is not False
-        used = [name for name in changed if done[self._live[name]]]
+        used = [name for name in changed if done[self.live[name]]]
         now = {name: getattr(found, name) for name in used}
-        self._config = msgspec.structs.replace(self._config, **now)
+        self.config = msgspec.structs.replace(self.config, **now)
         return used

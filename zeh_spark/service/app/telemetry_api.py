@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -40,25 +41,19 @@ waits 10 s for an answer.
 """
 
 
+@dataclass(eq=False)
 class TelemetryApi:
     """The calls with which a publisher is watched."""
 
-    def __init__(
-        self,
-        gate: Gate,
-        readiness: Readiness,
-        metrics: Metrics,
-        gauges: StoreGauges,
-        store: Store | None,
-        tables: Mapping[str, Feed],
-    ) -> None:
-        self._gate = gate
-        self._readiness = readiness
-        self._metrics = metrics
-        self._gauges = gauges
-        self._store = store
-        self._tables = tables
-        metrics.registry.register(gauges)
+    _gate: Gate
+    _readiness: Readiness
+    _metrics: Metrics
+    _gauges: StoreGauges
+    _store: Store | None
+    _tables: Mapping[str, Feed]
+
+    def __post_init__(self) -> None:
+        self._metrics.registry.register(self._gauges)
         self._rare = RareLog(log)
         self._limiter = anyio.CapacityLimiter(1)
         self._looked = float("-inf")
