@@ -251,7 +251,7 @@ def test_a_token_is_sent_and_never_shown(run: Run, store_url: str) -> None:
         done = call("check", f"{base}/orders", "--all", "-vv", ZEH_TOKEN=token)
 
     assert (5, 0) == (without.returncode, done.returncode)
-    assert "ok         encrypted" in done.stdout
+    assert "ok         encrypted: credentials travel encrypted (http)" in done.stdout
     assert token not in done.stdout + done.stderr
 
 
@@ -263,7 +263,7 @@ def test_a_publisher_that_repeats_my_token_does_not_put_it_into_the_report(
     token, report = "s3cr3t-token-0123456789", tmp_path / "report.xml"
     raw_server.respond = lambda request: refused(400, answer % request.headers["authorization"])
 
-    given = "check", raw_server.url, "--partitions", "1", "--junit", str(report)
+    given = "check", raw_server.url, "--all", "--partitions", "1", "--junit", str(report)
     done = call(*given, ZEH_TOKEN=token)
 
     said = done.stdout + done.stderr + report.read_text(encoding="utf-8")

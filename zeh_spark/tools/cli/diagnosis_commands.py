@@ -131,7 +131,8 @@ def check(
 def _finding(finding: Finding) -> str:
     rule, title = finding.rule, f"{finding.rule.id}: {finding.rule.title}"
     if not finding.told:
-        return _entry(finding.verdict, title)
+        found = f" ({printable(finding.found)})" if finding.found else ""
+        return _entry(finding.verdict, f"{title}{found}")
     times = f" ({finding.times:,} times)" if finding.times > 1 else ""
     found = f"{finding.found}{times}"
     return _entry(finding.verdict, title, found=found, source=rule.source, do=rule.remedy)
