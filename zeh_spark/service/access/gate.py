@@ -23,7 +23,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from zeh_spark.service.network.connections import MOST, address_of
+from zeh_spark.service.network import MOST_CONNECTIONS
+from zeh_spark.service.network.connections import address_of
 from zeh_spark.service.network.shares import Shares, Unsent
 from zeh_spark.service.store.acts import Actor, Via
 from zeh_spark.service.store.batches import base
@@ -167,7 +168,7 @@ class Gate:
         self._limiter = anyio.CapacityLimiter(1)
         self.unsent = Unsent()
         """The bytes of answers that clients have not taken."""
-        self.requests = Shares(MOST, "requests are under way")
+        self.requests = Shares(MOST_CONNECTIONS, "requests are under way")
         """The requests that are answered."""
 
     def use_hosts(self, hosts: Collection[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zeh_spark.service.network import connections
+from zeh_spark.service.network import MOST_CONNECTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Limits:
     most_cursor_sets: int = 1000
     cache_bytes: int = 64 << 20
     send_buffer: int = 128 << 20
-    connections: int = connections.MOST
+    connections: int = MOST_CONNECTIONS
 
 
 DEFAULTS = Limits()

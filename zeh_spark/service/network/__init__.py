@@ -6,3 +6,6 @@ how long they may be silent (`connections`, `http_protocol`), how large and how 
 publisher stops (`draining`). `certificates` reads files for TLS again when they change. Nothing
 here knows feeds.
 """
+
+MOST_CONNECTIONS = 16_384
+"""Most open connections, if the process may have as many files open."""

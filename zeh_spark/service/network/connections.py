@@ -33,6 +33,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from zeh_spark.service.network import MOST_CONNECTIONS
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire import problems
 
@@ -40,9 +41,6 @@ log = logging.getLogger("zeh_spark.publisher")
 
 TURN = 32
 """Connections that are accepted in one turn of the event loop, at most."""
-
-MOST = 16_384
-"""Most open connections, if the process may have as many files open."""
 
 SPARE = 16
 """Connections for health checks and the administrator, or an eighth of all if that is less."""
@@ -66,15 +64,15 @@ def allowed_connections() -> int:
     left for everything but connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST + _OWN_FILES
+    wanted = MOST_CONNECTIONS + _OWN_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         with contextlib.suppress(ValueError, OSError):  # macOS allows less than its hard limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return MOST
-    return max(1, min(MOST, soft - min(_OWN_FILES, soft // 2)))
+        return MOST_CONNECTIONS
+    return max(1, min(MOST_CONNECTIONS, soft - min(_OWN_FILES, soft // 2)))
 
 
 def address_of(host: str) -> str:
@@ -148,7 +146,7 @@ class Listener(socket.socket):
     closed, of which a turn of the loop adds TURN at most.
     """
 
-    most = MOST
+    most = MOST_CONNECTIONS
     """Most open connections."""
 
     each: int | None = None

@@ -21,7 +21,6 @@ from click.core import ParameterSource
 
 from zeh_spark.errors import StoreError
 from zeh_spark.tools.cli.output import print_remark
-from zeh_spark.tools.cli.serve_command import serve
 
 FLIGHTS = 1000
 _PRODUCER, _BATCH = "quickstart", "sample"
@@ -104,6 +103,7 @@ def quickstart(ctx: click.Context, folder: Path, port: int) -> None:
       zeh-spark quickstart
     """
     from zeh_spark.service.app import server
+    from zeh_spark.tools.cli.serve_command import serve
 
     by_default = ctx.get_parameter_source("port") is ParameterSource.DEFAULT
     port = free_port(port, or_other=by_default)

@@ -19,7 +19,6 @@ import msgspec
 from zeh_spark.errors import OptionError
 from zeh_spark.service.app.config import Config
 from zeh_spark.service.telemetry import logs
-from zeh_spark.tools.cli.outbox_commands import settings_of
 from zeh_spark.tools.cli.parameters import SIZE, STORE, Parsed, config_option
 from zeh_spark.wire.option_values import parse_duration
 
@@ -209,6 +208,7 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
     """
     import httptools  # noqa: F401  # without it uvicorn would run, but slowly
 
+    from zeh_spark.tools.cli.outbox_commands import settings_of
     from zeh_spark.tools.cli.serving import serve_until_stopped  # it loads the publisher
 
     serve_until_stopped(lambda: with_given(settings_of(ctx, file, url), given))
