@@ -13,14 +13,15 @@ from zeh_spark.spark.sessions import state
 from zeh_spark.spark.sessions.bucket import BucketBatch, Given
 from zeh_spark.spark.sessions.model import Policy, SessionEvent
 from zeh_spark.spark.sessions.state import Settings
+from zeh_spark.spark.stateful.state_parts import unpack
 
 DAY = 86_400_000
 
 
-class Memory(dict[tuple[str, int], bytes]):
-    """Segments, as Spark's state keeps them."""
+class Memory(dict[Any, bytes]):
+    """Segments or parts, as Spark's state keeps them."""
 
-    def __delitem__(self, key: tuple[str, int]) -> None:
+    def __delitem__(self, key: Any) -> None:
         self.pop(key, None)
 
     def events(self) -> list[str]:
@@ -38,6 +39,7 @@ class Told:
     counts: list[dict[str, Any]] = field(default_factory=list)
     blob: bytes = b""
     timer: int | None = None
+    parts: Memory = field(default_factory=Memory)
 
     def __post_init__(self) -> None:
         self.blob = self.blob or state.empty(self.settings)
@@ -49,13 +51,28 @@ class Told:
         return self._go(None, now)
 
     def _go(self, rows: list[SessionEvent] | None, now: int) -> list[Given]:
-        batch = BucketBatch(self.blob, self.settings, self.segments)
+        batch = BucketBatch(self.blob, self.settings, self.parts, self.segments)
         gave = list(batch.judge(now) if rows is None else batch.take(rows, now))
         self.blob, counts = batch.save()
         self.timer = batch.timer
         self.counts.append(json.loads(counts.counts or ""))
         self.given += gave
         return gave
+
+    def again(self, settings: Settings) -> Told:
+        """Return the bucket with other settings, as a restarted query has it."""
+        return Told(settings, self.segments, blob=self.blob, parts=self.parts)
+
+    @property
+    def size(self) -> int:
+        """The bytes of state, without segments."""
+        return len(self.blob) + sum(map(len, self.parts.values()))
+
+    @property
+    def stored(self) -> dict[str, state.Stored]:
+        """The sessions that are open, by name."""
+        parts = [unpack(blob).get(state.OPEN, {}) for blob in self.parts.values()]
+        return {name: state.stored_of(raw) for part in parts for name, raw in part.items()}
 
     @property
     def ordered(self) -> list[str | None]:

@@ -6,15 +6,14 @@ import json
 from collections import Counter
 from typing import Any
 
-import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tests.cases import each_case
-from tests.unit.sessions.buckets import DAY, Memory, Told, reason, row, rows, told, went
+from tests.unit.sessions.buckets import DAY, Told, reason, row, rows, told, went
 from zeh_spark.spark.sessions import state
-from zeh_spark.spark.sessions.bucket import BucketBatch, Given
+from zeh_spark.spark.sessions.bucket import Given
 from zeh_spark.spark.sessions.model import (
     Arrival,
     Dead,
@@ -25,6 +24,7 @@ from zeh_spark.spark.sessions.model import (
 )
 from zeh_spark.spark.sessions.session_decision import SessionLogic
 from zeh_spark.spark.sessions.state import Settings
+from zeh_spark.spark.stateful import state_parts
 
 # Sessions beside each other
 
@@ -181,21 +181,32 @@ def test_rows_may_come_in_any_order(settings, several, data):
     one, other = went(Told(settings), several), went(Told(settings), again)
 
     assert (one.given, one.counts, one.segments) == (other.given, other.counts, other.segments)
-    assert one.blob == other.blob
+    assert (one.blob, one.parts) == (other.blob, other.parts)
+
+
+@given(all_settings, batches(), st.data())
+def test_it_does_not_matter_how_sessions_are_spread(settings, several, data):
+    """Law: to many parts or to one, differently after each batch: the bucket gives the same."""
+    it, whole = Told(settings), went(Told(settings), several)
+    counts = set()
+    for batch, now in several:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(state_parts, "PART", data.draw(st.sampled_from([1, 9, 40, 1000])))
+            patch.setattr(state_parts, "FEW", data.draw(st.sampled_from([0, 1, 4])))
+            patch.setattr(state_parts, "PATIENCE", 1)
+            it._go(batch, now)
+        counts.add(state.FORMAT.read(it.blob).layout.count)
+        assert len(it.parts) <= state.FORMAT.read(it.blob).layout.count
+    event(f"{min(len(counts), 3)} layouts")
+
+    assert (whole.given, whole.counts, whole.timer) == (it.given, it.counts, it.timer)
+    assert (whole.stored, whole.segments) == (it.stored, it.segments)
 
 
 @given(all_settings, batches())
-def test_a_restart_changes_nothing(settings, several):
-    """Law: to continue from the bytes after each batch is as good as never to have stopped. The
-    counts add up: what came in went out, was dropped, or is held. Spark gives them as metrics.
-    """
-    batch = BucketBatch(state.empty(settings), settings, Memory())
-    never = [g for rows, now in several for g in (
-        batch.judge(now) if rows is None else batch.take(rows, now)
-    )]  # fmt: skip
-
+def test_the_counts_of_a_bucket_add_up(settings, several):
+    """Law: what came in went out, was dropped, or is held. Spark gives them as metrics."""
     it = went(Told(settings), several)
-    assert never == it.given
 
     came = sum(each.number >= 0 for batch, _ in several for each in batch or [])
     told_of = Counter(reason(each) for each in it.given if each.dead)
@@ -240,8 +251,5 @@ def test_what_is_spilled_comes_out_as_what_is_not(settings, several):
 
 def events_of(it: Told) -> list[str]:
     """All that are held, inside and outside."""
-    inside = (
-        msgspec.msgpack.decode(each, type=state.Stored).events.values()
-        for each in state.FORMAT.read(it.blob).sessions.values()
-    )
-    return [*(event for events in inside for event in events), *it.segments.events()]
+    inside = [event for stored in it.stored.values() for event in stored.events.values()]
+    return [*inside, *it.segments.events()]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.sessions.buckets import Told, row, told
+from tests.unit.sessions.buckets import row, told
 from zeh_spark.spark.sessions import state
 from zeh_spark.spark.sessions.model import Policy
 from zeh_spark.spark.sessions.state import Settings
@@ -56,7 +56,7 @@ def test_what_is_not_known_any_more_counts_as_other_content(monkeypatch):
     before = told()
     before.take(row("a", 0, content=1))
     settings = Settings(Policy(on_conflict="dead-letter"), 4, it.settings.keep_closed)
-    later = Told(settings, blob=before.blob)
+    later = before.again(settings)
     later.take(row("a", 0, content=1))
     assert [("conflict", "a 0")] == later.dead
 
@@ -65,11 +65,11 @@ def test_contents_are_forgotten_without_the_option():
     """Then an event with a known number is a duplicate, whatever it holds."""
     it = comparing()
     it.take(row("a", 0, content=1))
-    with_contents = len(it.blob)
-    later = Told(told().settings, blob=it.blob)
+    with_contents = it.size
+    later = it.again(told().settings)
     later.take(row("a", 1, content=1))
 
-    assert len(later.blob) < with_contents
+    assert later.size < with_contents
 
     later.take(row("a", 1, **OTHER))
     assert ([], 1) == (later.dead, later.count("duplicates"))
@@ -91,8 +91,7 @@ def test_a_dropped_event_is_equal_to_one_that_is_not(batches, on_gap):
         came |= {each.event for each in rows}
         count.update(each.event for each in rows)
 
-    kept = state.FORMAT.read(it.blob).sessions.values()
-    held = {each for raw in kept for each in state.stored_of(raw).events.values()}
+    held = {each for stored in it.stored.values() for each in stored.events.values()}
     seen = {each.event for each in it.given} | held
     assert came == seen
     assert sum(count.values()) == len(it.given) + len(held) + it.count("duplicates")

@@ -40,14 +40,14 @@ def test_decisions_pass_before_the_events_of_their_session():
     """Also in a session that is not known; they change nothing in it."""
     told = buckets.told(processing=True)
     told.take(*rows("a", 0, 1, clock=5))
-    before = told.blob
+    before = told.stored
 
     given = told.take(
         row("a", 1, control="retry", event="r"), row("b", 7, control="skip", event="s")
     )
 
     assert [("r", "a", 1, None), ("s", "b", 7, None)] == deliveries(given)
-    assert before == told.blob
+    assert before == told.stored
     given = told.take(row("a", 2), row("a", 9, control="skip", event="s"))
     assert ["s", "a 2"] == [each.event for each in given]
     assert 3 == told.count("controls")

@@ -21,7 +21,7 @@ class Bucket:
     """A bucket with a timer, in batches as Spark makes them: rows, then the timer if it is due."""
 
     def __init__(self, **options):
-        self.segments = Memory()
+        self.parts, self.segments = Memory(), Memory()
         self.watermark = self.batch_time = 0
         self.blob = state.empty(self.restart(**options).settings)
 
@@ -41,10 +41,10 @@ class Bucket:
 
     def _run(self, rows):
         given, first = [], True
-        timer = BucketBatch(self.blob, self.settings, self.segments).timer
+        timer = BucketBatch(self.blob, self.settings, self.parts, self.segments).timer
         due = timer is not None and timer <= self.watermark
         for step in ([] if rows is None else ["rows"]) + (["timer"] if due else []):
-            batch = BucketBatch(self.blob, self.settings, self.segments)
+            batch = BucketBatch(self.blob, self.settings, self.parts, self.segments)
             now = batch.now(self.watermark, first=first)
             given += batch.take(rows, now) if step == "rows" else batch.judge(now)
             self.blob, _ = batch.save(soon=self.watermark + 1, fired=step == "timer")
@@ -124,7 +124,7 @@ def test_a_checkpoint_has_one_kind_of_clock(sources):
     it.restart(() if sources else ("eu",))
 
     with pytest.raises(CheckpointError, match="sources="):
-        BucketBatch(it.blob, it.settings, Memory())
+        BucketBatch(it.blob, it.settings, Memory(), Memory())
 
 
 steps = st.lists(

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
+from msgspec import Raw
 
 from zeh_spark.spark.sessions.model import (
     DECISIONS,
@@ -30,20 +31,28 @@ from zeh_spark.spark.sessions.session_decision import SessionLogic
 from zeh_spark.spark.sessions.sources import MARK, Mark
 from zeh_spark.spark.sessions.state import (
     FORMAT,
+    OPEN,
+    WAITS,
     Kept,
     Segments,
     Settings,
-    Slice,
     Stored,
     Wait,
+    gauges_of,
     opened,
     raw_of,
     session_of,
     stored_of,
+    tombstones,
+    wait_of,
 )
+from zeh_spark.spark.stateful.state_parts import Blobs, Part, Parts
 
 _SLICES = 8
-"""Slices of closed sessions in the time for which they are remembered."""
+"""Tables of closed sessions for the time for which they are remembered."""
+
+_SWEPT = 64
+"""A batch looks for forgotten sessions in one of so many parts that have any, and in one more."""
 
 
 class Given(NamedTuple):
@@ -94,12 +103,16 @@ class BucketBatch:
     Raises CheckpointError if it has no value, or one of other settings or another version.
     """
 
-    def __init__(self, blob: bytes | None, settings: Settings, segments: Segments) -> None:
+    def __init__(
+        self, blob: bytes | None, settings: Settings, parts: Blobs, segments: Segments
+    ) -> None:
         self._bucket = opened(blob, settings)
+        self._parts = Parts(parts, self._bucket.layout)
         self._settings = settings
         self._logic = SessionLogic(settings.policy)
         self._segments = segments
         self._counts: Counter[str] = Counter()
+        self._now = 0
         self._before = self._gauges()
         self._adopt(settings.policy)
 
@@ -126,7 +139,9 @@ class BucketBatch:
 
         `now` is the time that the clock had reached before the batch, in ms since 1970.
         """
-        self._bucket.closed = [each for each in self._bucket.closed if each.expires > now]
+        self._now = now
+        for number in self._find_due("forgets")[::_SWEPT]:
+            self._parts.open(number)
         for name, group in groupby(sorted(rows), key=itemgetter(0)):
             events = [self._timed(row) for row in group if name or not self._noted(row)]
             yield from self._take(name, events, now)
@@ -141,14 +156,20 @@ class BucketBatch:
 
     def judge(self, now: int) -> Iterator[Given]:
         """Judge all sessions that are due at `now`, and yield the rows that leave."""
-        waits = self._bucket.waits
-        for name in sorted(waits):
-            due = waits[name].due
-            if due is not None and due <= now:
-                stored = stored_of(self._bucket.sessions[name])
-                _, outcomes = self._logic.judge(stored.session, now)
-                yield from self._carry_out(name, stored, outcomes, {})
-                self._store(name, stored, now)
+        self._now = now
+        parts = [self._parts.open(number) for number in self._find_due("due")]
+        waits = [item for part in parts for item in part.get(WAITS, {}).items()]
+        for name in sorted(name for name, raw in waits if _is_due(wait_of(raw).due, now)):
+            part = self._parts.of(name)
+            stored = stored_of(part[OPEN][name])
+            _, outcomes = self._logic.judge(stored.session, now)
+            yield from self._carry_out(name, stored, outcomes, {})
+            self._store(part, name, stored)
+
+    def _find_due(self, what: str) -> list[int]:
+        """Return the parts for which a time of their gauges has come."""
+        gauges = enumerate(self._bucket.gauges)
+        return [number for number, each in gauges if _is_due(getattr(each, what), self._now)]
 
     def save(
         self, *, again: bool = False, soon: int = 0, fired: bool = False
@@ -159,14 +180,29 @@ class BucketBatch:
         to say what has changed. `soon` is a time, in ms since 1970, of a timer that fires in the
         next batch; `fired`, whether the timer has fired.
         """
-        waits = self._bucket.waits.values()
-        self._set_timer(min((w.due for w in waits if w.due is not None), default=None), soon, fired)
+        self._save_parts()
+        gauges = self._bucket.gauges
+        self._set_timer(
+            min((g.due for g in gauges if g.due is not None), default=None), soon, fired
+        )
         counts: dict[str, int | None] = {**self._counts, **self._gauges(), "buckets": 1}
         if again:
             counts |= {name: value - self._before[name] for name, value in self._gauges().items()}
             counts["buckets"] = 0
-        counts["oldest_hold"] = min((w.since for w in waits if w.since is not None), default=None)
+        counts["oldest_hold"] = min(
+            (each.since for each in gauges if each.since is not None), default=None
+        )
         return FORMAT.write(self._bucket), Given(None, None, _json(counts).decode())
+
+    def _save_parts(self) -> None:
+        for part in self._parts.opened.values():
+            for expires, _ in [*tombstones(part)]:
+                if expires <= self._now:
+                    del part[str(expires)]
+        self._parts.save()
+        known = dict(enumerate(self._bucket.gauges))
+        known |= {number: gauges_of(part) for number, part in self._parts.opened.items()}
+        self._bucket.gauges = [known[number] for number in range(self._bucket.layout.count)]
 
     def _set_timer(self, due: int | None, soon: int, fired: bool) -> None:
         bucket, clock = self._bucket, self._bucket.clock
@@ -177,11 +213,11 @@ class BucketBatch:
             bucket.timer = soon if due is not None and due <= next_time else None
 
     def _gauges(self) -> dict[str, int]:
-        waits = self._bucket.waits.values()
+        gauges = self._bucket.gauges
         return {
-            "held": sum(wait.held for wait in waits),
-            "open_sessions": len(self._bucket.sessions),
-            "stale_sessions": sum(wait.stale for wait in waits),
+            "held": sum(each.held for each in gauges),
+            "open_sessions": sum(each.open for each in gauges),
+            "stale_sessions": sum(each.stale for each in gauges),
         }
 
     def _adopt(self, policy: Policy) -> None:
@@ -192,11 +228,13 @@ class BucketBatch:
         if self._bucket.judging == judging:
             return
         self._bucket.judging = judging
-        for name, raw in list(self._bucket.sessions.items()):
-            stored = stored_of(raw)
-            stored.session.stale = stored.session.stale and policy.on_gap == "hold"
-            stored.session.reported = stored.session.reported and policy.stale_timeout is not None
-            self._keep(name, stored)
+        for part in self._parts.open_all():
+            for name, raw in list(part.get(OPEN, {}).items()):
+                stored = stored_of(raw)
+                session = stored.session
+                session.stale = session.stale and policy.on_gap == "hold"
+                session.reported = session.reported and policy.stale_timeout is not None
+                self._keep(part, name, stored)
 
     # One session
 
@@ -233,22 +271,23 @@ class BucketBatch:
         if not arrivals and not controls:  # there were only invalid events or heartbeats
             return
         self._counts["controls"] += len(controls)
-        closed = self._tombstone(name)
-        stored = self._stored(name, closed)
+        part = self._parts.of(name)
+        closed = self._tombstone(part, name)
+        stored = self._stored(part, name, closed)
         known = stored.session if stored else None
         session, outcomes = self._logic.take(known, arrivals, controls, now)
         if stored is None or session is not known:
             stored = Stored(session or Session(0))
             if closed:
-                del closed.sessions[name]
+                del closed[name]
         yield from self._carry_out(name, stored, outcomes, events)
         if session is not None:
-            self._store(name, stored, max(now, *(row.clock for row in rows)))
+            self._store(part, name, stored, max(row.clock for row in rows))
 
-    def _stored(self, name: str, closed: Slice | None) -> Stored | None:
-        if (raw := self._bucket.sessions.get(name)) is not None:
+    def _stored(self, part: Part, name: str, closed: dict[str, Raw] | None) -> Stored | None:
+        if (raw := part.get(OPEN, {}).get(name)) is not None:
             return stored_of(raw)
-        return Stored(session_of(closed.sessions[name])) if closed else None
+        return Stored(session_of(closed[name])) if closed else None
 
     def _carry_out(
         self,
@@ -286,24 +325,25 @@ class BucketBatch:
                     yield Given(None, _told(name, outcome, outcome.received))
         kept.save()
 
-    def _store(self, name: str, stored: Stored, now: int) -> None:
-        session = stored.session
-        self._bucket.waits.pop(name, None)
-        if session.closed:
-            self._bucket.sessions.pop(name, None)
-            self._bury(name, session, now)
-        else:
-            self._keep(name, stored)
+    def _store(self, part: Part, name: str, stored: Stored, newest: int = 0) -> None:
+        """Keep a session, open or closed; `newest` is the newest time of the batch's events."""
+        if not stored.session.closed:
+            self._keep(part, name, stored)
+            return
+        part.get(OPEN, {}).pop(name, None)
+        part.get(WAITS, {}).pop(name, None)
+        self._bury(part, name, stored.session, newest)
 
-    def _keep(self, name: str, stored: Stored) -> None:
+    def _keep(self, part: Part, name: str, stored: Stored) -> None:
         session = stored.session
-        self._bucket.waits.pop(name, None)
-        self._bucket.sessions[name] = raw_of(stored)
+        part.setdefault(OPEN, {})[name] = raw_of(stored)
         due = self._logic.due(session)
         if session.held or due is not None or session.reported:
-            self._bucket.waits[name] = Wait(
-                session.held_count, session.since, due, session.stale or session.reported
-            )
+            stale = session.stale or session.reported
+            wait = Wait(session.held_count, session.since, due, stale)
+            part.setdefault(WAITS, {})[name] = raw_of(wait)
+        else:
+            part.get(WAITS, {}).pop(name, None)
 
     def _invalid(self, name: str, row: SessionEvent) -> Given:
         self._counts["invalid"] += 1
@@ -313,21 +353,22 @@ class BucketBatch:
 
     # Tombstones
 
-    def _tombstone(self, name: str) -> Slice | None:
-        return next((each for each in self._bucket.closed if name in each.sessions), None)
+    def _tombstone(self, part: Part, name: str) -> dict[str, Raw] | None:
+        """Return the table that has a closed session; None if it is forgotten."""
+        tables = (names for expires, names in tombstones(part) if expires > self._now)
+        return next((names for names in tables if name in names), None)
 
-    def _bury(self, name: str, session: Session, now: int) -> None:
-        raw = raw_of(session)
-        if known := self._tombstone(name):
-            known.sessions[name] = raw
-            return
-        step = max(1, self._settings.keep_closed // _SLICES)
-        expires = -(-max(session.seen, now) // step) * step + self._settings.keep_closed
-        for each in self._bucket.closed:
-            if each.expires == expires:
-                each.sessions[name] = raw
-                return
-        self._bucket.closed.append(Slice(expires, {name: raw}))
+    def _bury(self, part: Part, name: str, session: Session, newest: int) -> None:
+        table = self._tombstone(part, name)
+        if table is None:
+            step = max(1, self._settings.keep_closed // _SLICES)
+            end = -(-max(session.seen, self._now, newest) // step) * step
+            table = part.setdefault(str(end + self._settings.keep_closed), {})
+        table[name] = raw_of(session)
+
+
+def _is_due(time: int | None, now: int) -> bool:
+    return time is not None and time <= now
 
 
 def _arrival(row: SessionEvent) -> Arrival:

@@ -18,10 +18,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from zeh_spark.errors import CheckpointError
 from zeh_spark.spark.sessions import state
 from zeh_spark.spark.sessions.model import Session
-from zeh_spark.spark.sessions.operator import SessionProcessor
+from zeh_spark.spark.sessions.operator import PARTS, SessionProcessor
 from zeh_spark.spark.sessions.steps import Key, Names, Steps, checked, key
 from zeh_spark.spark.source.batch import last_cursors
 from zeh_spark.spark.stateful import ranges, requirements
+from zeh_spark.spark.stateful.state_parts import unpack
 
 _RANGE = pa.struct({"first": pa.int64(), "last": pa.int64()})
 _SESSIONS = pa.schema(
@@ -59,10 +60,10 @@ def inspect(spark: SparkSession, checkpoint: str) -> DataFrame:
     where = _operator(spark, checkpoint)
     state = (
         spark.read.format("statestore")
-        .options(path=checkpoint, operatorId=str(where), stateVarName=SessionProcessor.STATE)
+        .options(path=checkpoint, operatorId=str(where), stateVarName=PARTS)
         .load()
     )
-    blobs = state.select(F.col("value.sessions").alias("blob"))
+    blobs = state.select(F.col("user_map_value.sessions").alias("blob"))
     return blobs.mapInArrow(_sessions, from_arrow_schema(_SESSIONS))
 
 
@@ -87,7 +88,7 @@ def _operator(spark: SparkSession, checkpoint: str) -> int:
 def _sessions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for blob in batch.column("blob").to_pylist():
-            rows = [_row(name, session) for name, session in state.sessions_of(bytes(blob))]
+            rows = [_row(name, session) for name, session in state.sessions_of(unpack(bytes(blob)))]
             if rows:
                 yield pa.RecordBatch.from_pylist(rows, _SESSIONS)
 

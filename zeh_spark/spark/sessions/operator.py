@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
 
 SEGMENTS = "zeh_segments"
+PARTS = "zeh_session_parts"
 
 
 class SessionProcessor(BucketProcessor):
@@ -35,6 +36,7 @@ class SessionProcessor(BucketProcessor):
         super().init(handle)
         self._handle = handle
         self._counted: set[int] = set()
+        self._parts = StateMap(handle.getMapState(PARTS, "part INT", "sessions BINARY"))
         self._segments = StateMap(
             handle.getMapState(SEGMENTS, "session STRING, segment BIGINT", "events BINARY")
         )
@@ -46,8 +48,7 @@ class SessionProcessor(BucketProcessor):
         self, key: Any, rows: Iterator[Any], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
         mark = max(0, timerValues.getCurrentWatermarkInMs())
-        blob = self.blob()
-        batch = BucketBatch(blob, self._settings, self._segments)
+        blob, batch = self._open()
         before = batch.timer
         now = batch.now(mark, first=True)
         given = batch.take([SessionEvent.parted(each) for each in state_buckets.rows(rows)], now)
@@ -58,12 +59,15 @@ class SessionProcessor(BucketProcessor):
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
         mark = max(0, timerValues.getCurrentWatermarkInMs())
-        blob = self.blob()
-        batch = BucketBatch(blob, self._settings, self._segments)
+        blob, batch = self._open()
         now = batch.now(mark, first=int(key[0]) not in self._counted)
         yield from state_buckets.frames(batch.judge(now), Given._fields)
         timer = expiredTimerInfo.getExpiryTimeInMs()
         yield from self._close(int(key[0]), blob, batch, timer, mark, fired=True)
+
+    def _open(self) -> tuple[bytes | None, BucketBatch]:
+        blob = self.blob()
+        return blob, BucketBatch(blob, self._settings, self._parts, self._segments)
 
     def _close(
         self,

@@ -1,11 +1,11 @@
-"""What is kept of the sessions of a bucket from batch to batch: its value, and its segments.
+"""What is kept of the sessions of a bucket from batch to batch: its value, parts and segments.
 
-All sessions of a bucket are one value of Spark's state, which each batch reads once and writes
-once, because access by session costs a round trip each. What a batch does not touch stays packed.
+The value tells what a batch has to know of all sessions. They are in parts (`state_parts`), of
+which a batch reads those that it needs; what it does not touch there stays packed. A part's tables:
 
-    Bucket     sessions    name -> Stored: the session, and the events that it holds
-               waits       name -> Wait: those that hold something or have a time
-               closed      slices of tombstones, by when they are forgotten
+    OPEN        name -> Stored: the session, and the events that it holds
+    WAITS       name -> Wait: those that hold something or have a time
+    a time      name -> Session: closed ones, which are forgotten then, in milliseconds since 1970
 
 A session that holds more than `SPILL` events or `SPILL_BYTES` keeps them outside, in segments of
 `SEGMENT` numbers each. So a session with a million of them costs the others nothing.
@@ -25,6 +25,10 @@ from msgspec import Raw
 from zeh_spark.spark.sessions.model import Policy, Session, SessionEvent
 from zeh_spark.spark.sessions.sources import SourceClock
 from zeh_spark.spark.stateful import state_buckets
+from zeh_spark.spark.stateful.state_parts import Layout, Part
+
+OPEN, WAITS = "open", "waits"
+"""The tables of a part that are not those of closed sessions."""
 
 SPILL = 100
 """Most events of a session that are kept in the bucket itself."""
@@ -64,7 +68,7 @@ class Stored(msgspec.Struct, array_like=True):
 
 
 class Wait(msgspec.Struct, array_like=True):
-    """What a bucket has to know of a session without unpacking it.
+    """What a part has to know of a session without unpacking it.
 
     Attributes:
         since: Since when the oldest waits, in milliseconds since 1970.
@@ -77,11 +81,21 @@ class Wait(msgspec.Struct, array_like=True):
     stale: bool
 
 
-class Slice(msgspec.Struct, array_like=True):
-    """Closed sessions that are forgotten at the time `expires`, in milliseconds since 1970."""
+class Gauges(msgspec.Struct, array_like=True):
+    """What a bucket has to know of a part without reading it. Times are in ms since 1970.
 
-    expires: int
-    sessions: dict[str, Raw]
+    Attributes:
+        since: Since when the oldest event waits.
+        due: When a session has to be judged.
+        forgets: When closed sessions are forgotten.
+    """
+
+    open: int = 0
+    held: int = 0
+    stale: int = 0
+    since: int | None = None
+    due: int | None = None
+    forgets: int | None = None
 
 
 class SessionBucket(msgspec.Struct, array_like=True):
@@ -95,20 +109,20 @@ class SessionBucket(msgspec.Struct, array_like=True):
             because events that wait have their numbers.
         clock: The clock of several sources; None if time is Spark's watermark. Which of the two it
             is never changes in a checkpoint, whose watermark is the batch's time in the first case.
+        gauges: Those of each part.
     """
 
     buckets: int
     first: Literal[0, 1, "seen"]
     timer: int | None = None
-    sessions: dict[str, Raw] = {}
-    waits: dict[str, Wait] = {}
-    closed: list[Slice] = []
     judging: list[int | str | None] = []
     steps: dict[str, list[str]] = {}
     clock: SourceClock | None = None
+    layout: Layout = msgspec.field(default_factory=Layout)
+    gauges: list[Gauges] = msgspec.field(default_factory=lambda: [Gauges()])
 
 
-FORMAT = state_buckets.BucketFormat(SessionBucket, version=3)
+FORMAT = state_buckets.BucketFormat(SessionBucket, version=4)
 
 Segments = MutableMapping[tuple[str, int], bytes]
 """The events that do not fit into a bucket, by session and segment."""
@@ -116,21 +130,39 @@ Segments = MutableMapping[tuple[str, int], bytes]
 _encode = msgspec.msgpack.Encoder().encode
 stored_of = msgspec.msgpack.Decoder(Stored).decode
 session_of = msgspec.msgpack.Decoder(Session).decode
+wait_of = msgspec.msgpack.Decoder(Wait).decode
 _segment = msgspec.msgpack.Decoder(dict[int, str]).decode
 
 
-def raw_of(value: Session | Stored) -> Raw:
+def raw_of(value: Session | Stored | Wait) -> Raw:
     return Raw(_encode(value))
 
 
-def sessions_of(blob: bytes) -> Iterator[tuple[str, Session]]:
-    """Yield all sessions that a bucket knows by name, the closed ones last."""
-    bucket = FORMAT.read(blob)
-    for name, raw in bucket.sessions.items():
-        yield name, stored_of(raw).session
-    for part in bucket.closed:
-        for name, raw in part.sessions.items():
-            yield name, session_of(raw)
+def sessions_of(part: Part) -> Iterator[tuple[str, Session]]:
+    """Yield all sessions that a part has by name."""
+    for table, entries in part.items():
+        for name, raw in entries.items():
+            if table != WAITS:
+                yield name, stored_of(raw).session if table == OPEN else session_of(raw)
+
+
+def tombstones(part: Part) -> Iterator[tuple[int, dict[str, Raw]]]:
+    """Yield the closed sessions of a part, with the time when they are forgotten."""
+    for table, entries in part.items():
+        if table not in (OPEN, WAITS):
+            yield int(table), entries
+
+
+def gauges_of(part: Part) -> Gauges:
+    waits = [wait_of(raw) for raw in part.get(WAITS, {}).values()]
+    return Gauges(
+        len(part.get(OPEN, ())),
+        sum(wait.held for wait in waits),
+        sum(wait.stale for wait in waits),
+        min((wait.since for wait in waits if wait.since is not None), default=None),
+        min((wait.due for wait in waits if wait.due is not None), default=None),
+        min((expires for expires, _ in tombstones(part)), default=None),
+    )
 
 
 def empty(settings: Settings) -> bytes:

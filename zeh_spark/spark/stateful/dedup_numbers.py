@@ -22,18 +22,20 @@ from pyspark.sql import functions as F
 from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.spark.frames.stamping import has_headers, has_stamps, stamp
 from zeh_spark.spark.stateful import dedup_state, plans, requirements, state_buckets
-from zeh_spark.spark.stateful.dedup_state import NO_FEED, SeenBucket
+from zeh_spark.spark.stateful.dedup_state import NO_FEED, SeenBucket, SeenNumbers
 from zeh_spark.spark.stateful.row_codec import packed
 from zeh_spark.spark.stateful.seen import NEW, UNKNOWN, Seen, reused
-from zeh_spark.spark.stateful.state_buckets import BucketProcessor
+from zeh_spark.spark.stateful.state_buckets import BucketProcessor, StateMap
+from zeh_spark.spark.stateful.state_parts import Parts
 from zeh_spark.wire import event_origin, feed_identity, wire
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
-    from pyspark.sql.streaming.stateful_processor import TimerValues
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
 COLUMNS = ("event", "dedup", "counts")
+PARTS = "zeh_seen_parts"
 
 _json = msgspec.json.Encoder().encode
 
@@ -208,6 +210,10 @@ class NumberProcessor(BucketProcessor):
         self._count = count
         self._feeds = feeds
 
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        super().init(handle)
+        self._parts = StateMap(handle.getMapState(PARTS, "part INT", "seen BINARY"))
+
     def empty(self) -> bytes:
         return dedup_state.FORMAT.write(SeenBucket(self._count))
 
@@ -216,13 +222,14 @@ class NumberProcessor(BucketProcessor):
         self, key: Any, rows: Iterator[Any], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
         bucket = dedup_state.FORMAT.open(self.blob(), self._count)
+        known = SeenNumbers(bucket, Parts(self._parts, bucket.layout))
         unstamped, slots = _read_rows(rows)
         if self._feeds is not None:
-            bucket.claim(slots, self._feeds)
+            known.claim(slots, self._feeds)
         # The bucket refuses whatever it has to refuse before it passes any event on.
         judged = []
-        for group in _group_rows(bucket, slots):
-            seen = bucket.get(group.feed, group.key)
+        for group in _group_rows(known, slots):
+            seen = known.get(group.feed, group.key)
             if reuse := reused(seen, group.numbers, group.times):
                 raise dedup_state.used_again(group.feed or bucket.owner, group.key, reuse)
             judged.append((seen, group))
@@ -236,8 +243,8 @@ class NumberProcessor(BucketProcessor):
             counts["dropped"] += len(group.numbers) - sum(map(len, given.values()))
             seen.add(group.numbers, self._window)
             seen.keep_time(group.numbers, group.times)
-            bucket.put(group.feed, group.key, seen)
-        self._state.update((dedup_state.FORMAT.write(bucket),))
+            known.put(group.feed, group.key, seen)
+        self._state.update((known.save(),))
         told = _json({**counts, "producers": bucket.keys, "buckets": 1}).decode()
         yield from state_buckets.frames([(None, None, told)], COLUMNS)
 
@@ -260,11 +267,11 @@ def _read_rows(frames: Iterator[pd.DataFrame]) -> tuple[list[str], dict[tuple[st
     return unstamped, {dedup_state.split_pair(name): rows for name, rows in found.items()}
 
 
-def _group_rows(bucket: SeenBucket, slots: dict[tuple[str, str], _Rows]) -> Iterator[_Group]:
+def _group_rows(known: SeenNumbers, slots: dict[tuple[str, str], _Rows]) -> Iterator[_Group]:
     untold = {key for feed, key in slots if feed == NO_FEED}
     found: dict[tuple[str, str], _Rows] = {}
     for (feed, key), rows in slots.items():
-        mine = found.setdefault(bucket.slot(feed, key, untold), rows)
+        mine = found.setdefault(known.slot(feed, key, untold), rows)
         if mine is not rows:  # some of these events have their feed, some do not
             mine[0].extend(rows[0])
             mine[1].extend(rows[1])

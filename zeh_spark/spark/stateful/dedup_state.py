@@ -1,8 +1,8 @@
 """What deduplication keeps in a bucket of Spark's state, and to which feed its numbers belong.
 
-    Bucket     numbers    key -> Seen: numbers that were seen without the id of their feed
-               owner      the feed that those belong to, once it is known
-               feeds      feed -> key -> Seen: numbers that were seen with it
+The bucket's value tells what all of its keys have in common. The numbers are in parts
+(`state_parts`), whose tables are feeds: key -> Seen, the numbers that were seen with the feed's id.
+The table `NO_FEED` has those that were seen without one, which belong to the bucket's owner.
 
 Numbers belong to (feed, epoch, key), see `wire.feed_identity`. An event may not tell its feed:
 such numbers are of the query's only feed, so the first feed that comes owns them. If a second one
@@ -23,6 +23,7 @@ from msgspec import Raw
 from zeh_spark.errors import CheckpointError, PublisherError
 from zeh_spark.spark.stateful.seen import Reuse, Seen
 from zeh_spark.spark.stateful.state_buckets import BucketFormat
+from zeh_spark.spark.stateful.state_parts import Layout, Parts
 from zeh_spark.wire.feed_identity import EPOCH, feed_of
 
 NO_FEED = ""
@@ -30,19 +31,27 @@ NO_FEED = ""
 
 
 class SeenBucket(msgspec.Struct, array_like=True):
-    """What deduplication keeps of the keys of one bucket.
+    """The value of a bucket.
 
-    `buckets` is the number of buckets, which never changes in a checkpoint.
+    Attributes:
+        buckets: The number of buckets, which never changes in a checkpoint.
+        owner: The feed of the numbers that were seen without one, once it is known.
+        feeds: The tables that were ever there.
+        keys: The number of keys of all feeds.
     """
 
     buckets: int
-    numbers: dict[str, Raw] = {}
     owner: str = NO_FEED
-    feeds: dict[str, dict[str, Raw]] = {}
+    feeds: list[str] = []
+    keys: int = 0
+    layout: Layout = msgspec.field(default_factory=Layout)
 
-    @property
-    def keys(self) -> int:
-        return len(self.numbers) + sum(map(len, self.feeds.values()))
+
+class SeenNumbers:
+    """What deduplication knows of the keys of one bucket, in one batch."""
+
+    def __init__(self, bucket: SeenBucket, parts: Parts) -> None:
+        self.bucket, self.parts = bucket, parts
 
     def claim(self, slots: Collection[tuple[str, str]], sources: int) -> None:
         """Decide which feed owns the numbers that were seen without one.
@@ -52,37 +61,50 @@ class SeenBucket(msgspec.Struct, array_like=True):
         CheckpointError if the numbers may be of several feeds.
         """
         untold = [key for feed, key in slots if feed == NO_FEED]
-        if not self.numbers and not untold:
+        bucket = self.bucket
+        if NO_FEED not in bucket.feeds and not untold:
             return
-        named = {feed for feed, _ in slots} | self.feeds.keys() | {self.owner}
-        self.owner = owner_of(self.owner, named - {NO_FEED}, sources)
-        own = self.feeds.get(self.owner, {})
-        self.numbers.update({key: own.pop(key) for key in untold if key in own})
+        named = {feed for feed, _ in slots} | {*bucket.feeds, bucket.owner}
+        bucket.owner = owner_of(bucket.owner, named - {NO_FEED}, sources)
+        for key in untold:
+            if bucket.owner in (part := self.parts.of(key)) and key in part[bucket.owner]:
+                self._of(NO_FEED, key)[key] = part[bucket.owner].pop(key)
 
     def slot(self, feed: str, key: str, untold: Collection[str]) -> tuple[str, str]:
         """Return where the numbers of an event are kept; the owner's old keys stay where they are.
 
         `untold` are the keys of the batch's events without a feed.
         """
-        old = feed == self.owner and (key in self.numbers or key in untold)
+        old = feed == self.bucket.owner and (
+            key in untold or key in self.parts.of(key).get(NO_FEED, {})
+        )
         return (NO_FEED if old else feed), key
 
     def get(self, feed: str, key: str) -> Seen:
         """Return the numbers of a slot; none if it is new."""
-        raw = self._of(feed).get(key)
+        raw = self.parts.of(key).get(feed, {}).get(key)
         return _seen(raw) if raw is not None else Seen()
 
     def put(self, feed: str, key: str, seen: Seen) -> None:
-        self._of(feed)[key] = Raw(_encode(seen))
+        table = self._of(feed, key)
+        self.bucket.keys += key not in table
+        table[key] = Raw(_encode(seen))
 
-    def _of(self, feed: str) -> dict[str, Raw]:
-        return self.numbers if feed == NO_FEED else self.feeds.setdefault(feed, {})
+    def save(self) -> bytes:
+        """Write the parts, and return the bucket's new value."""
+        self.parts.save()
+        return FORMAT.write(self.bucket)
+
+    def _of(self, feed: str, key: str) -> dict[str, Raw]:
+        if feed not in self.bucket.feeds:
+            self.bucket.feeds.append(feed)
+        return self.parts.of(key).setdefault(feed, {})
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _seen = msgspec.msgpack.Decoder(Seen).decode
 
-FORMAT = BucketFormat(SeenBucket, version=3)
+FORMAT = BucketFormat(SeenBucket, version=4)
 
 
 # Which feed owns the numbers that were seen without one

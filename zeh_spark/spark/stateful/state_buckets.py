@@ -231,6 +231,9 @@ class StateMap(MutableMapping[Any, bytes]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def clear(self) -> None:
+        self._state.clear()
+
 
 def same(name: str, mine: object, theirs: object) -> None:
     """Raise CheckpointError if a setting is not the one with which the state was made."""
