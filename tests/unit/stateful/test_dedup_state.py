@@ -10,11 +10,13 @@ from zeh_spark.spark.stateful.dedup_state import (
     FORMAT,
     NO_FEED,
     SeenBucket,
+    SeenNumbers,
     owner_of,
     split_pair,
     used_again,
 )
 from zeh_spark.spark.stateful.seen import Reuse, Seen
+from zeh_spark.spark.stateful.state_parts import Layout, Parts
 
 A, B = "a" * 16, "b" * 16
 feeds = st.sampled_from([A, f"{A}~1", f"{A}~2", B, f"{B}~1", "https://example.com/orders"])
@@ -26,14 +28,20 @@ def added(bucket, feed, key, *numbers):
     bucket.put(feed, key, seen)
 
 
-def again(bucket):
-    return FORMAT.open(FORMAT.write(bucket), bucket.buckets)
+def empty():
+    return SeenNumbers(SeenBucket(4), Parts({}, Layout()))
+
+
+def again(known):
+    """The same in the next batch."""
+    bucket = FORMAT.open(known.save(), 4)
+    return SeenNumbers(bucket, Parts(known.parts._blobs, bucket.layout))
 
 
 @pytest.fixture
 def untold():
     """A bucket with numbers that were seen without the id of their feed."""
-    bucket = SeenBucket(4)
+    bucket = empty()
     bucket.put(NO_FEED, "4 load0", Seen(49, 49, []))
     return again(bucket)
 
@@ -43,7 +51,7 @@ def test_the_first_feed_takes_over_numbers_without_one_and_keeps_them(untold):
     untold.claim({(A, "4 load0"), (A, "4 load1")}, 1)
     bucket = again(untold)
 
-    assert A == bucket.owner
+    assert A == bucket.bucket.owner
     assert (NO_FEED, "4 load0") == bucket.slot(A, "4 load0", ())
     assert Seen(49, 49, []) == bucket.get(NO_FEED, "4 load0")
     assert (A, "4 load1") == bucket.slot(A, "4 load1", ())
@@ -75,9 +83,9 @@ def test_numbers_without_a_feed_are_refused_where_they_may_be_anothers(
 
 def test_a_later_epoch_begins_anew(untold):
     """And if all events tell their feed, none needs to own numbers."""
-    bucket = SeenBucket(4)
+    bucket = empty()
     bucket.claim({(A, "k"), (B, "k"), (f"{A}~1", "k")}, 5)
-    assert NO_FEED == bucket.owner
+    assert NO_FEED == bucket.bucket.owner
 
     untold.claim({(A, "4 load0")}, 1)
     untold.claim({(f"{A}~1", "4 load0")}, 1)
@@ -92,7 +100,7 @@ def test_events_without_a_feed_are_of_the_only_one():
         [{(A, "k"), (NO_FEED, "k")}],
         [{(NO_FEED, "k")}, {(A, "k")}],
     ):
-        bucket = SeenBucket(4)
+        bucket = empty()
         for number, batch in enumerate(batches):
             bucket.claim(batch, 1)
             untold = {key for feed, key in batch if feed == NO_FEED}
@@ -101,7 +109,7 @@ def test_events_without_a_feed_are_of_the_only_one():
             bucket = again(bucket)
 
         assert len(batches) - 1 == bucket.get(*bucket.slot(A, "k", ())).certain
-        assert 1 == bucket.keys
+        assert 1 == bucket.bucket.keys
         with pytest.raises(CheckpointError):
             bucket.claim({(B, "k")}, 1)
 
@@ -119,15 +127,15 @@ def test_numbers_without_a_feed_are_of_one_feed_only(named, owner):
     assert len({each.partition("~")[0] for each in (*named, *owner)}) <= 1
 
 
-@pytest.mark.parametrize("version", [1, 2, 4])
+@pytest.mark.parametrize("version", [1, 2, 3, 5])
 def test_state_of_another_version_is_refused(version):
-    with pytest.raises(CheckpointError, match=f"format {version}, of another version.*knows 3"):
+    with pytest.raises(CheckpointError, match=f"format {version}, of another version.*knows 4"):
         FORMAT.open(bytes([version]) + FORMAT.write(SeenBucket(4))[1:], 4)
 
 
-@pytest.mark.parametrize("blob", [b"", b"\x03", b"\x03\x07", FORMAT.write(SeenBucket(4))[:-1]])
+@pytest.mark.parametrize("blob", [b"", b"\x04", b"\x04\x07", FORMAT.write(SeenBucket(4))[:-1]])
 def test_damaged_state_is_refused(blob):
-    with pytest.raises(CheckpointError, match=r"the checkpoint's state has format [03], .*knows 3"):
+    with pytest.raises(CheckpointError, match=r"the checkpoint's state has format [04], .*knows 4"):
         FORMAT.open(blob, 4)
 
 
