@@ -23,9 +23,9 @@ def sum_of(texts: Sequence[bytes]) -> int:
     """
     if len(texts) < _FEW:
         return sum(map(xxhash.xxh3_128_intdigest, texts)) % MODULUS
-    digests = np.frombuffer(b"".join(map(xxhash.xxh3_128_digest, texts)), ">u4").reshape(-1, 4)
+    digests = np.frombuffer(b"".join(map(xxhash.xxh3_128_digest, texts)), ">u4").astype(np.uint64)
     total = 0
-    for column in digests.sum(axis=0, dtype=np.uint64).tolist():
+    for column in digests.reshape(-1, 4).sum(axis=0).tolist():
         total = (total << 32) + column
     return total % MODULUS
 

@@ -92,6 +92,13 @@ def assembled(draw: st.DrawFn) -> bytes:
 @example(line_of(b"{}", b'"\\ud83d\\ude00"') + b"\n")
 @example(line_of(b"{}", b'"%b"' % (b"x" * LINE_BYTES)) + b"\n")
 @example(line_of(b"{}", b"[" * 20_000 + b"]" * 20_000) + b"\n")
+@example(b'{"partition":4,"headers":{},"data":1}\n')
+@example(b'{"partition":3,"data":1,"headers":{}}\n')
+@example(b'{"data":123456,"headers":{},"partition":3}\n')
+@example(line_of(b"12", b"1") + b"\n")
+@example(line_of(b"{}", b" 1") + b"\n")
+@example(line_of(b"{}", b"[1,\n2]") + b"\n")
+@example(line_of(b"{}", b"[1,\n2]") + b" " + line_of(b"{}", b"1") + b"\n")
 def test_chunk_is_refused_if_and_only_if_a_line_is(lines: bytes) -> None:
     """What is looked at all at once is judged as line by line, and the reason is always found.
     Every line that is stored is an event of the protocol, with its partition and its headers.
