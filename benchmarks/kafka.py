@@ -35,8 +35,8 @@ def connector_jars() -> str:
 
 
 @contextlib.contextmanager
-def broker(work: Path) -> Iterator[str]:
-    """A running broker with the topic `flights`; gives its address."""
+def broker(work: Path) -> Iterator[tuple[str, int]]:
+    """A running broker with the topic `flights`; gives its address and its process id."""
     classpath = ":".join(str(jar) for jar in _jars("broker", BROKER, transitive=True))
     client, controller = free_port(), free_port()
     work.mkdir(exist_ok=True)
@@ -82,7 +82,7 @@ transaction.state.log.min.isr=1
                 check=True,
                 capture_output=True,
             )
-            yield address
+            yield address, process.pid
         finally:
             process.terminate()
             process.wait(60)

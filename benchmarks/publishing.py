@@ -11,12 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from benchmarks import costs, kafka, queries
+from benchmarks import costs, cpu, kafka, queries
 from benchmarks.feeds import PARTITIONS, build, fill, filling, serving
 from benchmarks.queries import Run
 from benchmarks.rows import MIB, Row, rate, ratio
@@ -26,30 +29,62 @@ from zeh_spark.service.store.batches import Call, Declared, TaskAttempt, Upload
 from zeh_spark.wire.upload_format import Chunker, Content, rest_of
 
 UNCHECKED = Path(__file__).with_name("unchecked")
-BATCHES = 4
-"""Measured, behind one that warms up."""
+BATCHES = {"range": 4, "parquet": 8}
+"""Measured, by the shape of the rows: those that Spark makes, and those of files, one a batch.
 
-_EVENT = """to_json(named_struct(
+Another batch is before them, which warms up. A file is written, and published, by one task.
+"""
+
+_MEMBERS = """
     'flight', named_struct('carrier', 'UA', 'number', value, 'tailnum', concat('N', value % 99999)),
     'scheduled', named_struct('year', 2013, 'month', 1 + value % 12, 'day', 1 + value % 28),
     'route', named_struct('origin', 'EWR', 'dest', 'IAH', 'distance', 1400, 'air_time', 227.0D),
     'departure', named_struct('time', 517 + value % 900, 'planned', 515, 'delay', value % 60 - 5.5),
     'arrival', named_struct('time', 830.0D, 'planned', 819, 'delay', value % 90 - 9.5),
-    'at', named_struct('hour', 5, 'minute', 15)))"""
+    'at', named_struct('hour', 5, 'minute', 15)"""
+_EVENT = f"to_json(named_struct({_MEMBERS}))"
 """About 300 bytes of JSON, different in each row."""
 
+_WIDE_EVENT = f"""to_json(named_struct({_MEMBERS}, 'seen', '2013-01-01T10:00:00Z', 'weather',
+    named_struct('temp', value % 70 / 2, 'wind', value % 41, 'visib', 10.0D, 'precip', 0.0D)))"""
+"""About 400 bytes of JSON."""
 
-def frame(spark: SparkSession, rows: int) -> DataFrame:
+
+@dataclass(frozen=True)
+class Published(Run):
+    """Also the CPU seconds of each part for a million rows; the first batch counts, too."""
+
+    costs: Mapping[str, float]
+
+
+def frame(spark: SparkSession, rows: int, files: str) -> DataFrame:
+    """Rows from files, one file a batch; without files, rows that Spark makes."""
+    if files:
+        reader = spark.readStream.schema("data STRING").option("maxFilesPerTrigger", 1)
+        return reader.parquet(files)
     source = spark.readStream.format("rate-micro-batch")
-    given = {"rowsPerBatch": rows // BATCHES, "numPartitions": 2}
+    given = {"rowsPerBatch": rows // BATCHES["range"], "numPartitions": 2}
     return source.options(**given).load().selectExpr(f"{_EVENT} AS data")
 
 
-def stream(spark: SparkSession, rows: int, sink: str, options: dict[str, str]) -> Run:
+def flights_in_files(folder: Path, rows: int) -> str:
+    """Write the files of the shape `parquet`, and return their folder."""
+    files, count = f"{folder}/flights", BATCHES["parquet"]
+    made = queries.session().range(0, rows // count * (count + 1), 1, count + 1)
+    made.selectExpr("id AS value").selectExpr(f"{_WIDE_EVENT} AS data").write.parquet(files)
+    return files
+
+
+def stream(
+    spark: SparkSession, rows: int, sink: str, options: dict[str, str], files: str, server: int
+) -> Published:
     """The batches but the first."""
-    rows_written = frame(spark, rows)
+    rows_written = frame(spark, rows, files)
     if sink == "kafka":
         rows_written = rows_written.selectExpr("data AS value")
+    wanted = BATCHES["parquet" if files else "range"] + 1
+    roots = {"client": [os.getpid()], **({"server": [server]} if server else {})}
+    before = cpu.by_part(cpu.look(), roots)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as checkpoint:
         query = (
             rows_written.writeStream.format(sink)
@@ -57,25 +92,44 @@ def stream(spark: SparkSession, rows: int, sink: str, options: dict[str, str]) -
             .option("checkpointLocation", f"{checkpoint}/checkpoint")
             .start()
         )
-        queries.wait(lambda: len(query.recentProgress) > BATCHES or query.exception())
+        queries.wait(lambda: len(_batches(query)) >= wanted or query.exception())
+        spent = cpu.spent(before, cpu.by_part(cpu.look(), roots))
         query.stop()
         if query.exception():
             raise query.exception()
-    batches = query.recentProgress[1 : BATCHES + 1]
-    seconds = sum(each.durationMs["triggerExecution"] for each in batches) / 1000
-    return Run(rows, seconds, seconds)
+    batches = _batches(query)
+    millions = sum(each.numInputRows for each in batches) / 1e6
+    measured = batches[1:wanted]
+    seconds = sum(each.durationMs["triggerExecution"] for each in measured) / 1000
+    costs_of = {part: each / millions for part, each in spent.items()}
+    return Published(sum(each.numInputRows for each in measured), seconds, seconds, costs_of)
+
+
+def _batches(query: StreamingQuery) -> list[StreamingQueryProgress]:
+    return [each for each in query.recentProgress if each.numInputRows]
 
 
 def measured(
-    sink: str, rows: int, options: dict[str, str], *, checked: bool = True, jars: str = ""
-) -> Run:
-    """Such a stream in a process of its own, the best of two."""
-    given = json.dumps({"rows": rows, "options": options, "jars": jars})
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.publishing", sink, given]
+    sink: str,
+    rows: int,
+    options: dict[str, str],
+    *,
+    checked: bool = True,
+    jars: str = "",
+    files: str = "",
+    server: int = 0,
+) -> Published:
+    """Such a stream in a process of its own, the best of two. `server` is its peer's process."""
+    given = {"rows": rows, "options": options, "jars": jars, "files": files, "server": server}
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.publishing", sink]
     done = subprocess.run(
-        command, check=True, capture_output=True, text=True, env=environment(checked=checked)
+        [*command, json.dumps(given)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment(checked=checked),
     )
-    return Run(**json.loads(done.stdout.splitlines()[-1]))
+    return Published(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def environment(*, checked: bool) -> dict[str, str]:
@@ -95,20 +149,22 @@ def new_file(folder: Path, name: str) -> str:
     return new_feed(f"sqlite:///{folder}/{name}.db")
 
 
-def onto_a_feed(folder: Path, rows: int, *, checked: bool = True) -> Run:
+def onto_a_feed(folder: Path, rows: int, *, checked: bool = True, files: str = "") -> Published:
     name = f"sink-{checked}-{time.monotonic_ns()}"
-    return onto_store(new_file(folder, name), rows, checked=checked)
+    return onto_store(new_file(folder, name), rows, checked=checked, files=files)
 
 
-def onto_store(store: str, rows: int, *, checked: bool = True) -> Run:
-    with serving(store, environment(checked=checked)) as (url, _):
-        return measured("zeroeventhub", rows, {"url": url}, checked=checked)
+def onto_store(store: str, rows: int, *, checked: bool = True, files: str = "") -> Published:
+    with serving(store, environment(checked=checked)) as (url, publisher):
+        given = {"url": url}
+        return measured("zeroeventhub", rows, given, checked=checked, files=files, server=publisher)
 
 
-def onto_kafka(folder: Path, rows: int) -> Run:
-    with kafka.broker(folder) as address:
+def onto_kafka(folder: Path, rows: int, files: str = "") -> Published:
+    with kafka.broker(folder) as (address, broker):
         given = {"kafka.bootstrap.servers": address, "topic": "flights"}
-        return measured("kafka", rows, given, jars=kafka.connector_jars())
+        jars = kafka.connector_jars()
+        return measured("kafka", rows, given, jars=jars, files=files, server=broker)
 
 
 def replay(spark: SparkSession, folder: Path, rows: int) -> tuple[float, float]:
@@ -207,27 +263,51 @@ def named_batches(folder: Path, batches: int, events: int) -> tuple[float, float
 
 
 def sink(work: Path, events: int) -> Iterator[Row]:
-    """Onto a feed, against Spark's JSON files and against ourselves without any check."""
-    ours, unchecked, files = [], [], []
+    """Onto a feed, against Spark's JSON files and against ourselves without any check; then rows
+    from files.
+    """
+    ours, unchecked, json, read = [], [], [], []
+    files = flights_in_files(work, events)
     for _ in range(2):  # turn by turn, because the machine is shared
         ours.append(onto_a_feed(work, events))
         unchecked.append(onto_a_feed(work, events, checked=False))
-        files.append(measured("json", events, {}))
-    mine, bare, json = (max(each.rate for each in runs) for runs in (ours, unchecked, files))
-    yield rate("sink, inside triggers", mine)
-    yield rate("sink without any check", bare)
-    yield rate("Spark's json file sink", json)
-    yield ratio("sink / json file sink", mine / json, ">= 0.25")
-    yield ratio("effectively once costs", 1 - mine / bare, "<= 0.20")
+        json.append(measured("json", events, {}))
+        read.append(onto_a_feed(work, events, files=files))
+    mine, bare, peer, from_files = map(_best, (ours, unchecked, json, read))
+    yield rate("sink, inside triggers", mine.rate)
+    yield rate("sink without any check", bare.rate)
+    yield rate("Spark's json file sink", peer.rate)
+    yield ratio("sink / json file sink", mine.rate / peer.rate, ">= 0.25")
+    yield ratio("effectively once costs", 1 - mine.rate / bare.rate, "<= 0.20")
+    yield rate("sink, rows from parquet", from_files.rate)
+    yield _costs("sink", ours)
+    yield _costs("sink, rows from parquet", read)
 
 
 def kafka_sink(work: Path, events: int) -> Iterator[Row]:
-    """Spark's Kafka sink beside ours, on the same frame, turn by turn."""
-    runs = [(onto_a_feed(work, events), onto_kafka(work / str(each), events)) for each in range(2)]
-    mine, peer = (max(each.rate for each in several) for several in zip(*runs, strict=True))
-    yield rate("sink, beside Kafka", mine)
-    yield rate("Spark's Kafka sink", peer)
-    yield ratio("sink / Kafka sink", mine / peer, ">= 1")
+    """Spark's Kafka sink beside ours, on the same frame, turn by turn, in both shapes."""
+    for shape, files in (("range", ""), ("parquet", flights_in_files(work, events))):
+        ours, theirs = [], []
+        for each in range(2):
+            ours.append(onto_a_feed(work, events, files=files))
+            theirs.append(onto_kafka(work / f"{shape}-{each}", events, files))
+        mine, peer = map(_best, (ours, theirs))
+        yield rate(f"sink, beside Kafka, rows from {shape}", mine.rate)
+        yield rate(f"Spark's Kafka sink, rows from {shape}", peer.rate)
+        yield ratio(f"sink / Kafka sink, rows from {shape}", mine.rate / peer.rate, ">= 1.1")
+        yield _costs(f"sink, rows from {shape}", ours)
+        yield _costs(f"Spark's Kafka sink, rows from {shape}", theirs)
+
+
+def _best(runs: Iterable[Published]) -> Published:
+    return max(runs, key=lambda each: each.rate)
+
+
+def _costs(name: str, runs: Sequence[Published]) -> Row:
+    """The least CPU seconds of each part, since other work only adds to them."""
+    least = {part: min(each.costs[part] for each in runs) for part in runs[0].costs}
+    told = ", ".join(f"{part} {seconds:.2f}" for part, seconds in least.items())
+    return f"CPU seconds of a million rows: {name}", told, ""
 
 
 def commit(work: Path, events: int) -> Iterator[Row]:
@@ -280,10 +360,8 @@ def main() -> None:
     runs = []
     for producer in ("first", "second"):
         options = given["options"] | ({"producerId": producer} if sink == "zeroeventhub" else {})
-        runs.append(stream(spark, given["rows"], sink, options))
-    best = max(runs, key=lambda each: each.rate)
-    fields = ("events", "seconds", "trigger_seconds")
-    print(json.dumps({name: getattr(best, name) for name in fields}))
+        runs.append(stream(spark, given["rows"], sink, options, given["files"], given["server"]))
+    print(json.dumps(asdict(_best(runs))))
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def throughput(work: Path, events: int) -> Iterator[Row]:
 def kafka_source(work: Path, events: int) -> Iterator[Row]:
     """Spark's Kafka source beside ours, on the same events, turn by turn."""
     spark = queries.session(jars=kafka.connector_jars())  # first: a JVM takes no jars later
-    with serving(build(work, events)) as (url, _), kafka.broker(work) as address:
+    with serving(build(work, events)) as (url, _), kafka.broker(work) as (address, _):
         kafka.fill(spark.read.format("zeroeventhub").load(url), address)
         limited = kafka.stream(spark, address, maxOffsetsPerTrigger=500_000)
         ways = reading_ways(spark, url, events) | {
