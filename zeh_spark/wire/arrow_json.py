@@ -182,10 +182,10 @@ def joined(*parts: pa.Array | str) -> pa.Array:
     return pc.binary_join_element_wise(*scalars, pa.scalar("", TEXT))
 
 
-def one_text(texts: pa.Array, separator: str = "") -> bytes:
+def one_text(texts: pa.Array) -> bytes:
     """Return all texts of a column in one. No element may be NULL."""
     whole = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
-    text: bytes = pc.binary_join(whole, pa.scalar(separator, TEXT))[0].as_buffer().to_pybytes()
+    text: bytes = pc.binary_join(whole, pa.scalar("", TEXT))[0].as_buffer().to_pybytes()
     return text
 
 

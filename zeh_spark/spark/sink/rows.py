@@ -28,9 +28,7 @@ from zeh_spark.wire.arrow_json import (
     TEXT,
     Unfit,
     first_unfit,
-    joined,
     json_of,
-    one_text,
     refuse,
     utf8,
     within,
@@ -148,28 +146,34 @@ class Renderer:
         if self._layout.keeps_key:
             added[event_key.HEADER] = keys_of(columns["key"])
         headers = stored_headers(columns.get("headers"), added)
-        rests = joined('"headers":', headers, ',"data":', data, "}")
+        if isinstance(headers, str):
+            begin = b'"headers":%b,"data":' % headers.encode()
+            rests = [begin + each + b"}" for each in data]
+        else:
+            both = zip(_texts(headers), data, strict=True)
+            rests = [b'"headers":%b,"data":%b}' % each for each in both]
         partitions: np.ndarray | None = None
         if "partition" in columns:
             partitions = _numbered(columns["partition"], self._partition_count)
         elif "key" in columns:
             partitions = _hashed(columns["key"], self._partition_count)
         self._check_sizes(rests, data, partitions, added)
-        return Rendered(partitions, rests.cast(pa.large_binary()).to_pylist())
+        return Rendered(partitions, rests)
 
-    def _data(self, columns: dict[str, pa.Array]) -> pa.Array:
+    def _data(self, columns: dict[str, pa.Array]) -> list[bytes]:
         if "data" not in columns:
-            return json_of(pa.StructArray.from_arrays(list(columns.values()), self._layout.members))
+            whole = pa.StructArray.from_arrays(list(columns.values()), self._layout.members)
+            return _texts(json_of(whole))
         data = columns["data"]
         if data.null_count:
             raise Unfit("data is NULL")
         with within("data"):
-            return _json_texts(data) if self._layout.text else json_of(data)
+            return _json_texts(data) if self._layout.text else _texts(json_of(data))
 
     def _check_sizes(
         self,
-        rests: pa.Array,
-        data: pa.Array,
+        rests: Sequence[bytes],
+        data: Sequence[bytes],
         partitions: np.ndarray | None,
         added: Collection[str],
     ) -> None:
@@ -178,10 +182,10 @@ class Renderer:
         Rows that may go anywhere have to fit into lines of the last partition too: index -1 takes
         its room.
         """
-        sizes = np.asarray(pc.binary_length(rests))
+        sizes = np.fromiter(map(len, rests), np.int64, len(rests))
         room = self._room[-1 if partitions is None else partitions]
         for row in np.flatnonzero(sizes > room)[:1]:
-            most, rest = np.broadcast_to(room, sizes.shape)[row], rests[row].as_py().encode()
+            most, rest = np.broadcast_to(room, sizes.shape)[row], rests[row]
             size = sizes[row] + upload_format.LINE_BYTES - most
             grown = too_long_with(rest, added, most) if added else ()
             with_headers = f" with the header{'s' * (len(grown) > 1)} {' and '.join(grown)}"
@@ -189,7 +193,7 @@ class Renderer:
                 f"the event takes {size:,} bytes as a line of the feed"
                 f"{with_headers if grown else ''}; at most "
                 f"{upload_format.LINE_BYTES:,} are allowed",
-                data[row].as_py().encode(),
+                data[row],
             )
 
 
@@ -211,29 +215,38 @@ def _row_error(row: int, unfit: Unfit) -> RowError:
     )
 
 
-def _json_texts(column: pa.Array) -> pa.Array:
-    """Return texts that hold JSON in the form of `upload_format.validated_json`."""
-    texts = utf8(column)
-    if not _all_json(one_text(texts, "\n"), len(texts)):
-        texts = pa.array(map(_validated, texts.cast(pa.large_binary()).to_pylist()), TEXT)
-    refuse(pc.equal(texts, "null"), texts, "the JSON null, which some clients take for no event")
+def _texts(column: pa.Array) -> list[bytes]:
+    texts: list[bytes] = column.cast(pa.large_binary()).to_pylist()
     return texts
 
 
-def _all_json(lines: bytes, rows: int) -> bool:
-    """Return whether each row is one JSON value in exactly the form in which it is stored.
+def _json_texts(column: pa.Array) -> list[bytes]:
+    """Return texts that hold JSON in the form of `upload_format.validated_json`."""
+    texts = _texts(column)
+    if not _all_json(texts):
+        utf8(column)
+        texts = [*map(_validated, texts)]
+    if b"null" in texts:
+        raise Unfit("the JSON null, which some clients take for no event", b"null")
+    return texts
+
+
+def _all_json(texts: Sequence[bytes]) -> bool:
+    """Return whether each text is one JSON value in exactly the form in which it is stored.
 
     Counts and lengths would not tell: `[1`, `,2]` and `1 2` hold three values of as many bytes.
     """
-    if b"\r" in lines or upload_format.count_lines(lines) != rows - 1:
+    lines = b"\n".join(texts)
+    if b"\r" in lines or upload_format.count_lines(lines) != len(texts) - 1:
         return False
     try:
+        lines.decode()
         values = _decode_lines(lines)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return False
-    if len(values) != rows or b"\n".join(values) != lines:
+    if len(values) != len(texts) or b"\n".join(values) != lines:
         return False
-    ends = np.cumsum(np.fromiter(map(len, values), np.int64, rows) + 1)
+    ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)
     return not upload_format.may_be_deep(lines, ends)
 
 
