@@ -48,6 +48,12 @@ MAX_RANGES = 10_000
 PLAN_CHUNKS = 50_000
 """Most chunks of a plan."""
 
+INLINE_BYTES = 64 << 10
+"""Most bytes of lines of a plan that brings its chunks."""
+
+WITH_CHUNKS = "zeh-chunks"
+"""The preference (RFC 7240) of a request for a plan that is to bring its chunks, if it is small."""
+
 MAX_LIMIT = 2**53 - 1
 """The largest limit of a request: JSON's decoders read larger integers as floats."""
 
@@ -153,6 +159,8 @@ class Plan(msgspec.Struct, rename="camel"):
         lag: how far each partition is behind at its end; None if the publisher does not know it
             yet.
         epoch: the feed's newest epoch, as of the plan; None if the publisher does not tell it.
+        chunks: the answer to the request for the chunks of all ranges; None if the plan is large,
+            or the request did not prefer it.
     """
 
     ends: dict[str, str]
@@ -163,6 +171,7 @@ class Plan(msgspec.Struct, rename="camel"):
     ranges: list[PlannedRange]
     lag: dict[str, PartitionLag] | None = None
     epoch: Epoch | None = None
+    chunks: bytes | None = None
 
 
 class WantedRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -422,6 +431,11 @@ class _Reader:
                 return None
         found, self._held = self._held[:size], self._held[size:]
         return found
+
+
+def chunks_request(n: int, ranges: Iterable[PlannedRange]) -> ChunksRequest:
+    """Return the request for the chunks of planned ranges."""
+    return ChunksRequest(n, [WantedRange(each.partition, each.from_, each.to) for each in ranges])
 
 
 def checked_ranges(plan: Plan, request: PlanRequest) -> dict[int, list[PlannedRange]]:

@@ -9,9 +9,10 @@ Plans are asked for on the driver, chunks in tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -30,7 +31,7 @@ from zeh_spark.errors import (
 )
 from zeh_spark.wire import direct_reads, problems
 from zeh_spark.wire.direct_reads import (
-    ChunksRequest,
+    INLINE_BYTES,
     FormatError,
     Group,
     Plan,
@@ -38,7 +39,6 @@ from zeh_spark.wire.direct_reads import (
     PlanRequest,
     RangeEnd,
     Totals,
-    WantedRange,
 )
 
 _JSON = {"Content-Type": "application/json"}
@@ -52,9 +52,12 @@ NOT_OFFERED = {404, 405, 501}
 _TIME_REFUSED = {problems.BAD_TIME.name, problems.NO_COMMIT_TIMES.name}
 
 
-def plan(transport: Transport, request: PlanRequest) -> Plan:
-    """Ask for a plan. The plan's ranges lead from the cursors to its ends."""
-    return transport.retry().call(lambda: _planned(transport, request))
+def plan(transport: Transport, request: PlanRequest, *, with_chunks: bool = False) -> Plan:
+    """Ask for a plan. The plan's ranges lead from the cursors to its ends.
+
+    With `with_chunks`, it brings its chunks if it is small, and the publisher knows how to.
+    """
+    return transport.retry().call(lambda: _planned(transport, request, with_chunks=with_chunks))
 
 
 def cursors_at(transport: Transport, n: int, time: int) -> list[str]:
@@ -92,9 +95,10 @@ def _at_time(transport: Transport, n: int, time: int) -> list[str]:
     )
 
 
-def _planned(transport: Transport, request: PlanRequest) -> Plan:
+def _planned(transport: Transport, request: PlanRequest, *, with_chunks: bool) -> Plan:
     sent = msgspec.json.encode(request)
-    with _asked(transport, "/plan", sent) as response:
+    prefer = {"Prefer": direct_reads.WITH_CHUNKS} if with_chunks else {}
+    with _asked(transport, "/plan", sent, prefer) as response:
         body = Body(response, transport.url)
         text = body.whole()
         if not body.proven:
@@ -113,13 +117,15 @@ def _planned(transport: Transport, request: PlanRequest) -> Plan:
     return found
 
 
-def _asked(transport: Transport, path: str, body: bytes) -> requests.Response:
+def _asked(
+    transport: Transport, path: str, body: bytes, more: Mapping[str, str] = MappingProxyType({})
+) -> requests.Response:
     """Send a request of direct reads, and return its answer (errors as `Transport.request`).
 
     An answer by which a publisher does not offer direct reads is final, whatever its status.
     """
     try:
-        return transport.request("POST", path, body=body, headers=_JSON)
+        return transport.request("POST", path, body=body, headers={**_JSON, **more})
     except (PublisherError, TransientError) as exc:
         if exc.status not in NOT_OFFERED:
             raise
@@ -158,6 +164,16 @@ def fetch(transport: Transport, n: int, ranges: Sequence[PlannedRange]) -> Itera
     return _Fetch(transport, n, list(ranges), transport.retry()).groups()
 
 
+def carried(transport: Transport, n: int, plan: Plan) -> list[FetchedGroup]:
+    """Return the chunks that came with a small plan, checked like fetched ones; none if none came.
+
+    Raises PublisherError if they are not what was planned.
+    """
+    if plan.chunks is None or sum(each.bytes for each in plan.ranges) > INLINE_BYTES:
+        return []
+    return _Fetch(transport, n, plan.ranges, transport.retry()).carried(plan.chunks)
+
+
 @dataclass(slots=True)
 class _Fetch:
     """A fetch under way: `at` is the range that is coming, `got` what came of it so far."""
@@ -170,8 +186,19 @@ class _Fetch:
     cursor: str = ""
     got: Totals = Totals()
 
-    def groups(self) -> Iterator[FetchedGroup]:
+    def __post_init__(self) -> None:
         self.cursor = self.ranges[0].from_ if self.ranges else ""
+
+    def carried(self, answer: bytes) -> list[FetchedGroup]:
+        try:
+            found = [*self._parts(iter([answer]), 0, len(self.ranges))]
+            if self.at < len(self.ranges):
+                raise FormatError("they came with the plan, and end too early")
+        except FormatError as exc:
+            raise self._other(str(exc)) from None
+        return found
+
+    def groups(self) -> Iterator[FetchedGroup]:
         while self.at < len(self.ranges):
             try:
                 upto = min(self.at + _RANGES, len(self.ranges))
@@ -197,26 +224,30 @@ class _Fetch:
         """Yield the groups of the next ranges up to one, as far as they come in one answer."""
         first = self.at
         left = self.ranges[first:upto]
-        wanted = [WantedRange(each.partition, each.from_, each.to) for each in left]
-        wanted[0] = msgspec.structs.replace(wanted[0], from_=self.cursor)
-        sent = msgspec.json.encode(ChunksRequest(self.n, wanted))
+        left[0] = msgspec.structs.replace(left[0], from_=self.cursor)
+        sent = msgspec.json.encode(direct_reads.chunks_request(self.n, left))
         with _asked(self.transport, "/chunks", sent) as response:
             self._check_type(response)
             pieces = iter(Body(response, self.transport.url))
             try:
-                for part in direct_reads.parse_answer(pieces):
-                    if part.range != self.at - first:
-                        raise FormatError(f"range {part.range} came, not {self.at - first}")
-                    if isinstance(part, Group):
-                        yield self._checked(part)
-                    else:
-                        self._end(part)
-                    self.retry.progress()
-                    if self.at == upto:
-                        _finish(response, pieces)
-                        return
+                yield from self._parts(pieces, first, upto)
             except FormatError as exc:
                 raise self._other(str(exc)) from None
+            if self.at == upto:
+                _finish(response, pieces)
+
+    def _parts(self, pieces: Iterator[bytes], first: int, upto: int) -> Iterator[FetchedGroup]:
+        """Yield the groups of an answer about the ranges from `first`, until one is complete."""
+        for part in direct_reads.parse_answer(pieces):
+            if part.range != self.at - first:
+                raise FormatError(f"range {part.range} came, not {self.at - first}")
+            if isinstance(part, Group):
+                yield self._checked(part)
+            else:
+                self._end(part)
+            self.retry.progress()
+            if self.at == upto:
+                return
 
     def _check_type(self, response: requests.Response) -> None:
         kind = response.headers.get("Content-Type", "")

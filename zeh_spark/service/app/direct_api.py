@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -30,7 +31,7 @@ from zeh_spark.service.store.feed import ChunkFeed, state_of
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.exchange import Tally, exchange_of
 from zeh_spark.wire import direct_reads, problems
-from zeh_spark.wire.direct_reads import CursorsAtTime, Plan, PlanRequest
+from zeh_spark.wire.direct_reads import INLINE_BYTES, CursorsAtTime, Plan, PlanRequest
 from zeh_spark.wire.problems import ProblemType
 
 PLANS, ANSWERS = 64, 256
@@ -83,9 +84,10 @@ class DirectApi:
             body = await body_of(request)
             asker = Asker(client, len(body))
             ask = await self._in_turn(name, asker, partial(_request_in, body, feed, *_A_PLAN))
+            planned = partial(self._planned, feed, ask, _count_of_chunks(request))
             endless = not isinstance(ask.ends, dict) and not isinstance(ask.upto, str)
             begin, wait = time.monotonic(), min(ask.wait, MAX_WAIT) if endless else 0
-            seen, plan = await self._in_turn(name, asker, partial(self._planned, feed, ask))
+            seen, plan = await self._in_turn(name, asker, planned)
         finally:
             self._plans.release(client)
         while not plan.ranges and (left := self._calls.left(begin, wait)) > 0:
@@ -96,7 +98,7 @@ class DirectApi:
             finally:
                 gone.cancel()
             ask.cursors = plan.ends  # what `_last` means is decided once
-            seen, plan = await self._in_turn(name, asker, partial(self._planned, feed, ask))
+            seen, plan = await self._in_turn(name, asker, planned)
         return json_answer(plan)
 
     async def _in_turn(self, name: str, asker: Asker, call: Callable[[], T]) -> T:
@@ -155,11 +157,27 @@ class DirectApi:
             )
         return feed
 
-    def _planned(self, feed: ChunkFeed, ask: PlanRequest) -> tuple[object, Plan]:
-        """Return the state that a plan is of, and the plan with the lag after it."""
+    def _planned(
+        self, feed: ChunkFeed, ask: PlanRequest, count: Callable[[int], object] | None
+    ) -> tuple[object, Plan]:
+        """Return the state that a plan is of, and the plan with the lag after it.
+
+        It brings its chunks, if it is small, and `count` is given, which is told their events.
+        """
         state, plan = feed.plan(ask)
         plan.lag = self._calls.lag_after(state, ask.n, plan.ends)
+        if count and plan.ranges and sum(each.bytes for each in plan.ranges) <= INLINE_BYTES:
+            with suppress(Problem):  # they were removed meanwhile; who asks for them is told so
+                request = direct_reads.chunks_request(ask.n, plan.ranges)
+                plan.chunks = b"".join(feed.chunks(request, count))
         return state_of(state), plan
+
+
+def _count_of_chunks(request: Request) -> Callable[[int], object] | None:
+    """Return what counts the events that a plan brings; None if the request does not prefer it."""
+    preferred = ",".join(request.headers.getlist("prefer")).split(",")
+    wanted = direct_reads.WITH_CHUNKS in map(str.strip, preferred)
+    return exchange_of(request).served.add if wanted else None
 
 
 _A_PLAN = direct_reads.decode_plan_request, check_plan, problems.BAD_PLAN, "a plan"
