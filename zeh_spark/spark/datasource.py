@@ -122,12 +122,14 @@ class ZeroEventHubDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return the reader of `spark.readStream`, which raises later if something is wrong."""
-        from zeh_spark.spark.source.stream import StreamReader
+        from zeh_spark.spark.source.stream import StreamReader, check_inline
 
         try:
             refuse_of_other_query(self._given, streaming=True)
             options = self._source_options(schema)
             options.check_stream()
+            if options.inline:
+                check_inline(schema)
         except OptionError as exc:
             return StreamReader(None, exc)
         return StreamReader(options, decoder(schema, options))

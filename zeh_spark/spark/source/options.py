@@ -132,6 +132,13 @@ class SourceOptions(ReadingOptions):
         "minimum number of Spark partitions for a large micro-batch, or for a large batch that "
         "executors fetch; by default the driver's cores",
     )
+    inline: bool = option(
+        parse_bool,
+        "`true` has the driver decode a micro-batch of at most 64 KiB, so that it needs no Python "
+        "task",
+        default="false",
+        query="streaming",
+    )
     staging_location: str | None = option(
         parse_staging,
         "directory (absolute path or URI without credentials) that driver and executors share; it "

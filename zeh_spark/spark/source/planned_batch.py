@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 import pyarrow as pa
@@ -21,6 +22,7 @@ from msgspec import UNSET
 from zeh_spark.client.decoding.chunks import ChunkDecoder
 from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.client.http import direct_client
+from zeh_spark.client.http.direct_client import FetchedGroup
 from zeh_spark.client.http.feed_client import located
 from zeh_spark.client.http.lag import Lag, lag_of
 from zeh_spark.client.http.responses import problem_document
@@ -62,6 +64,7 @@ class PlannedBatch:
         chunks_behind: most chunks between the last one of the batch and the head.
         upto: the cursor after which nothing was planned; None for no such cursor.
         epoch: the feed's newest epoch, as of the last plan; None if it was not told.
+        whole: the plan that has all of it; None if there are several.
     """
 
     ends: list[str]
@@ -73,6 +76,7 @@ class PlannedBatch:
     chunks_behind: int = 0
     upto: str | None = None
     epoch: Epoch | None = None
+    whole: Plan | None = None
 
     def __bool__(self) -> bool:
         """Whether it has events, or passes a loss."""
@@ -95,6 +99,7 @@ class PlannedBatch:
 
     def add(self, plan: Plan, ranges: Mapping[int, Sequence[PlannedRange]]) -> None:
         """Add what a further plan has. Small ranges that follow each other become one."""
+        self.whole = None if any(self.ranges) else plan
         for partition, more in ranges.items():
             for each in more:
                 before = self.ranges[partition][-1:]
@@ -234,11 +239,24 @@ def _about_a_cursor(exc: PublisherError) -> PublisherError:
 
 @dataclass(frozen=True)
 class DirectPartition(FeedTask):
-    """Ranges that one task fetches and decodes."""
+    """Ranges that one task fetches and decodes.
+
+    Args:
+        groups: all their chunks, if they came with the plan. The driver may read these (`inline`);
+            they are not pickled, so a task fetches.
+    """
 
     ranges: Sequence[PlannedRange]
     n: int
     options: SourceOptions = field(repr=False)
+    groups: Sequence[FetchedGroup] = field(default=(), repr=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "groups": ()}
+
+    @property
+    def is_here(self) -> bool:
+        return bool(self.groups)
 
     def read(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the ranges.
@@ -246,9 +264,9 @@ class DirectPartition(FeedTask):
         Raises PublisherError if the publisher does not send what was planned, and
         MalformedLineError for a line that is no event if the mode is FAILFAST.
         """
-        transport = Transport(self.options)
         decode = ChunkDecoder(decoder, self.options.requested_headers, self.feed)
-        for group in direct_client.fetch(transport, self.n, self.ranges):
+        fetch = partial(direct_client.fetch, Transport(self.options), self.n, self.ranges)
+        for group in self.groups or fetch():
             yield from decode.batches(group)
 
 
@@ -268,4 +286,7 @@ def tasks_of(
             filled = 0
         tasks[-1].append(each)
         filled += each.bytes
-    return [DirectPartition(tuple(ranges), len(batch.ends), for_tasks) for ranges in tasks]
+    n, groups = len(batch.ends), []
+    if batch.whole and len(tasks) == 1:
+        groups = direct_client.carried(transport, n, batch.whole)
+    return [DirectPartition(tuple(ranges), n, for_tasks, tuple(groups)) for ranges in tasks]

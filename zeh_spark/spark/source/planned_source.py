@@ -182,7 +182,7 @@ class PlannedSource:
     def _timed(self, request: PlanRequest) -> Plan:
         began = time.monotonic()
         try:
-            return direct_client.plan(self.transport, request)
+            return direct_client.plan(self.transport, request, with_chunks=self.options.inline)
         finally:
             self._plans += 1
             self._seconds += time.monotonic() - began

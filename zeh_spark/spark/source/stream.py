@@ -8,10 +8,15 @@ for the same batch, and give the same each time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
 from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.errors import OptionError, at_spark_border
@@ -27,6 +32,29 @@ from zeh_spark.spark.source.tasks import TaskReader
 
 if TYPE_CHECKING:
     from zeh_spark.spark.source.stream_dispatcher import StreamDriver
+
+
+_TESTED = re.compile(r"4\.[0-3]\.\d+")
+"""The versions of Spark in which `inline` was tested. Spark documents nothing of what it uses."""
+
+
+def check_inline(schema: StructType) -> None:
+    """Raise OptionError if Spark does not take rows of this schema from the driver (`inline`)."""
+    databricks = os.environ.get("DATABRICKS_RUNTIME_VERSION")
+    why = None
+    if databricks or not _TESTED.fullmatch(pyspark.__version__):
+        here = f"Databricks {databricks}" if databricks else f"Spark {pyspark.__version__}"
+        why = f"it was tested in Apache Spark 4.0 to 4.3 only, and this is {here}"
+    elif described := [field.name for field in schema if field.metadata]:
+        why = (
+            f"the column {described[0]!r} has metadata, as those of tables and columns with a "
+            f"comment have, so Spark would refuse the rows"
+        )
+    if why:
+        raise OptionError(
+            f"option 'inline' is true, but {why}. Set inline=false",
+            option="inline",
+        )
 
 
 class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -45,6 +73,7 @@ class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableN
         self._finite = False
         self._driver: StreamDriver | None = None
         self._older = OlderSpark()
+        self._rows: Sequence[pa.RecordBatch] | None = None
 
     @at_spark_border
     def initialOffset(self) -> dict[str, Any]:
@@ -73,7 +102,30 @@ class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableN
             self._older.restore(end)
             return []
         warn_of_repetition(self._begun)
-        return self._begun.partitions(start, end)
+        tasks = self._begun.partitions(start, end)
+        if self._begun.is_inline(tasks, end):
+            self._rows = [*self.read(tasks[0])]
+        return tasks
+
+    def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        """Return the rows of the batch whose partition Spark got just now."""
+        assert self._rows is not None
+        rows, self._rows = self._rows, None
+        return iter(rows)
+
+    def _kind(self) -> type:
+        """Return what Spark takes this reader for: its simple kind while it has rows to give.
+
+        Spark asks only that kind for rows, by `getCache`, right after `partitions`. Of that kind it
+        asks neither for a limit nor for the lag, so at all other times this is none.
+        """
+        if self._rows is None:
+            return type(self)
+        from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
+
+        return _SimpleStreamReaderWrapper
+
+    __class__ = property(_kind)  # isinstance() asks for it
 
     @at_spark_border
     def commit(self, end: dict[str, Any]) -> None:

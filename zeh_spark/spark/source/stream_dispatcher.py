@@ -38,6 +38,7 @@ from zeh_spark.spark.source.paged_source import PagedSource
 from zeh_spark.spark.source.planned_source import PlannedSource
 from zeh_spark.spark.source.tasks import FeedTask
 from zeh_spark.wire import wire
+from zeh_spark.wire.direct_reads import INLINE_BYTES
 from zeh_spark.wire.feed_identity import FeedIdentity, untold
 
 log = logging.getLogger(__name__)
@@ -288,6 +289,13 @@ class StreamDriver:
         if known is None or (known.start, known.end) != (start, end):
             self._delivered = known = _Delivered(start, end, self._again(start, end))
         return known.tasks
+
+    def is_inline(self, tasks: Sequence[FeedTask], end: dict[str, Any]) -> bool:
+        """Return whether the driver reads the tasks of the batch that ends there (`inline`)."""
+        if not self.options.inline or len(tasks) != 1 or not tasks[0].is_here:
+            return False
+        positions = offsets.parse(end, self.options).positions
+        return sum(each.bytes for each in positions) <= INLINE_BYTES
 
     def _again(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[FeedTask]:
         """Return a batch that Spark repeats after a restart.

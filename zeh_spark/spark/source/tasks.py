@@ -33,6 +33,11 @@ class FeedTask(InputPartition, ABC):
 
     feed: FeedIdentity | None = None
 
+    @property
+    def is_here(self) -> bool:
+        """Whether it has what it reads, so that the driver can read it, too."""
+        return False
+
     @abstractmethod
     def read(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
         """Yield the task's rows."""
@@ -59,6 +64,10 @@ class CarriedSegment(SegmentTask):
 
     def content(self) -> bytes:
         return self.payload
+
+    @property
+    def is_here(self) -> bool:
+        return True
 
 
 class TaskReader:
