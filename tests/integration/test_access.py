@@ -5,6 +5,7 @@ import functools
 import random
 import re
 import socket
+import threading
 import time
 from contextlib import contextmanager
 
@@ -17,7 +18,7 @@ from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import create_app
-from zeh_spark.service.access.gate import Gate, own_hosts
+from zeh_spark.service.access.gate import FRESH_SECONDS, PATIENCE_SECONDS, Gate, own_hosts
 from zeh_spark.service.store.interface import StoreBusyError
 from zeh_spark.service.store.token_rights import ADMIN, Grant, Right, new_token, parse_grant
 from zeh_spark.testing import running_publisher
@@ -320,6 +321,33 @@ def test_tokens_are_as_old_as_the_beginning_of_their_reading():
     asyncio.run(gate._refresh(store))
 
     assert gate._read_at <= store.asked
+
+
+def test_a_store_that_is_slow_delays_requests_once():
+    """They make do with the tokens that were read before, however many come meanwhile."""
+    answers = threading.Event()
+
+    class Slow(ScratchStore):
+        def tokens(self):
+            answers.wait()
+            return super().tokens()
+
+    store = Slow()
+    gate = Gate(store)
+
+    async def seconds():
+        answers.set()
+        await gate._refresh(store)
+        answers.clear()
+        gate._read_at -= FRESH_SECONDS
+        begun = time.monotonic()
+        await asyncio.gather(*(gate._refresh(store) for _ in range(1000)))
+        for _ in range(15):
+            await gate._refresh(store)
+        answers.set()
+        return time.monotonic() - begun
+
+    assert asyncio.run(seconds()) < 10 * PATIENCE_SECONDS
 
 
 @each_case("text", ["orders/", "orders/till-7#day", "a/b/c", ""])

@@ -108,3 +108,21 @@ def test_a_client_that_leaves_holds_nothing() -> None:
         eventually(lambda: (served.ended, served.unsent.total) == (1, 0))
         other.sendall(ASK)
         assert b"".join(ANSWER) == body_of(other, 1 << 20)
+
+
+@pytest.mark.parametrize("size", [1, 400_000])
+def test_the_head_of_an_answer_comes_with_its_body(size: int) -> None:
+    """Alone it would wake a client for nothing. Thousands may wait for the same small page."""
+
+    async def answer(_: Request) -> Response:
+        begun = Taken([b"x" * size], None)
+        return Answer(begun, None, {}, "text/plain", send_timeout=60, unsent=Unsent())  # type: ignore[arg-type]
+
+    app = Starlette(routes=[Route("/", answer)])
+    with running_publisher(ScratchStore(), app) as base, connected(base, "127.0.0.1") as link:
+        for _ in range(20):
+            link.sendall(ASK)
+            head, _, body = link.recv(10_000).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200") and body
+            while len(body) < size:
+                body += link.recv(1 << 20)

@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import anyio
@@ -50,7 +50,7 @@ reading takes long.
 """
 
 PATIENCE_SECONDS = 0.5
-"""Seconds for which a request waits for tokens before it makes do with the old ones."""
+"""Seconds for which requests wait for tokens before they make do with the old ones."""
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -61,8 +61,12 @@ _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 def reads(request: Request) -> Sequence[Sequence[Need]]:
     """Return what a request for events needs: the feed, and the cursor set that it names."""
     feed = _feed(request)
-    query = request.scope["query_string"].decode("latin-1")
-    names = [value for name, value in parse_qsl(query, True) if name == "cursorset"]
+    query = request.scope["query_string"]
+    if b"cursorset" not in query and b"%" not in query:  # most queries
+        return [[Need(Right.READ, feed)]]
+    names = [
+        value for name, value in parse_qsl(query.decode("latin-1"), True) if name == "cursorset"
+    ]
     return [[Need(Right.READ, feed)], *([Need(Right.CONSUME, feed, name)] for name in names)]
 
 
@@ -165,6 +169,7 @@ class Gate:
         self._tokens: dict[str, Token] = {}
         self._read_at = float("-inf")
         self._reading: asyncio.Task[Exception | None] | None = None
+        self._patience: asyncio.Future[Any] | None = None
         self._limiter = anyio.CapacityLimiter(1)
         self.unsent = Unsent()
         """The bytes of answers that clients have not taken."""
@@ -267,9 +272,13 @@ class Gate:
         age = time.monotonic() - self._read_at
         if age < FRESH_SECONDS:
             return
-        reading = self._reading = self._reading or asyncio.create_task(self._read(store))
-        if age < STALE_SECONDS:
-            await asyncio.wait({reading}, timeout=PATIENCE_SECONDS)
+        if (reading := self._reading) is None:
+            reading = self._reading = asyncio.create_task(self._read(store))
+            # One for all: as many timers would take their time again, when thousands come at once.
+            patience = asyncio.wait({reading}, timeout=PATIENCE_SECONDS)
+            self._patience = asyncio.ensure_future(patience)
+        if age < STALE_SECONDS and self._patience:
+            await asyncio.shield(self._patience)
         elif failure := await asyncio.shield(reading):
             raise _untold(failure) from failure
 

@@ -8,7 +8,9 @@ follows it).
 
 from __future__ import annotations
 
+import copy
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -124,14 +126,16 @@ def create_app(publisher: Publisher) -> Starlette:
         publishing=store is not None,
         direct=store is not None or any(isinstance(each, ChunkFeed) for each in named.values()),
     )
+    read = gate.route(publisher.path, pages_of_feeds.read, access.reads, methods=["GET"])
     app = Starlette(
         routes=[
+            *([_first(read)] if store else []),
             gate.route("/openapi.json", describe, access.nothing, methods=["GET"]),
             *telling.routes(),
             *console,
-            *_publish_routes(publisher, disk),
             *DirectApi(calls).routes(publisher.path, gate),
-            gate.route(publisher.path, pages_of_feeds.read, access.reads, methods=["GET"]),
+            *_publish_routes(publisher, disk),
+            read,
         ],
         lifespan=partial(_lifespan, partial(_end_polls, draining, calls.stop)),
         middleware=[Middleware(Observer, metrics, outages, writes=telemetry.access_log)],
@@ -146,6 +150,16 @@ def create_app(publisher: Publisher) -> Starlette:
         partial(_end_polls, draining, each) for each in (calls.drain, calls.stop)
     )
     return app
+
+
+def _first(read: Route) -> Route:
+    """Return the route of feeds for a place before all others, of which each costs a request 2 µs.
+
+    It leaves the publisher's own addresses to the others.
+    """
+    found, own = copy.copy(read), "|".join(map(re.escape, RESERVED_NAMES))
+    found.path_regex = re.compile(rf"^/(?!(?:{own})$)(?P<feed>[^/]+)$")
+    return found
 
 
 def _publish_routes(publisher: Publisher, disk: Disk) -> list[Route]:

@@ -28,6 +28,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -75,6 +76,7 @@ def allowed_connections() -> int:
     return max(1, min(MOST_CONNECTIONS, soft - min(_OWN_FILES, soft // 2)))
 
 
+@lru_cache(maxsize=4096)
 def address_of(host: str) -> str:
     """Return what tells a client's address from others.
 

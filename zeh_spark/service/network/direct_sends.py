@@ -20,12 +20,38 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 NAME = "zeh_spark.send"
 STEP_BYTES = 256 << 10
 """Most bytes that a client takes between two calls of `progress`."""
 
 _AT_ONCE = 512  # pieces; the kernel takes 1,024
+
+
+class HeldHead:
+    """A transport for one answer: its head is sent together with what is written after it.
+
+    A client that gets it alone wakes up for nothing.
+    """
+
+    def __init__(self, transport: Any, cycle: Any) -> None:
+        self._transport = transport
+        self._cycle = cycle
+        self._was_held, self._head = False, b""
+
+    def write(self, data: bytes) -> None:
+        if self._cycle.response_started and not self._was_held:
+            self._was_held, self._head = True, data
+        else:
+            self._transport.write(self.take() + data)
+
+    def take(self) -> bytes:
+        head, self._head = self._head, b""
+        return head
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class DirectSends:
