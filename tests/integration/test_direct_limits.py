@@ -11,6 +11,7 @@ from tests.fix_publisher import Burst
 from tests.patience import PATIENCE, eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.errors import StoreError
+from zeh_spark.publisher import create_app
 from zeh_spark.testing import publish, running_publisher
 
 PLANS, ANSWERS = 48, 192
@@ -42,7 +43,7 @@ def store():
 
 @pytest.fixture
 def base(store):
-    with running_publisher(store) as base:
+    with running_publisher(store, create_app(store, cache_bytes=0)) as base:
         yield base
         store.go.set()
 

@@ -61,12 +61,9 @@ _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 def reads(request: Request) -> Sequence[Sequence[Need]]:
     """Return what a request for events needs: the feed, and the cursor set that it names."""
     feed = _feed(request)
-    query = request.scope["query_string"]
-    if b"cursorset" not in query and b"%" not in query:  # most queries
-        return [[Need(Right.READ, feed)]]
-    names = [
-        value for name, value in parse_qsl(query.decode("latin-1"), True) if name == "cursorset"
-    ]
+    query: bytes = request.scope["query_string"]
+    given = parse_qsl(query.decode("latin-1"), True) if b"set" in query or b"%" in query else ()
+    names = [value for name, value in given if name == "cursorset"]
     return [[Need(Right.READ, feed)], *([Need(Right.CONSUME, feed, name)] for name in names)]
 
 

@@ -98,18 +98,6 @@ def _failing(error: Exception) -> Iterator[Sequence[bytes]]:
     yield  # makes a generator of it
 
 
-def with_heads(sends: Iterator[bytes]) -> Iterator[Sequence[bytes]]:
-    """Yield pieces of an answer: what is long, with the little before it."""
-    piece: list[bytes] = []
-    for each in sends:
-        piece.append(each)
-        if len(each) > _JOINED_BYTES or len(piece) == 3:
-            yield piece
-            piece = []
-    if piece:
-        yield piece
-
-
 async def disconnected(receive: Receive) -> None:
     """Return when the client has disconnected, or has got its answer."""
     while (await receive())["type"] != "http.disconnect":
@@ -242,8 +230,10 @@ def _sender(
 
     async def send_each(pieces: Sequence[bytes]) -> None:
         for each in pieces:
-            patience.begin()
-            await send({"type": "http.response.body", "body": each, "more_body": True})
+            for at in range(0, len(each), SEND_BYTES):
+                patience.begin()
+                part = each[at : at + SEND_BYTES]
+                await send({"type": "http.response.body", "body": part, "more_body": True})
 
     return send_directly if directly else send_each
 

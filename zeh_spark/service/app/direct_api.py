@@ -20,8 +20,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from zeh_spark.service.access.gate import Gate, client_of, reads
-from zeh_spark.service.app.answers import Taken, disconnected, json_answer, with_heads
-from zeh_spark.service.app.feed_calls import LARGE_BYTES, WORKERS, Asker, FeedCalls
+from zeh_spark.service.app.answers import disconnected, json_answer
+from zeh_spark.service.app.feed_calls import LARGE_BYTES, WORKERS, Asker, Begun, FeedCalls
 from zeh_spark.service.app.read_requests import MAX_N, MAX_WAIT, parse_time_query
 from zeh_spark.service.network.bodies import check_length, received
 from zeh_spark.service.network.shares import Shares
@@ -113,17 +113,17 @@ class DirectApi:
         try:
             name = request.path_params.get("feed", "")
             body = await body_of(request)
-            tally = exchange_of(request).served
-            begun = await self._calls.in_thread(
-                name, partial(self._begun, name, body, tally), Asker(client, len(body))
-            )
-            self._calls.unsent.check(client, begun.size)
+            begin = partial(self._begun, name, body)
+            read = partial(self._calls.in_thread, name, begin, Asker(client, len(body)))
+            found = await self._calls.whole(name, self._calls.cache, (name, body), read)
+            self._calls.unsent.check(client, found.begun.size)
+            exchange_of(request).served = found.served
         except BaseException:
             self._answers.release(client)
             raise
         return self._calls.answer(
             name,
-            begun,
+            found.begun,
             {"Cache-Control": "no-store, no-transform"},
             direct_reads.CONTENT_TYPE,
             partial(self._answers.release, client),
@@ -144,10 +144,10 @@ class DirectApi:
         cursors = {str(each): cursor for each, cursor in feed.cursors_at(n, time).items()}
         return CursorsAtTime(time, cursors)
 
-    def _begun(self, name: str, body: bytes, tally: Tally) -> Taken:
-        feed = self._direct(name)
+    def _begun(self, name: str, body: bytes) -> Begun:
+        feed, tally = self._direct(name), Tally()
         sends = feed.chunks(_request_in(body, feed, *_CHUNKS), tally.add)
-        return self._calls.taken(with_heads(sends))
+        return Begun(self._calls.taken([each] for each in sends), tally, len(body))
 
     def _direct(self, name: str) -> ChunkFeed:
         feed = self._calls.find(name)

@@ -27,6 +27,7 @@ from zeh_spark.service.network.shares import Shares, Unsent
 from zeh_spark.service.store.answer_cache import AnswerCache
 from zeh_spark.service.store.feed import ChunkFeed, Feed
 from zeh_spark.service.store.interface import FeedState, Store, UnknownFeedError
+from zeh_spark.service.telemetry.exchange import Tally
 from zeh_spark.service.telemetry.lag import Backlogs
 from zeh_spark.service.telemetry.rare_log import RareLog
 from zeh_spark.wire.direct_reads import PartitionLag
@@ -52,6 +53,19 @@ Each takes as much of Python's time as hundreds of others. Writes and other read
 """
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Begun:
+    """An answer of which the first part is there.
+
+    Attributes:
+        fixed: The bytes of the request, if its answer is the same as long as the feed only grows.
+    """
+
+    begun: Taken | None
+    served: Tally
+    fixed: int
 
 
 class Asker(NamedTuple):
@@ -139,6 +153,18 @@ class FeedCalls:
         if self._store is None:
             raise UnknownFeedError(f"there is no feed {name!r} here", anchor="unknown-feed")
         return ChunkFeed(self._store, name, self.cache)
+
+    async def whole(
+        self, name: str, cache: AnswerCache, key: Hashable, make: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """Return what `make` returns, or what it did, if that was fixed and whole (see `Begun`)."""
+        lineage = self._store.lineage(name) if self._store and name not in self._named else None
+        found = cache.find((key, lineage)) if lineage else None
+        if found is None:
+            found = await make()
+            if lineage and found.fixed and found.begun and found.begun.rest is None:
+                cache.keep((key, lineage), found, found.begun.size + 8 * found.fixed)
+        return found
 
     def lag_after(
         self, feed: FeedState, n: int, cursors: Mapping[str, str]

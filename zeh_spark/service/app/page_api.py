@@ -24,7 +24,7 @@ from starlette.responses import Response
 from zeh_spark.service.access.disk import Disk
 from zeh_spark.service.access.gate import client_of
 from zeh_spark.service.app.answers import Taken, disconnected
-from zeh_spark.service.app.feed_calls import Asker, FeedCalls
+from zeh_spark.service.app.feed_calls import Asker, Begun, FeedCalls
 from zeh_spark.service.app.read_requests import Ask, names_cursor_set, parse_query, resumed
 from zeh_spark.service.app.rendering import (
     Piece,
@@ -35,7 +35,7 @@ from zeh_spark.service.app.rendering import (
 )
 from zeh_spark.service.store.answer_cache import AnswerCache
 from zeh_spark.service.store.feed import ChunkFeed, Feed, state_of
-from zeh_spark.service.store.pages import Page
+from zeh_spark.service.store.pages import DEFAULT_HINT, Page
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.store.reading import head_of
 from zeh_spark.service.store.token_rights import Maker
@@ -74,11 +74,11 @@ class PageRequest:
 
 
 @dataclass(slots=True)
-class Opened:
+class Opened(Begun):
     """A page whose first part was read, so that it can no longer be refused.
 
     Attributes:
-        begun: The first part of the answer; None if the page has no events and its reader waits.
+        begun: None if the page has no events and its reader waits.
         fields: The header fields that tell where the feed stands, as of the page.
         is_taken: Whether a reader takes the rest, which is there once.
     """
@@ -87,9 +87,7 @@ class Opened:
     ask: Ask
     cursors: Mapping[int, str]
     seen: object
-    begun: Taken | None
     fields: Mapping[str, str] = field(default_factory=dict)
-    served: Tally = field(default_factory=Tally)
     is_taken: bool = False
 
 
@@ -112,7 +110,8 @@ class PageApi:
         if names_cursor_set(wanted.query):
             page = await self._kept(wanted, asker)
         else:
-            page = await self._shared(name, wanted, partial(self._begin, wanted), asker)
+            read = partial(self._shared, name, wanted, partial(self._begin, wanted), asker)
+            page = await self._calls.whole(name, wanted.cache, wanted, read)
         ask = page.ask  # later pages may be shared with readers that wait for another time
         gone: asyncio.Future[None] | None = None
         try:
@@ -226,10 +225,13 @@ class PageApi:
                 chain(before, rest), ask.n, ask.headers, gzip=how.gzip, tally=tally
             )
         if waits and not found:
-            return Opened(feed, ask, {**cursors, **after}, seen, None)
+            return Opened(None, tally, 0, feed, ask, {**cursors, **after}, seen)
         begun = self._calls.taken(gzip_stream(pieces) if how.gzip else plain_stream(pieces))
         fields = self._standing(feed, ask.n, cursors, page).fields() if how.tells else {}
-        return Opened(feed, ask, cursors, seen, begun, fields, tally)
+        hint = DEFAULT_HINT if ask.hint is None else ask.hint
+        fixed = page and tally.events >= hint and wire.LAST not in cursors.values() and not fields
+        size = len(how.query) if fixed and ask.cursor_set is None else 0
+        return Opened(begun, tally, size, feed, ask, cursors, seen, fields)
 
     def _standing(
         self, feed: Feed, n: int, cursors: Mapping[int, str], page: Page[Piece] | None

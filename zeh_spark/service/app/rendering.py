@@ -43,19 +43,18 @@ class Piece:
     """A piece of an answer's body.
 
     Attributes:
-        sends: Its bytes, at most SEND_BYTES each.
         size: The bytes of its text, before compression.
         crc: The text's CRC-32, if the piece is compressed.
     """
 
-    sends: tuple[bytes, ...]
+    sent: bytes
     size: int
     crc: int = 0
 
     @property
     def cost(self) -> int:
         """The bytes of memory that it takes, about."""
-        return sum(map(len, self.sends))
+        return len(self.sent)
 
 
 def part_renderer(
@@ -124,19 +123,19 @@ def _rendered(blocks: Iterable[Block], n: int, render: Render) -> Iterator[bytes
 
 
 def plain_piece(text: bytes) -> Piece:
-    return Piece(_cut(text), len(text))
+    return Piece(text, len(text))
 
 
 def gzip_piece(text: bytes) -> Piece:
     """Return a piece compressed, to be sent by `gzip_stream`."""
     compressor = _zlib.library.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
     packed = compressor.compress(text) + compressor.flush(zlib.Z_SYNC_FLUSH)
-    return Piece(_cut(packed), len(text), _zlib.library.crc32(text))
+    return Piece(packed, len(text), _zlib.library.crc32(text))
 
 
 def plain_stream(pieces: Iterable[Piece]) -> Iterator[Sequence[bytes]]:
     for piece in pieces:
-        yield piece.sends
+        yield (piece.sent,)
 
 
 def gzip_stream(pieces: Iterable[Piece]) -> Iterator[Sequence[bytes]]:
@@ -145,7 +144,7 @@ def gzip_stream(pieces: Iterable[Piece]) -> Iterator[Sequence[bytes]]:
     crc, size = 0, 0
     head: tuple[bytes, ...] = (_GZIP_HEAD,)
     for piece in pieces:
-        yield (*head, *piece.sends)
+        yield (*head, piece.sent)
         head = ()
         crc, size = combine(crc, piece.crc, piece.size), size + piece.size
     yield (*head, _LAST_BLOCK + struct.pack("<II", crc, size % (1 << 32)))
@@ -159,7 +158,3 @@ def _combined(before: int, crc: int, size: int) -> int:
     """
     zeros = bytes(size)
     return zlib.crc32(zeros, before) ^ zlib.crc32(zeros) ^ crc
-
-
-def _cut(text: bytes) -> tuple[bytes, ...]:
-    return tuple(text[at : at + SEND_BYTES] for at in range(0, len(text), SEND_BYTES))

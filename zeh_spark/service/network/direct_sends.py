@@ -29,37 +29,35 @@ STEP_BYTES = 256 << 10
 _AT_ONCE = 512  # pieces; the kernel takes 1,024
 
 
-class HeldHead:
-    """A transport for one answer: its head is sent together with what is written after it.
+class DirectSends:
+    """Sends on a connection beside its transport, which must have nothing to write.
 
-    A client that gets it alone wakes up for nothing.
+    To uvicorn's cycle it is the transport. It sends the head of an answer with what follows it,
+    because a client that gets it alone wakes up for nothing.
     """
 
-    def __init__(self, transport: Any, cycle: Any) -> None:
+    def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._cycle = cycle
-        self._was_held, self._head = False, b""
-
-    def write(self, data: bytes) -> None:
-        if self._cycle.response_started and not self._was_held:
-            self._was_held, self._head = True, data
-        else:
-            self._transport.write(self.take() + data)
-
-    def take(self) -> bytes:
-        head, self._head = self._head, b""
-        return head
+        self._head: bytes | None = None
+        self._socket = transport.get_extra_info("socket")
+        self._copy: socket.socket | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
+    def begin(self, cycle: Any) -> None:
+        """Send the answer of a cycle."""
+        self._cycle, self._head, cycle.transport = cycle, None, self
 
-class DirectSends:
-    """Sends on a connection beside its transport, which must have nothing to write."""
+    def write(self, data: bytes) -> None:
+        if self._head is None and self._cycle.response_started:
+            self._head = data
+        else:
+            self._transport.write(self.take_head() + data)
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._socket = transport.get_extra_info("socket")
-        self._copy: socket.socket | None = None
+    def take_head(self) -> bytes:
+        head, self._head = self._head or b"", b""
+        return head
 
     async def send(self, pieces: Sequence[bytes], progress: Callable[[], object]) -> None:
         """Raises OSError if the connection is lost."""

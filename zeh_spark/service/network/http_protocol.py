@@ -27,7 +27,7 @@ from zeh_spark.service.network.connections import (
     refusal,
     shown_address,
 )
-from zeh_spark.service.network.direct_sends import NAME, DirectSends, HeldHead
+from zeh_spark.service.network.direct_sends import NAME, DirectSends
 from zeh_spark.service.network.shares import Unsent
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire import problems
@@ -257,9 +257,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._scope = scope
         if self.client in self._idle.spare:
             scope["state"]["spare"] = True
-        if scope["method"] != "HEAD":  # which has nothing but a head
-            self._answered.transport = HeldHead(self.transport, self._answered)
         if self._direct and scope["method"] != "HEAD":
+            self._direct.begin(self._answered)
             scope["extensions"] = {NAME: partial(self._send_directly, self._direct, self._answered)}
         await self._served(scope, receive, send)
 
@@ -275,7 +274,7 @@ class BoundedProtocol(HttpToolsProtocol):
         size = sum(map(len, pieces))
         if cycle.disconnected or not size:  # a chunk without bytes would end the body
             return
-        head = cycle.transport.take()
+        head = direct.take_head()
         if cycle.chunked_encoding:
             pieces = [b"%s%x\r\n" % (head, size), *pieces, b"\r\n"]
         else:

@@ -85,6 +85,7 @@ class Database:
     close: Callable[[], None]
     free_bytes: Callable[[Connection], int] = lambda _: 0
     replica_lag: Callable[[Connection], int | None] = lambda _: None
+    lineage: Callable[[str], object | None] = lambda _: None
 
 
 def only(answers: Sequence[T | Problem]) -> T:

@@ -45,6 +45,9 @@ class SqlStore(SqlBatches, SqlCursorSets, SqlAdministration):
         with self._errors():
             return self._database.version()
 
+    def lineage(self, feed: str) -> object | None:
+        return self._database.lineage(feed)
+
     def stored_version(self) -> int:
         return self._read(self._database.stored_version)
 

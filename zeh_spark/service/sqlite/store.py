@@ -13,8 +13,9 @@ the publisher and in commands that write.
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,12 @@ _ACTS_STAY = tuple(
 )
 """What keeps the log of administrative acts from being changed by mistake (see `store.acts`)."""
 
+_LINEAGE = """
+SELECT (SELECT schema_version FROM pragma_schema_version), origin, count(g), sum(g)
+FROM feeds LEFT JOIN anchors ON feed = id WHERE name = ? GROUP BY id
+"""
+"""A restore into the file changes the schema's version, and a removal the anchors."""
+
 BUSY_MS = 30_000
 """Milliseconds for which a connection waits for a lock."""
 
@@ -68,8 +75,7 @@ def open_sqlite(
         raise StoreError(
             f"{path} cannot be used as a store: {exc.orig}. Check the path and its permissions"
         ) from exc
-    _follow_no_other_file(path, read, write)
-    watch, gate = _Watch(read), ReaderBarrier()
+    watch, gate = _Watch(read, _follow_no_other_file(path, read, write)), ReaderBarrier()
     writer = Writer(write, path.with_name(f"{path.name}-wal"), gate)
 
     @contextmanager
@@ -91,8 +97,9 @@ def open_sqlite(
         write.dispose()
 
     database = Database(
-        reading, snapshot, writer, watch.version, _stored_version, explained, close, _free_bytes
-    )
+        reading, snapshot, writer, watch.version, _stored_version, explained, close, _free_bytes,
+        lineage=watch.lineage,
+    )  # fmt: skip
     return SqlStore(database, clock=clock, receipts=receipts)
 
 
@@ -135,8 +142,10 @@ def check_names(path: Path) -> None:
             )
 
 
-def _follow_no_other_file(path: Path, *engines: Engine) -> None:
+def _follow_no_other_file(path: Path, *engines: Engine) -> Callable[[], None]:
     """Have no connection used any more once another file, or none, is in the store's place.
+
+    Return what raises StoreError then.
 
     Connections stay with the old file, which is gone with the process, and new ones would lead to
     the other one: what was acknowledged would be lost, and readers would see both. SQLite itself
@@ -158,6 +167,7 @@ def _follow_no_other_file(path: Path, *engines: Engine) -> None:
     for engine in engines:
         event.listen(engine, "do_connect", check)  # which would make an empty file
         event.listen(engine, "checkout", check)
+    return check
 
 
 def make_private(path: Path, mode: int = 0o600) -> None:
@@ -290,9 +300,11 @@ class _Watch:
     heads tell whether that was a commit.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, check: Callable[[], None]) -> None:
+        self._check = check
         self._lock = threading.Lock()
-        self._connection = engine.raw_connection()
+        self._connection, self._quick = engine.raw_connection(), engine.raw_connection()
+        self._quick.cursor().execute("PRAGMA busy_timeout = 0")  # an event loop waits for it
         self._seen = -1
         self._heads = 0
 
@@ -303,9 +315,17 @@ class _Watch:
                 self._seen = seen
             return self._heads
 
+    def lineage(self, feed: str) -> object | None:
+        with suppress(StoreError, sqlite3.Error), self._lock:  # whoever reads then learns it
+            self._check()
+            found = self._quick.cursor().execute(_LINEAGE, (feed,)).fetchone()
+            return found and (self, *found)
+        return None
+
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+            self._quick.close()
 
     def _number(self, query: str) -> int:
         cursor = self._connection.cursor()

@@ -13,9 +13,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -25,15 +25,7 @@ _OVERHEAD = 512
 """Bytes of memory, about, that a part takes beside its own."""
 
 
-class Kept(Protocol):
-    """A part of an answer. It never changes."""
-
-    @property
-    def cost(self) -> int:
-        """The bytes of memory that it takes, about."""
-
-
-K = TypeVar("K", bound=Kept)
+T = TypeVar("T")
 
 
 class AnswerCache:
@@ -48,29 +40,28 @@ class AnswerCache:
     def __init__(self, most: int) -> None:
         self._most = most
         self._size = 0
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[bytes, Kept] = OrderedDict()
-        self._under_way: dict[bytes, Future[Kept]] = {}
+        self._lock = threading.RLock()
+        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._under_way: dict[bytes, Future[Any]] = {}
 
     @property
     def size(self) -> int:
         return self._size
 
-    def get(self, key: bytes, make: Callable[[], K]) -> K:
+    def get(self, key: bytes, make: Callable[[], T]) -> T:
         """Return a part: the kept one, or what `make` returns. Raises what `make` raises.
 
-        `make` may block. The key tells the type of the part, too (see `key_of`).
+        `make` may block. The key tells the type of the part, too (see `key_of`). A part never
+        changes, and has the bytes of memory that it takes, about, as `cost`.
         """
         with self._lock:
-            kept = self._kept.get(key)
-            if kept is not None:
-                self._kept.move_to_end(key)
-                return cast(K, kept)
+            if (kept := self.find(key)) is not None:
+                return cast(T, kept)
             others = self._under_way.get(key)
             if others is None:
                 mine = self._under_way[key] = Future()
         if others is not None:
-            return cast(K, others.result())
+            return cast(T, others.result())
         try:
             made = make()
         except BaseException as exc:
@@ -80,18 +71,26 @@ class AnswerCache:
             raise
         with self._lock:
             del self._under_way[key]
-            self._keep(key, made)
+            self.keep(key, made, cast(Any, made).cost)
         mine.set_result(made)
         return made
 
-    def _keep(self, key: bytes, made: Kept) -> None:
-        if made.cost + _OVERHEAD > self._most:
-            return
-        self._kept[key] = made
-        self._size += made.cost + _OVERHEAD
-        while self._size > self._most:
-            _, oldest = self._kept.popitem(last=False)
-            self._size -= oldest.cost + _OVERHEAD
+    def find(self, key: Hashable) -> Any:
+        """Return what is kept, or None."""
+        with self._lock:
+            if (kept := self._kept.get(key)) is None:
+                return None
+            self._kept.move_to_end(key)
+            return kept[0]
+
+    def keep(self, key: Hashable, made: object, cost: int) -> None:
+        with self._lock:
+            if key in self._kept or (cost := cost + _OVERHEAD) > self._most:
+                return
+            self._kept[key] = made, cost
+            self._size += cost
+            while self._size > self._most:
+                self._size -= self._kept.popitem(last=False)[1][1]
 
 
 def key_of(kind: str, origin: bytes, chunks: Sequence[Chunk], *how: Any) -> bytes:

@@ -365,6 +365,12 @@ class Store(Batches, CursorSets, Administration, Protocol):
         Mostly it changes at once, after a second at the latest. The call is cheap.
         """
 
+    def lineage(self, feed: str) -> object | None:
+        """Return a value that differs once chunks of a feed were removed or replaced.
+
+        It never waits, and returns None if that cannot be told without.
+        """
+
     def stored_version(self) -> int:
         """Return the version of the tables as of now, which another process may have upgraded."""
 

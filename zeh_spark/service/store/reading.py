@@ -294,7 +294,10 @@ def chunks_after(
 
 
 def groups(chunks: Iterable[Chunk], most_bytes: int, most_chunks: int) -> Iterator[list[Chunk]]:
-    """Yield neighbours that are read together: one chunk, or several small ones."""
+    """Yield neighbours that are read together: one chunk, or several small ones.
+
+    A tag may end a group, too: so most groups are the same wherever readers begin, and are kept.
+    """
     group: list[Chunk] = []
     size = 0
     for chunk in chunks:
@@ -303,6 +306,9 @@ def groups(chunks: Iterable[Chunk], most_bytes: int, most_chunks: int) -> Iterat
             group, size = [], 0
         group.append(chunk)
         size += chunk.size
+        if int(chunk.tag, 16) % most_bytes < chunk.size:
+            yield group
+            group, size = [], 0
     if group:
         yield group
 
