@@ -289,6 +289,8 @@ FINAL = {
         r"answered 400: cursor 17 is unknown \(request ",
     ),
     "a login page": (ok(b"<html>", content_type="text/html; charset=utf-8"), "HTML page"),
+    # without that nginx it would be an empty page, as of a feed without events
+    "a body that an nginx should fetch": (ok(b"", x_accel_redirect="/1"), "X-Accel-Redirect"),
     "a packing that nobody asked for": (ok(BODY, content_encoding="br"), "Content-Encoding 'br'"),
     "a line of another partition": (ok(BODY + b'{"partition":1,"cursor":"x"}\n'), "not asked for"),
     "_first (events twice)": (ok(event(1) + checkpoint("_first")), "special cursor '_first'"),

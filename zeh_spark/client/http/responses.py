@@ -35,6 +35,7 @@ from zeh_spark.errors import (
 from zeh_spark.wire import problems
 from zeh_spark.wire.option_values import FeedUrl
 
+_ELSEWHERE = "X-Accel-Redirect"
 _REFUSAL_BYTES = 64 << 10
 _PIECE = 16 << 10
 _DONE = {200, 201, 203, 204}
@@ -205,7 +206,7 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
     """
     status = response.status_code
     if status in _DONE:
-        _check_type(response, url)
+        _check_head(response, url)
         return
     with response:
         text = masked(_whole_text(response, url))
@@ -221,8 +222,16 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
     raise refusal
 
 
-def _check_type(response: requests.Response, url: FeedUrl) -> None:
-    """Raise PublisherError for a web page."""
+def _check_head(response: requests.Response, url: FeedUrl) -> None:
+    """Raise PublisherError for a web page, or an answer whose body a missing nginx would fetch."""
+    if _ELSEWHERE in response.headers:
+        response.close()
+        raise PublisherError(
+            f"{url} answered with the header {_ELSEWHERE}, so the body of its answer is elsewhere: "
+            f"only an nginx before the publisher can fetch it. Ask the publisher's owner for the "
+            f"address of that nginx",
+            status=response.status_code,
+        )
     found = response.headers.get("Content-Type", "").lower()
     if found.startswith(("text/html", "application/xhtml")):
         response.close()
