@@ -29,6 +29,7 @@ pytest_plugins = [
     "tests.fix_shop",
     "tests.fix_raw_server",
     "tests.fix_middlemen",
+    "tests.fix_nginx",
     "tests.fix_producer",
     "tests.fix_backup",
     "tests.fix_audit",
@@ -140,6 +141,7 @@ def pytest_report_header() -> list[str]:
         fix_connect,
         fix_console,
         fix_lake,
+        fix_nginx,
         fix_object_stores,
         fix_reference,
         postgresql,
@@ -154,6 +156,7 @@ def pytest_report_header() -> list[str]:
         fix_console.why_absent(),
         postgresql.why_absent(),
         postgresql.why_no_pooler(),
+        fix_nginx.why_absent(),
         postgresql.why_no_small_disk(),
         standalone.why_not_apart(),
     ]

@@ -14,5 +14,7 @@ from importlib import import_module
 
 try:
     library = import_module("isal.isal_zlib")
+    VERSION = f"isal {import_module('isal').__version__}"
 except ImportError:
     library = import_module("zlib")
+    VERSION = f"zlib {library.ZLIB_RUNTIME_VERSION}"

@@ -28,6 +28,9 @@ from zeh_spark.wire.feed_identity import ID, Epoch
 TELL = "ZEH-Tell"
 """The header of a request for these fields. Its value is 1."""
 
+PROXY_TIME = "ZEH-Proxy-Time"
+"""The header with which a caching proxy tells its time, in seconds since 1970 with decimals."""
+
 FEED, HEAD, LAG = "ZEH-Feed", "ZEH-Head", "ZEH-Lag"
 
 MOST_LAGS = 32

@@ -67,8 +67,8 @@ def test_the_server_is_where_the_app_is_mounted(mounted):
 
 def test_an_app_that_takes_no_batches_does_not_describe_them():
     own = {"/", "/healthz", "/readyz", "/metrics", PATH}
-    paths = {"/{feed}", "/{feed}/plan", "/{feed}/chunks", "/{feed}/cursors"} | own
-    assert paths == document(publishing=False)["paths"].keys()
+    of_a_feed = {f"/{{feed}}{each}" for each in ("", "/plan", "/chunks", "/cursors", "/access")}
+    assert of_a_feed | own == document(publishing=False)["paths"].keys()
 
 
 def test_every_reference_leads_somewhere_and_every_component_is_referred_to():
@@ -98,7 +98,8 @@ def test_every_parameter_is_described():
         named = [found(each["$ref"])["name"] for each in item.get("parameters", [])]
         assert re.findall(r"{(\w+)}", path) == named
     described = {each["name"] for each in OPERATIONS["/{feed}", "get"]["parameters"]}
-    assert read_requests._KNOWN | {"cursorN", wire.CONSUMER_HEADER, page_headers.TELL} == described
+    headers = {wire.CONSUMER_HEADER, page_headers.TELL, page_headers.PROXY_TIME, "If-None-Match"}
+    assert read_requests._KNOWN | {"cursorN"} | headers == described
 
 
 def test_every_problem_that_is_raised_is_described_and_no_other():

@@ -138,6 +138,12 @@ def create_app(publisher: Publisher) -> Starlette:
             *telling.routes(),
             *console,
             *DirectApi(calls).routes(publisher.path, gate),
+            gate.route(
+                f"{publisher.path.rstrip('/')}/access",
+                pages_of_feeds.allowed,
+                access.reads,
+                methods=["GET"],
+            ),
             *_publish_routes(publisher, disk),
             *([] if store else [read]),
         ],

@@ -4,6 +4,12 @@ A request is answered from one call in a worker thread, if it does not have to w
 the feed, checks the request, and makes the first part of the answer. Readers that ask for the same
 at the same time, as those do that a commit has woken, share such calls.
 
+Caches between may keep pages that end by their hint, from concrete cursors: a page that ends where
+the feed ends will have more events, and one with a cursorset moves a reader. Each such page has an
+ETag, and is compared by it (304) before anything is rendered. A restore or retention takes a page
+back, so only a proxy that is declared, and says so, may answer by itself, until its second is over.
+Rejected: `X-Accel-Redirect`, because without that nginx a reader would get an empty page.
+
 Rule for editors: what can be refused is refused before the first byte. A call that is shared
 changes nothing.
 """
@@ -13,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -22,19 +28,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from zeh_spark.service.access.disk import Disk
-from zeh_spark.service.access.gate import client_of
+from zeh_spark.service.access.gate import client_of, holder_of
 from zeh_spark.service.app.answers import Taken, disconnected
 from zeh_spark.service.app.feed_calls import Asker, Begun, FeedCalls
 from zeh_spark.service.app.read_requests import Ask, names_cursor_set, parse_query, resumed
 from zeh_spark.service.app.rendering import (
     Piece,
+    entity_tag,
     gzip_stream,
     part_renderer,
     plain_stream,
     render_blocks,
+    with_fields,
 )
 from zeh_spark.service.store.answer_cache import AnswerCache
 from zeh_spark.service.store.feed import ChunkFeed, Feed, state_of
+from zeh_spark.service.store.interface import Chunk, Log
 from zeh_spark.service.store.pages import DEFAULT_HINT, Page
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.store.reading import head_of
@@ -45,10 +54,12 @@ from zeh_spark.wire.page_headers import Standing
 from zeh_spark.wire.served_lines import Block
 
 _MEDIA_TYPE = f"{wire.CONTENT_TYPE}; charset=utf-8"
-_HEADERS = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+_VARY = {"Vary": f"Accept-Encoding, {page_headers.TELL}"}
 _NOTHING = Taken([], None)
+_SPECIAL = frozenset({wire.FIRST, wire.LAST})
 _NO_CACHE = AnswerCache(0)
 _ZERO = re.compile(r"q=0(\.0*)?")
+_PROXY_TIME = re.compile(r"([0-9]{1,12})\.[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +73,8 @@ class PageRequest:
         tells: Whether header fields tell where the feed stands (see `wire.page_headers`).
         cache: Where its parts are kept. Nowhere, if the request has `Cache-Control: no-cache`: then
             the answer is what the store has now (RFC 9111, 5.2.1.4).
+        known: The ETags of what the client has (`If-None-Match`); None if nobody on the way may
+            keep the answer, whatever it is.
     """
 
     name: str
@@ -71,6 +84,11 @@ class PageRequest:
     gzip: bool
     tells: bool
     cache: AnswerCache
+    known: str | None
+
+
+class UnchangedError(Exception):
+    """The client has the page already."""
 
 
 @dataclass(slots=True)
@@ -80,6 +98,7 @@ class Opened(Begun):
     Attributes:
         begun: None if the page has no events and its reader waits.
         fields: The header fields that tell where the feed stands, as of the page.
+        tag: The ETag; empty if nobody on the way may keep the page.
         is_taken: Whether a reader takes the rest, which is there once.
     """
 
@@ -88,6 +107,7 @@ class Opened(Begun):
     cursors: Mapping[int, str]
     seen: object
     fields: Mapping[str, str] = field(default_factory=dict)
+    tag: str = ""
     is_taken: bool = False
 
 
@@ -104,14 +124,14 @@ class PageApi:
     async def read(self, request: Request) -> Response:
         wanted = self._wanted(request)
         name, is_get = wanted.name, wanted.is_get
-        headers = {**_HEADERS, "Content-Encoding": "gzip"} if wanted.gzip else _HEADERS
         begin = time.monotonic()
         asker = Asker(client_of(request), len(wanted.query))
         if names_cursor_set(wanted.query):
             page = await self._kept(wanted, asker)
         else:
             read = partial(self._shared, name, wanted, partial(self._begin, wanted), asker)
-            page = await self._calls.whole(name, wanted.cache, wanted, read)
+            key = replace(wanted, known=wanted.known and "")
+            page = await self._calls.whole(name, wanted.cache, key, read)
         ask = page.ask  # later pages may be shared with readers that wait for another time
         gone: asyncio.Future[None] | None = None
         try:
@@ -120,7 +140,7 @@ class PageApi:
                 left = self._calls.left(begin, ask.wait)
                 if left > 0:
                     if not await self._calls.wait(gone, name, page.feed, page.seen, left):
-                        return self._calls.answer(name, _NOTHING, headers, _MEDIA_TYPE, gone=gone)
+                        return self._calls.answer(name, _NOTHING, {}, _MEDIA_TYPE, gone=gone)
                     left = self._calls.left(begin, ask.wait)
                 waits = left > 0
                 page = await self._again(wanted, page, ask, waits, asker)
@@ -130,16 +150,23 @@ class PageApi:
             if gone:
                 gone.cancel()
             raise
+        headers = {**cache_fields(request, page.tag), **_VARY, **page.fields}
+        if page.tag and page.tag in (wanted.known or ""):
+            return Response(status_code=304, headers=headers)
         if is_get:
             exchange_of(request).served = page.served
         return self._calls.answer(
             name,
             begun,
-            {**headers, **page.fields},
+            {**headers, "Content-Encoding": "gzip"} if wanted.gzip else headers,
             _MEDIA_TYPE,
             gone=gone,
             asker=Asker(asker.client),
         )
+
+    async def allowed(self, request: Request) -> Response:
+        """Answer GET …/access, with which a proxy asks whether a reader may have what it keeps."""
+        return Response(status_code=204, headers={"Cache-Control": "no-store"})
 
     def _wanted(self, request: Request) -> PageRequest:
         told = request.headers.getlist(wire.CONSUMER_HEADER)
@@ -152,6 +179,7 @@ class PageApi:
             gzip=accepts_gzip(request.headers.get("accept-encoding", "")),
             tells=page_headers.TELL in request.headers,
             cache=_NO_CACHE if fresh else self._calls.cache,
+            known=request.headers.get("if-none-match", "") if request.method == "GET" else None,
         )
 
     async def _shared(self, name: str, key: object, call: partial[Opened], asker: Asker) -> Opened:
@@ -166,7 +194,7 @@ class PageApi:
     async def _again(
         self, wanted: PageRequest, page: Opened, ask: Ask, waits: bool, asker: Asker
     ) -> Opened:
-        how = replace(wanted, query=b"", consumer=None)  # the cursors stand for both
+        how = replace(wanted, query=b"", consumer=None, known=None)  # the cursors stand for both
         key = (how, ask.n, tuple(page.cursors.items()), ask.hint, ask.headers, waits)
         call = partial(self._open, page.feed, ask, page.cursors, waits, how)
         return await self._shared(wanted.name, key, call, asker)
@@ -179,7 +207,8 @@ class PageApi:
         maker = Maker(asker.client, self._most_cursor_sets)
         begin = partial(starting_cursors, feed, ask, check, maker, keep=keep)
         cursors = await self._calls.in_thread(name, begin, asker, writes=True)
-        call = partial(self._open, feed, ask, cursors, keep and ask.may_wait, wanted)
+        how = replace(wanted, known=None)
+        call = partial(self._open, feed, ask, cursors, keep and ask.may_wait, how)
         return await self._calls.in_thread(name, call, asker)
 
     def _asked(self, wanted: PageRequest) -> tuple[Feed, Ask]:
@@ -210,10 +239,22 @@ class PageApi:
         A special cursor means what it meant at first: taken again after a wait, `_last` would skip
         events. So the cursors of a page without events replace those that were asked for.
         """
-        tally, page = Tally(), None
+        tally, page, tag = Tally(), None, ""
+
+        def look(log: Log, chunks: Sequence[Chunk]) -> None:
+            nonlocal tag
+            tag = entity_tag(log, chunks, ask.n, cursors, ask.hint, ask.headers, gzip=how.gzip)
+            if tag in (how.known or "") and not how.tells:
+                raise UnchangedError
+
         if isinstance(feed, ChunkFeed):
             render = part_renderer(ask.n, ask.headers, how.cache, gzip=how.gzip, tally=tally)
-            page = feed.open(cursors, ask.n, ask.hint, render)
+            is_concrete = _SPECIAL.isdisjoint(cursors.values())
+            may_be_kept = how.known is not None and is_concrete
+            try:
+                page = feed.open(cursors, ask.n, ask.hint, render, look if may_be_kept else None)
+            except UnchangedError:
+                return Opened(_NOTHING, tally, 0, feed, ask, cursors, None, tag=tag)
             seen = state_of(page.state)
             found, after, pieces = page.has_events, page.cursors, page.parts
         else:
@@ -228,10 +269,12 @@ class PageApi:
             return Opened(None, tally, 0, feed, ask, {**cursors, **after}, seen)
         begun = self._calls.taken(gzip_stream(pieces) if how.gzip else plain_stream(pieces))
         fields = self._standing(feed, ask.n, cursors, page).fields() if how.tells else {}
+        if tag and fields:
+            tag = with_fields(tag, fields)
         hint = DEFAULT_HINT if ask.hint is None else ask.hint
         fixed = page and tally.events >= hint and wire.LAST not in cursors.values() and not fields
         size = len(how.query) if fixed and ask.cursor_set is None else 0
-        return Opened(begun, tally, size, feed, ask, cursors, seen, fields)
+        return Opened(begun, tally, size, feed, ask, cursors, seen, fields, tag)
 
     def _standing(
         self, feed: Feed, n: int, cursors: Mapping[int, str], page: Page[Piece] | None
@@ -243,6 +286,29 @@ class PageApi:
         is_short = len(starts) <= page_headers.MOST_LAGS
         lags = self._calls.lag_after(page.state, n, starts) if is_short else None
         return Standing(page.identity.epochs[-1], head_of(page.state), lags)
+
+
+def cache_fields(request: Request, tag: str) -> dict[str, str]:
+    """Return the header fields that tell caches what to do with a page, by its ETag, if it has one.
+
+    They may keep such a page if they ask each time. nginx does not ask before X-Accel-Expires. It
+    counts whole seconds, so that `1` would be up to two: it gets the present second of its own
+    clock, which it sends. uvicorn gives requests of `--forwarded-allow-ips` the client's address,
+    with port 0. With HTTP 1.0, nginx would not see that a page was cut.
+    """
+    if not tag:
+        return {"Cache-Control": "no-store"}
+    fields, is_private = {}, holder_of(request) is not None
+    is_forwarded = request.client is not None and request.client.port == 0
+    now = _PROXY_TIME.fullmatch(request.headers.get(page_headers.PROXY_TIME, ""))
+    if now and is_forwarded and request.scope["http_version"] != "1.0":
+        fields["X-Accel-Expires"] = f"@{min(int(now[1]), int(time.time()))}"
+    # nginx before 1.23 goes by the first of these fields
+    return {
+        **fields,
+        "Cache-Control": "private, no-cache" if is_private else "no-cache",
+        "ETag": tag,
+    }
 
 
 def starting_cursors(

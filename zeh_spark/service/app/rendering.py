@@ -8,7 +8,7 @@ one and drops the others without an error.
 
 Rule for editors: parts of a store's feed are kept by everything that their bytes depend on: the
 chunks, the number of partitions of the reader, the wanted headers, and the coding. What is added to
-`part_renderer` belongs into the key, too.
+`part_renderer` belongs into the key, too. `entity_tag` does the same for a page as it is sent.
 
 Runs in the publisher's worker threads.
 """
@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import zeh_spark
 from zeh_spark import _zlib
 from zeh_spark.service.store.answer_cache import AnswerCache, key_of
+from zeh_spark.service.store.interface import Chunk, Log
 from zeh_spark.service.store.pages import Part
 from zeh_spark.service.telemetry.exchange import Tally
 from zeh_spark.wire import wire
@@ -75,6 +77,28 @@ def part_renderer(
         return cache.get(key, partial(made, part))
 
     return rendered
+
+
+def entity_tag(
+    log: Log,
+    chunks: Sequence[Chunk],
+    n: int,
+    cursors: Mapping[int, str],
+    hint: int | None,
+    headers: tuple[str, ...],
+    *,
+    gzip: bool,
+) -> str:
+    """Return the ETag of a page with these chunks, from the index alone."""
+    coding = _zlib.VERSION if gzip else ""
+    epoch = log.identity.epochs[-1].id
+    how = epoch, n, sorted(cursors.items()), hint, headers, coding, zeh_spark.__version__
+    return f'"{key_of("answer", log.state.origin, chunks, *how).hex()[:32]}"'
+
+
+def with_fields(tag: str, fields: Mapping[str, str]) -> str:
+    """Return the ETag of a page that is sent with header fields that tell of the feed."""
+    return f'"{key_of(tag, b"", (), sorted(fields.items())).hex()[:32]}"'
 
 
 def render_blocks(

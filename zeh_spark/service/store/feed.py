@@ -7,14 +7,14 @@ threads.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from zeh_spark.service.store import direct_plans, direct_reads
 from zeh_spark.service.store.answer_cache import AnswerCache
 from zeh_spark.service.store.cursor_sets import NOBODY
-from zeh_spark.service.store.interface import FeedState, Store
+from zeh_spark.service.store.interface import Chunk, FeedState, Log, Store
 from zeh_spark.service.store.pages import Page, Part, open_page
 from zeh_spark.service.store.problems import Problem, no_cursors, no_cursors_on_replica
 from zeh_spark.service.store.reading import cursors_at
@@ -173,10 +173,15 @@ class ChunkFeed(Feed):
             yield from blocks
 
     def open(
-        self, asked: Mapping[int, str], n: int, hint: int | None, make: Callable[[Part], T]
+        self,
+        asked: Mapping[int, str],
+        n: int,
+        hint: int | None,
+        make: Callable[[Part], T],
+        look: Callable[[Log, Sequence[Chunk]], object] | None = None,
     ) -> Page[T]:
         """Return a page, of whose parts `make` makes something (see `open_page`)."""
-        return open_page(self._store, self._name, asked, n, hint, make)
+        return open_page(self._store, self._name, asked, n, hint, make, look)
 
     def plan(self, request: PlanRequest) -> tuple[FeedState, Plan]:
         """Return the feed, and a plan of what it has after some cursors, with the newest epoch."""

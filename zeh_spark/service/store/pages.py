@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import Generic, TypeVar
 
 from zeh_spark.service.store.interface import Chunk, FeedState, Log, Store
@@ -41,8 +41,8 @@ T = TypeVar("T")
 DEFAULT_HINT = 10_000
 """Events of a page, about, if the reader gives no hint."""
 
-_CHUNKS = 64
-"""Most chunks that are read at a time."""
+_CHUNKS, _LOOKED_UP = 64, 1024
+"""Most chunks that are read at a time, and that are looked up in the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,15 @@ def open_page(
     n: int,
     hint: int | None,
     make: Callable[[Part], T],
+    look: Callable[[Log, Sequence[Chunk]], object] | None = None,
 ) -> Page[T]:
     """Read the first part of a page (see `Feed.page`); each other one when it is taken.
 
     Parts are read in snapshots of their own. `make` is called with the part while its snapshot can
-    be opened, and awaits nothing but the store. Raises Problem, here or while the parts are taken,
-    if cursors or n are refused.
+    be opened, and awaits nothing but the store. `look` is called before, with all chunks of the
+    page, if it ends by its hint and not at the feed's end, and has at most 1,024 of them. What it
+    raises comes in place of the page. Raises Problem, here or while the parts are taken, if cursors
+    or n are refused.
     """
     reading = Reading(store, name, numbers_of(asked.values()))
     starts: dict[int, str] = {}
@@ -120,8 +123,14 @@ def open_page(
             for partition in covered(each, n, log.state.partitions)
         }
         most = DEFAULT_HINT if hint is None else hint
-        chunks = reading.chunks(stored, log.state.head, min(most, _CHUNKS + 1), 1024)
-        for group in groups(up_to_hint(chunks, most), READ_BYTES, _CHUNKS):
+        found_chunks = reading.chunks(stored, log.state.head, min(most, _CHUNKS + 1), _LOOKED_UP)
+        chunks = up_to_hint(found_chunks, most)
+        if look:
+            listed = [*islice(chunks, _LOOKED_UP)]
+            if 0 < most <= sum(chunk.events for chunk in listed):
+                look(log, listed)
+            chunks = chain(listed, chunks)
+        for group in groups(chunks, READ_BYTES, _CHUNKS):
             for chunk in group:
                 cursors.pop(chunk.partition % n, None)
             part = Part(log, reading, group)
