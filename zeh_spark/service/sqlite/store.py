@@ -48,10 +48,13 @@ _ACTS_STAY = tuple(
 """What keeps the log of administrative acts from being changed by mistake (see `store.acts`)."""
 
 _LINEAGE = """
-SELECT (SELECT schema_version FROM pragma_schema_version), origin, count(g), sum(g)
-FROM feeds LEFT JOIN anchors ON feed = id WHERE name = ? GROUP BY id
+SELECT (SELECT schema_version FROM pragma_schema_version), origin, count(g), sum(g),
+(SELECT max(number) FROM epochs WHERE feed = feeds.id)
+FROM feeds LEFT JOIN anchors ON feed = feeds.id WHERE name = ? GROUP BY feeds.id
 """
-"""A restore into the file changes the schema's version, and a removal the anchors."""
+"""A restore into the file changes the schema's version, and a removal the anchors. A new epoch
+changes the ETags.
+"""
 
 BUSY_MS = 30_000
 """Milliseconds for which a connection waits for a lock."""
