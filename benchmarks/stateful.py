@@ -1,12 +1,13 @@
 """Sessions and deduplication against Spark's own stateful operators, on the same frame.
 
 Run as a program it measures in a session of its own, whose state is in RocksDB:
-`python -m benchmarks.stateful sessions|process|dedup|large <rows> <folder>`.
+`python -m benchmarks.stateful sessions|process|dedup|large|open <rows> <folder>`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -19,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import zeh_spark
-from benchmarks import publishing
+from benchmarks import cpu, publishing
 from benchmarks.feeds import serving
 from benchmarks.rows import Row, rate, ratio
 from zeh_spark import dedup, sessions
@@ -27,6 +28,9 @@ from zeh_spark.spark.sessions.routing import Writer
 
 BATCHES = 5
 """The first one warms up and is not measured."""
+
+FEW = 1000
+"""Events of a small batch beside many open sessions."""
 
 _SCHEMA = "partition INT, headers MAP<STRING, STRING>, data STRING"
 _STEPS = 10
@@ -77,9 +81,9 @@ def fill(spark: SparkSession, rows: int, folder: Path) -> str:
     return str(folder / "frame")
 
 
-def read(spark: SparkSession, files: str) -> DataFrame:
-    reader = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 2)
-    return reader.parquet(files)
+def read(spark: SparkSession, path: str, files: int = 2) -> DataFrame:
+    reader = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", files)
+    return reader.parquet(path)
 
 
 def state_bytes(checkpoint: Path) -> int:
@@ -218,6 +222,43 @@ def large(spark: SparkSession, rows: int, folder: Path) -> dict[str, float]:
     }
 
 
+def beside_open(spark: SparkSession, rows: int, folder: Path) -> dict[str, float]:
+    """Bytes of state that are read and written, and CPU seconds, of batches beside `rows` open
+    sessions: of FEW events of different sessions each, and of an event of each session. Medians.
+    """
+    small, large, groups = 12, 3, rows // FEW
+    chosen = ["true", *(f"id % {groups} = {each}" for each in range(small)), *["true"] * large]
+    for number, condition in enumerate(chosen):
+        step = str(min(number, 1))
+        if number > small:
+            step = f"{number - small} + int(id % {groups} < {small})"
+        headers = f"""map('order', concat('order-', id), 'step', cast({step} AS STRING),
+            'zeh-time', '1700000000000')"""
+        events = spark.range(rows).where(condition).selectExpr("0", headers, "'{}'").coalesce(1)
+        made = events.toDF("partition", "headers", "data").write.mode("append")
+        made.parquet(str(folder / "open"))
+    seconds = []
+
+    def write(batch: DataFrame, _: int) -> None:
+        batch.write.format("noop").mode("overwrite").save()
+        seconds.append(sum(cpu.by_part(cpu.look(), {"query": [os.getpid()]}).values()))
+
+    writer = in_order(read(spark, str(folder / "open"), files=1)).writeStream.foreachBatch(write)
+    query = writer.option("checkpointLocation", str(folder / "state")).trigger(availableNow=True)
+    query = query.start()
+    query.awaitTermination()
+    told = [each.stateOperators[0].customMetrics for each in query.recentProgress]
+    found = {}
+    for name, batches in {"few": range(small // 2, small + 1), "all": range(-large, 0)}.items():
+        numbers = [each % len(chosen) for each in batches]
+        for what in ("Read", "Written"):
+            moved = [told[each][f"rocksdbTotalBytes{what}"] for each in numbers]
+            found[f"{name} {what.lower()}"] = statistics.median(moved)
+        spent = [seconds[each] - seconds[each - 1] for each in numbers]
+        found[f"{name} seconds"] = statistics.median(spent)
+    return found
+
+
 def operators(work: Path, events: int) -> Iterator[Row]:
     """Sessions and deduplication beside Spark's own operators, a million rows at least."""
     ordered = measured("sessions", max(events, 1_000_000), work)
@@ -250,7 +291,7 @@ def main() -> None:
     delta = what == "process"
     spark = zeh_spark.configure(builder, parallelism=2, delta=delta).getOrCreate()
     parts = {"sessions": compare_sessions, "process": process, "dedup": compare_dedup}
-    part = {**parts, "large": large}[what]
+    part = {**parts, "large": large, "open": beside_open}[what]
     with tempfile.TemporaryDirectory(dir=folder) as work:
         print(json.dumps(part(spark, rows, Path(work))))
 

@@ -355,8 +355,10 @@ class BucketBatch:
 
     def _tombstone(self, part: Part, name: str) -> dict[str, Raw] | None:
         """Return the table that has a closed session; None if it is forgotten."""
-        tables = (names for expires, names in tombstones(part) if expires > self._now)
-        return next((names for names in tables if name in names), None)
+        for table, names in part.items():
+            if name in names and table not in (OPEN, WAITS) and int(table) > self._now:
+                return names
+        return None
 
     def _bury(self, part: Part, name: str, session: Session, newest: int) -> None:
         table = self._tombstone(part, name)
