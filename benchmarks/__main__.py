@@ -43,7 +43,8 @@ PARTS = {
 }
 """The parts, which measure with so many events."""
 
-PEERS = {"kafka": [reading.kafka_source, publishing.kafka_sink]}
+PEERS = {"kafka": {"throughput": reading.kafka_source, "sink": stores.kafka_sink}}
+"""For each peer, what is measured before a part."""
 
 
 def main() -> None:
@@ -61,8 +62,9 @@ def main() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     print("| what | measured | aim |\n|---|---|---|")
     grown = partial(growth.measured, chunks=given.chunks, gigabytes=given.gigabytes)
-    parts = [{**PARTS, "growth": grown}[name] for name in given.parts or PARTS]
-    for part in [*PEERS.get(given.peers, ()), *parts]:
+    wanted = given.parts or PARTS
+    peers = [part for name, part in PEERS.get(given.peers, {}).items() if name in wanted]
+    for part in [*peers, *({**PARTS, "growth": grown}[name] for name in wanted)]:
         with tempfile.TemporaryDirectory(prefix="zeh-spark-bench-") as folder:
             for row in part(Path(folder), given.events):
                 print(f"| {' | '.join(row)} |", flush=True)

@@ -99,10 +99,10 @@ def stream(
             raise query.exception()
     batches = _batches(query)
     millions = sum(each.numInputRows for each in batches) / 1e6
-    measured = batches[1:wanted]
-    seconds = sum(each.durationMs["triggerExecution"] for each in measured) / 1000
+    counted = batches[1:wanted]
+    seconds = sum(each.durationMs["triggerExecution"] for each in counted) / 1000
     costs_of = {part: each / millions for part, each in spent.items()}
-    return Published(sum(each.numInputRows for each in measured), seconds, seconds, costs_of)
+    return Published(sum(each.numInputRows for each in counted), seconds, seconds, costs_of)
 
 
 def _batches(query: StreamingQuery) -> list[StreamingQueryProgress]:
@@ -266,44 +266,29 @@ def sink(work: Path, events: int) -> Iterator[Row]:
     """Onto a feed, against Spark's JSON files and against ourselves without any check; then rows
     from files.
     """
-    ours, unchecked, json, read = [], [], [], []
+    ours, unchecked, into_json, read = [], [], [], []
     files = flights_in_files(work, events)
     for _ in range(2):  # turn by turn, because the machine is shared
         ours.append(onto_a_feed(work, events))
         unchecked.append(onto_a_feed(work, events, checked=False))
-        json.append(measured("json", events, {}))
+        into_json.append(measured("json", events, {}))
         read.append(onto_a_feed(work, events, files=files))
-    mine, bare, peer, from_files = map(_best, (ours, unchecked, json, read))
+    mine, bare, peer, from_files = map(best_of, (ours, unchecked, into_json, read))
     yield rate("sink, inside triggers", mine.rate)
     yield rate("sink without any check", bare.rate)
     yield rate("Spark's json file sink", peer.rate)
     yield ratio("sink / json file sink", mine.rate / peer.rate, ">= 0.25")
     yield ratio("effectively once costs", 1 - mine.rate / bare.rate, "<= 0.20")
     yield rate("sink, rows from parquet", from_files.rate)
-    yield _costs("sink", ours)
-    yield _costs("sink, rows from parquet", read)
+    yield costs_row("sink", ours)
+    yield costs_row("sink, rows from parquet", read)
 
 
-def kafka_sink(work: Path, events: int) -> Iterator[Row]:
-    """Spark's Kafka sink beside ours, on the same frame, turn by turn, in both shapes."""
-    for shape, files in (("range", ""), ("parquet", flights_in_files(work, events))):
-        ours, theirs = [], []
-        for each in range(2):
-            ours.append(onto_a_feed(work, events, files=files))
-            theirs.append(onto_kafka(work / f"{shape}-{each}", events, files))
-        mine, peer = map(_best, (ours, theirs))
-        yield rate(f"sink, beside Kafka, rows from {shape}", mine.rate)
-        yield rate(f"Spark's Kafka sink, rows from {shape}", peer.rate)
-        yield ratio(f"sink / Kafka sink, rows from {shape}", mine.rate / peer.rate, ">= 1.1")
-        yield _costs(f"sink, rows from {shape}", ours)
-        yield _costs(f"Spark's Kafka sink, rows from {shape}", theirs)
-
-
-def _best(runs: Iterable[Published]) -> Published:
+def best_of(runs: Iterable[Published]) -> Published:
     return max(runs, key=lambda each: each.rate)
 
 
-def _costs(name: str, runs: Sequence[Published]) -> Row:
+def costs_row(name: str, runs: Sequence[Published]) -> Row:
     """The least CPU seconds of each part, since other work only adds to them."""
     least = {part: min(each.costs[part] for each in runs) for part in runs[0].costs}
     told = ", ".join(f"{part} {seconds:.2f}" for part, seconds in least.items())
@@ -361,7 +346,7 @@ def main() -> None:
     for producer in ("first", "second"):
         options = given["options"] | ({"producerId": producer} if sink == "zeroeventhub" else {})
         runs.append(stream(spark, given["rows"], sink, options, given["files"], given["server"]))
-    print(json.dumps(asdict(_best(runs))))
+    print(json.dumps(asdict(best_of(runs))))
 
 
 if __name__ == "__main__":

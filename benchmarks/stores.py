@@ -16,7 +16,7 @@ import msgspec
 
 from benchmarks import publishing
 from benchmarks.feeds import PARTITIONS, event, serving
-from benchmarks.publishing import new_feed
+from benchmarks.publishing import Published, best_of, costs_row, new_feed
 from benchmarks.rows import Row, rate, ratio
 from tests import postgresql
 from zeh_spark.wire.batch_uploader import BatchUploader
@@ -148,6 +148,29 @@ def many_writers(server: postgresql.Server) -> tuple[float, float, float]:
         statistics.median(together),
         together[len(together) * 99 // 100],
     )
+
+
+def kafka_sink(work: Path, events: int) -> Iterator[Row]:
+    """Spark's Kafka sink beside ours into SQLite and PostgreSQL, on the same frame, turn by turn:
+    rows that Spark makes, and rows from files.
+    """
+    files = publishing.flights_in_files(work, events)
+    with durable_server() as server:
+        for shape, of_shape in (("range", ""), ("parquet", files)):
+            runs: dict[str, list[Published]] = {"SQLite": [], "PostgreSQL": [], "Kafka": []}
+            for each in range(2):
+                runs["SQLite"].append(publishing.onto_a_feed(work, events, files=of_shape))
+                new = new_feed(server.url(server.create_database()))
+                runs["PostgreSQL"].append(publishing.onto_store(new, events, files=of_shape))
+                broker = work / f"{shape}-{each}"
+                runs["Kafka"].append(publishing.onto_kafka(broker, events, of_shape))
+            best = {name: best_of(several).rate for name, several in runs.items()}
+            for name, several in runs.items():
+                yield rate(f"sink into {name}, rows from {shape}", best[name])
+                yield costs_row(f"sink into {name}, rows from {shape}", several)
+            for name, aim in (("SQLite", ">= 1.1"), ("PostgreSQL", ">= 1")):
+                told = f"sink into {name} / into Kafka, rows from {shape}"
+                yield ratio(told, best[name] / best["Kafka"], aim)
 
 
 def beside_sqlite(work: Path, events: int) -> Iterator[Row]:
