@@ -4,8 +4,8 @@ The publisher says where a batch ends. So a batch is planned when Spark asks for
 fetched on the driver. While there is nothing to read, one request at most waits at the publisher,
 in a thread.
 
-Rule for editors: a plan that ended its wait before Spark asked may lack what came since. So a new
-plan is asked for, and the older one is used only if the new one is late. A batch that Spark repeats
+Rule for editors: a plan that ended its wait before Spark asked may lack what came since. So, unless
+that was just now, a new one is asked for, and the older one is used only if the new one is late. A batch that Spark repeats
 has the events and the digest of the first time in each partition, or the query fails with what to
 do; only `replay=accept` takes what the feed has now.
 
@@ -87,6 +87,7 @@ class PlannedSource:
         self._newest = PlannedBatch([], [])
         self._plans = 0
         self._seconds = 0.0
+        self._answered = 0.0
 
     def next(self, after: Offset, limits: Limits) -> Batch | None:
         if after.cursors != self._at:
@@ -122,8 +123,8 @@ class PlannedSource:
             known = asked.plan.result() or None
             if known is None and limits.finite:
                 return None
-            if asked.waits:  # since then more may have come
-                asked = self._ask(limits)
+            if asked.waits and time.monotonic() - self._answered > _PATIENCE:
+                asked = self._ask(limits)  # since then more may have come
         limit = _PATIENCE if asked.waits else _ANSWER_SECONDS
         wait([asked.plan], None if limits.first or limits.finite else limit)
         batch = asked.plan.result() if asked.plan.done() else known
@@ -185,7 +186,8 @@ class PlannedSource:
             return direct_client.plan(self.transport, request, with_chunks=self.options.inline)
         finally:
             self._plans += 1
-            self._seconds += time.monotonic() - began
+            self._answered = time.monotonic()
+            self._seconds += self._answered - began
 
     def again(self, start: Sequence[Position], end: Offset) -> Batch:
         """Plan a batch again, and compare what each partition has with what it had.
