@@ -175,14 +175,18 @@ def latency(work: Path, events: int) -> Iterator[Row]:
     floor = statistics.median(each.seconds for each in peer)
     yield "micro-batch of one constant row", f"{floor * 1000:.0f} ms", ""
     with serving(store) as (url, _):
-        for fetch in ("executors", "driver"):
-            frame = queries.feed(spark, url, startingCursors="last", fetch=fetch)
+        medians = []
+        for given in ({}, {"fetch": "driver"}, {"inline": "true"}):
+            frame = queries.feed(spark, url, startingCursors="last", **given)
             delays, idle = delays_of(frame, store)
-            median = statistics.median(delays)
-            name = f"commit to foreachBatch, fetch={fetch}"
-            yield f"{name}, median", f"{median * 1000:.0f} ms", ""
-            yield f"{name}, beyond a constant row", f"{(median - floor) * 1000:.0f} ms", "<= 20 ms"
-            yield f"idle, fetch={fetch}: reader's CPU", f"{idle:.1%} of a core", "< 5 %"
+            medians.append(statistics.median(delays))
+            way = "".join(f", {name}={value}" for name, value in given.items()) or ", direct"
+            beyond = (medians[-1] - floor) * 1000
+            name = f"commit to foreachBatch{way}"
+            yield f"{name}, median", f"{medians[-1] * 1000:.0f} ms", ""
+            yield f"{name}, beyond a constant row", f"{beyond:.0f} ms", "<= 20 ms"
+            yield f"idle{way}: reader's CPU", f"{idle:.1%} of a core", "< 5 %"
+        yield ratio("inline / direct", medians[-1] / medians[0], "<= 0.65")
 
 
 def delays_of(frame: DataFrame, store: str) -> tuple[list[float], float]:
