@@ -5,9 +5,9 @@ fetched on the driver. While there is nothing to read, one request at most waits
 in a thread.
 
 Rule for editors: a plan that ended its wait before Spark asked may lack what came since. So, unless
-that was just now, a new one is asked for, and the older one is used only if the new one is late. A batch that Spark repeats
-has the events and the digest of the first time in each partition, or the query fails with what to
-do; only `replay=accept` takes what the feed has now.
+that was just now, a new plan is asked for, and the older one is used only if the new one is late. A
+batch that Spark repeats has the events and the digest of the first time in each partition, or the
+query fails with what to do; only `replay=accept` takes what the feed has now.
 
 Runs on the driver.
 """
