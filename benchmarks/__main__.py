@@ -21,7 +21,7 @@ from benchmarks import (
     strain,
     tables,
 )
-from benchmarks.serving import fanned_out
+from benchmarks.serving import all_kept, fanned_out
 
 PARTS = {
     "throughput": reading.throughput,
@@ -39,6 +39,7 @@ PARTS = {
     "cluster": cluster.measured,
     "growth": growth.measured,
     "fanout": fanned_out,
+    "serving": all_kept,
     "strain": strain.measured,
 }
 """The parts, which measure with so many events."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import statistics
 import sys
@@ -26,6 +27,9 @@ from benchmarks.rows import MIB, Row
 EVENTS, ROUNDS = 250_000, 3
 """Most events of the feed, which are more than the publisher keeps; how often all is measured."""
 
+KEPT = 200_000
+"""Events of the feed that is kept."""
+
 AGAIN = 8
 """How often each of many readers asks for all that is compressed, which else takes no time."""
 
@@ -38,6 +42,41 @@ def fanned_out(work: Path, events: int) -> Iterator[Row]:
     if shutil.which("nginx"):
         yield from beside_nginx(work, store)
     yield from who_wait(store)
+
+
+def all_kept(work: Path, events: int) -> Iterator[Row]:
+    """One, four and sixteen readers of what the publisher keeps, turn by turn with nginx."""
+    store = build(work, min(events, KEPT))
+    with contextlib.ExitStack() as stack:
+        kept = {**os.environ, "ZEH_ANSWER_CACHE": "512m"}
+        url, pid = stack.enter_context(serving(store, kept))
+        asked, port = requests_for(url), urlsplit(url).port or 0
+        peers = {
+            name: stack.enter_context(fanout.nginx(work / name.replace(" ", "-"), bodies))
+            for name, (_, bodies) in asked.items()
+        }
+        runs: dict[tuple[str, int], list[tuple[Load, Load]]] = {}
+        for number in range(ROUNDS + 1):
+            for name, (wanted, _) in asked.items():
+                for readers in (1, 4, READERS):
+                    times = max(1, 160 // (len(wanted) * readers))
+                    peer_pid, peer_port, files = peers[name]
+                    mine = load(pid, port, wanted * times, readers)
+                    peer = load(peer_pid, peer_port, files * times, readers)
+                    if number:  # the first one keeps what the others read
+                        runs.setdefault((name, readers), []).append((mine, peer))
+    for (name, readers), found in runs.items():
+        ratios = [each.rate / other.rate for each, other in found]
+        count = len(asked[name][0]) * readers * max(1, 160 // (len(asked[name][0]) * readers))
+        cpu = [statistics.median(each.cpu for each in side) for side in zip(*found, strict=True)]
+        size = found[0][0].bytes / (1 << 30)
+        own, other = (f"{each / count * 1000:.2f} ms, {each / size:.2f} s" for each in cpu)
+        yield (
+            f"{name}, all kept, {readers} readers / nginx (CPU a request and a GiB: {own}; nginx "
+            f"{other})",
+            f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
+            ">= 1.0" if name == "pages" else ">= 0.5",
+        )
 
 
 def beside_nginx(work: Path, store: str) -> Iterator[Row]:

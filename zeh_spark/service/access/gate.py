@@ -272,8 +272,7 @@ class Gate:
         if (reading := self._reading) is None:
             reading = self._reading = asyncio.create_task(self._read(store))
             # One for all: as many timers would take their time again, when thousands come at once.
-            patience = asyncio.wait({reading}, timeout=PATIENCE_SECONDS)
-            self._patience = asyncio.ensure_future(patience)
+            self._patience = asyncio.create_task(asyncio.wait({reading}, timeout=PATIENCE_SECONDS))
         if age < STALE_SECONDS and self._patience:
             await asyncio.shield(self._patience)
         elif failure := await asyncio.shield(reading):
