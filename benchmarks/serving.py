@@ -23,6 +23,8 @@ from benchmarks import fanout
 from benchmarks.fanout import READERS, WAITING, Load, get, load, post
 from benchmarks.feeds import PARTITIONS, build, serving
 from benchmarks.rows import MIB, Row
+from tests.fix_nginx import Nginx
+from zeh_spark.service.store.pages import DEFAULT_HINT
 
 EVENTS, ROUNDS = 250_000, 3
 """Most events of the feed, which are more than the publisher keeps; how often all is measured."""
@@ -41,6 +43,7 @@ def fanned_out(work: Path, events: int) -> Iterator[Row]:
     store = build(work, min(events, EVENTS))
     if shutil.which("nginx"):
         yield from beside_nginx(work, store)
+        yield from through_nginx(work, store)
     yield from who_wait(store)
 
 
@@ -113,6 +116,58 @@ def beside_nginx(work: Path, store: str) -> Iterator[Row]:
         ratios = [each.rate / other.rate for each, other in found]
         shown = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
         yield f"{name} / nginx", shown, aims.get(name, "")
+
+
+def through_nginx(work: Path, store: str) -> Iterator[Row]:
+    """Readers of pages that nginx keeps as the docs say, turn by turn with nginx and files.
+
+    The pages are those that caches may keep, so not the one from `_first`. Each was read before.
+    """
+    environment = {**os.environ, "ZEH_FORWARDED_ALLOW_IPS": "127.0.0.1"}
+    runs: dict[str, list[tuple[Load, Load, float]]] = {}
+    with contextlib.ExitStack() as stack:
+        url, pid = stack.enter_context(serving(store, environment))
+        targets, pages = fanout.fetched_pages(url, PARTITIONS)
+        kept = [
+            (target, page)
+            for target, page in zip(targets, pages, strict=True)
+            if "_first" not in target and page.count(b'"data"') >= DEFAULT_HINT
+        ]
+        files = stack.enter_context(fanout.nginx(work / "same-bytes", [page for _, page in kept]))
+        port = urlsplit(url).port
+        assert port
+        caches = {
+            "nginx's cache": Nginx(work / "cache", port, asks=False, workers=2),
+            "nginx's cache, which asks each time (tokens)": Nginx(work / "asks", port, workers=2),
+        }
+        for each in caches.values():
+            stack.callback(each.close)
+        for _ in range(ROUNDS):
+            for name, cache in caches.items():
+                wanted = [get(each) for each, _ in kept]
+                load(cache.process.pid, cache.port, wanted, 1)
+                before = fanout.cpu_of(pid)
+                mine = load(cache.process.pid, cache.port, wanted * AGAIN, READERS)
+                spent = (fanout.cpu_of(pid) - before) / mine.seconds
+                peer_pid, peer_port, peer = files
+                same = load(peer_pid, peer_port, peer * AGAIN, READERS)
+                runs.setdefault(name, []).append((mine, same, spent))
+    for name, found in runs.items():
+        ratios = [mine.rate / same.rate for mine, same, _ in found]
+        shown = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+        asked_always = "asks" in name
+        yield f"pages, {READERS} readers, {name} / nginx", shown, "" if asked_always else ">= 0.9"
+        cpu = " and ".join(
+            f"{min(each.cpu / each.bytes for each in side) * (1 << 30):.2f}"
+            for side in ([mine for mine, _, _ in found], [same for _, same, _ in found])
+        )
+        yield "the same: CPU of both nginx a GiB", f"{cpu} s", ""
+        share = statistics.median(each for _, _, each in found)
+        yield (
+            "the same: publisher's CPU",
+            f"{share:.1%} of a core",
+            "" if asked_always else "<= 5 %",
+        )
 
 
 def requests_for(url: str) -> dict[str, tuple[list[str], list[bytes]]]:

@@ -50,7 +50,7 @@ def documented(folder: Path, port: int, publisher: int, *, asks: bool = True) ->
 
 
 class Nginx:
-    """An nginx with one worker, in a folder of its own. `taken` changes the configuration."""
+    """An nginx in a folder of its own. `taken` changes the configuration."""
 
     def __init__(
         self,
@@ -59,10 +59,11 @@ class Nginx:
         *,
         asks: bool = True,
         taken: Callable[[str], str] = lambda text: text,
+        workers: int = 1,
     ) -> None:
         program = _program()
         assert program
-        port = free_port()
+        self.port = port = free_port()
         folder.mkdir()
         self.url = f"http://127.0.0.1:{port}"
         self._log = folder / "access.log"
@@ -72,9 +73,10 @@ class Nginx:
         )
         settings = folder / "nginx.conf"
         settings.write_text(
-            f"{'user root; ' if os.geteuid() == 0 else ''}daemon off; worker_processes 1;\n"
+            f"{'user root; ' if os.geteuid() == 0 else ''}daemon off; worker_processes {workers};\n"
             f"pid {folder}/pid; error_log {folder}/error.log; events {{ }}\n"
-            f"http {{\n{own}\nlog_format kept $upstream_cache_status;\n"
+            f"http {{ sendfile on; tcp_nopush on;\n"
+            f"{own}\nlog_format kept $upstream_cache_status;\n"
             f"access_log {self._log} kept;\n"
             f"{taken(documented(folder, port, publisher, asks=asks))}\n}}\n"
         )

@@ -236,6 +236,34 @@ def test_only_a_declared_proxy_that_says_so_may_answer_by_itself(store: Replacea
     assert [None] * 5 == shown[5:]
 
 
+def test_a_proxy_that_asks_twice_in_a_second_costs_one_look(store: Replaceable) -> None:
+    """Sixteen readers of a page ask at once. What was removed is refused at once if somebody else
+    asks, and to the proxy when the second is over, by its clock or by mine.
+    """
+    with served(store.inner, ["127.0.0.1"]) as port:
+        base = f"http://127.0.0.1:{port}"
+        lines = ask(base, "n=1&cursor0=_first").text.splitlines()
+        every = [json.loads(line)["cursor"] for line in lines if '"cursor"' in line]
+        queries = [f"n=1&cursor0={each}&pagesizehint=1" for each in (every[0], every[2])]
+        tags = [tag(ask(base, query)) for query in queries]
+
+        def status(page: int, now: str) -> int:
+            return ask(base, queries[page], If_None_Match=tags[page], **proxied(now)).status_code
+
+        def costs_nothing(page: int) -> bool:
+            store.reads.clear()
+            assert 304 == status(page, "1700000000.001")
+            return not store.reads
+
+        eventually(lambda: costs_nothing(0))
+        store.inner.remove("orders", 2)
+        assert 410 == ask(base, queries[0], If_None_Match=tags[0]).status_code
+        eventually(lambda: 410 == status(0, "1700000000.999"))
+        eventually(lambda: costs_nothing(1))
+        store.inner.remove("orders", 5)
+        assert 410 == status(1, "1700000001.001")
+
+
 def test_with_tokens_pages_are_private_and_access_can_be_asked(store: Replaceable) -> None:
     """What my token may read is kept for nobody else, and a proxy can ask whether it may."""
     token = token_of(store.inner, Grant(Right.READ, "orders"))

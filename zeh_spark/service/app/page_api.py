@@ -59,6 +59,9 @@ _NOTHING = Taken([], None)
 _SPECIAL = frozenset({wire.FIRST, wire.LAST})
 _NO_CACHE = AnswerCache(0)
 _ZERO = re.compile(r"q=0(\.0*)?")
+_SHORT = 4096
+"""Bytes of a query, and their number, up to which is noted that a page is unchanged."""
+
 _PROXY_TIME = re.compile(r"([0-9]{1,12})\.[0-9]{1,9}")
 
 
@@ -120,13 +123,19 @@ class PageApi:
         self._calls = calls
         self._disk_of = disk_of
         self._most_cursor_sets = most_cursor_sets
+        self._second, self._ends = 0, 0.0
+        self._unchanged: dict[PageRequest, Opened] = {}
 
     async def read(self, request: Request) -> Response:
         wanted = self._wanted(request)
         name, is_get = wanted.name, wanted.is_get
         begin = time.monotonic()
         asker = Asker(client_of(request), len(wanted.query))
-        if names_cursor_set(wanted.query):
+        second = proxy_second(request)
+        unchanged = self._unchanged_in(second) if second else {}
+        if wanted in unchanged:
+            page = unchanged[wanted]
+        elif names_cursor_set(wanted.query):
             page = await self._kept(wanted, asker)
         else:
             read = partial(self._shared, name, wanted, partial(self._begin, wanted), asker)
@@ -150,8 +159,10 @@ class PageApi:
             if gone:
                 gone.cancel()
             raise
-        headers = {**cache_fields(request, page.tag), **_VARY, **page.fields}
+        headers = {**cache_fields(request, page.tag, second), **_VARY, **page.fields}
         if page.tag and page.tag in (wanted.known or ""):
+            if second and len(wanted.query) < _SHORT and len(unchanged) < _SHORT:
+                unchanged[wanted] = page
             return Response(status_code=304, headers=headers)
         if is_get:
             exchange_of(request).served = page.served
@@ -163,6 +174,15 @@ class PageApi:
             gone=gone,
             asker=Asker(asker.client),
         )
+
+    def _unchanged_in(self, second: int) -> dict[PageRequest, Opened]:
+        """Return pages that were found unchanged in this second of a proxy.
+
+        The proxy itself may answer with them until it is over.
+        """
+        if second != self._second or time.monotonic() > self._ends:
+            self._second, self._ends, self._unchanged = second, time.monotonic() + 1, {}
+        return self._unchanged
 
     async def allowed(self, request: Request) -> Response:
         """Answer GET …/access, with which a proxy asks whether a reader may have what it keeps."""
@@ -288,27 +308,31 @@ class PageApi:
         return Standing(page.identity.epochs[-1], head_of(page.state), lags)
 
 
-def cache_fields(request: Request, tag: str) -> dict[str, str]:
+def proxy_second(request: Request) -> int:
+    """Return the present second of a declared proxy that keeps pages; 0 for another client.
+
+    uvicorn gives requests of `--forwarded-allow-ips` the client's address, with port 0. With HTTP
+    1.0, nginx would not see that a page was cut.
+    """
+    is_forwarded = request.client is not None and request.client.port == 0
+    now = _PROXY_TIME.fullmatch(request.headers.get(page_headers.PROXY_TIME, ""))
+    if not now or not is_forwarded or request.scope["http_version"] == "1.0":
+        return 0
+    return min(int(now[1]), int(time.time()))
+
+
+def cache_fields(request: Request, tag: str, second: int) -> dict[str, str]:
     """Return the header fields that tell caches what to do with a page, by its ETag, if it has one.
 
     They may keep such a page if they ask each time. nginx does not ask before X-Accel-Expires. It
-    counts whole seconds, so that `1` would be up to two: it gets the present second of its own
-    clock, which it sends. uvicorn gives requests of `--forwarded-allow-ips` the client's address,
-    with port 0. With HTTP 1.0, nginx would not see that a page was cut.
+    counts whole seconds, so that `1` would be up to two: it gets the present one by its own clock.
     """
     if not tag:
         return {"Cache-Control": "no-store"}
-    fields, is_private = {}, holder_of(request) is not None
-    is_forwarded = request.client is not None and request.client.port == 0
-    now = _PROXY_TIME.fullmatch(request.headers.get(page_headers.PROXY_TIME, ""))
-    if now and is_forwarded and request.scope["http_version"] != "1.0":
-        fields["X-Accel-Expires"] = f"@{min(int(now[1]), int(time.time()))}"
+    how = "private, no-cache" if holder_of(request) else "no-cache"
     # nginx before 1.23 goes by the first of these fields
-    return {
-        **fields,
-        "Cache-Control": "private, no-cache" if is_private else "no-cache",
-        "ETag": tag,
-    }
+    expires = {"X-Accel-Expires": f"@{second}"} if second else {}
+    return {**expires, "Cache-Control": how, "ETag": tag}
 
 
 def starting_cursors(
