@@ -214,7 +214,7 @@ def test_a_store_gives_pages_also_if_it_cannot_tell_the_lag(
 def test_the_fields_are_described() -> None:
     """A client in any language finds them in the description of the API."""
     described = document()["paths"]["/{feed}"]["get"]["responses"]["200"]["headers"]
-    assert {FEED, HEAD, LAG} == described.keys()
+    assert {FEED, HEAD, LAG, "ETag"} == described.keys()
 
 
 def test_the_client_tells_the_lag_after_each_event(raw_server: RawServer) -> None:

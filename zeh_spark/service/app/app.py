@@ -113,6 +113,7 @@ def create_app(publisher: Publisher) -> Starlette:
     )
     disks = {name: _disk_of(each, telemetry.least_free) for name, each in named.items()}
     pages_of_feeds = PageApi(calls, lambda name: disks.get(name, disk), limits.most_cursor_sets)
+    path = publisher.path.rstrip("/")
     telling = TelemetryApi(gate, readiness, metrics, gauges, store, named)
     refusals, pages, console = RecentRefusals(), None, []
     if publisher.console:
@@ -138,12 +139,7 @@ def create_app(publisher: Publisher) -> Starlette:
             *telling.routes(),
             *console,
             *DirectApi(calls).routes(publisher.path, gate),
-            gate.route(
-                f"{publisher.path.rstrip('/')}/access",
-                pages_of_feeds.allowed,
-                access.reads,
-                methods=["GET"],
-            ),
+            gate.route(f"{path}/access", pages_of_feeds.allowed, access.reads, methods=["GET"]),
             *_publish_routes(publisher, disk),
             *([] if store else [read]),
         ],

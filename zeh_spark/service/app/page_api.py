@@ -263,7 +263,8 @@ class PageApi:
 
         def look(log: Log, chunks: Sequence[Chunk]) -> None:
             nonlocal tag
-            tag = entity_tag(log, chunks, ask.n, cursors, ask.hint, ask.headers, gzip=how.gzip)
+            asked = ask.n, sorted(cursors.items()), ask.hint, ask.headers, how.gzip
+            tag = entity_tag(log, chunks, *asked)
             if tag in (how.known or "") and not how.tells:
                 raise UnchangedError
 

@@ -79,21 +79,10 @@ def part_renderer(
     return rendered
 
 
-def entity_tag(
-    log: Log,
-    chunks: Sequence[Chunk],
-    n: int,
-    cursors: Mapping[int, str],
-    hint: int | None,
-    headers: tuple[str, ...],
-    *,
-    gzip: bool,
-) -> str:
-    """Return the ETag of a page with these chunks, from the index alone."""
-    coding = _zlib.VERSION if gzip else ""
-    epoch = log.identity.epochs[-1].id
-    how = epoch, n, sorted(cursors.items()), hint, headers, coding, zeh_spark.__version__
-    return f'"{key_of("answer", log.state.origin, chunks, *how).hex()[:32]}"'
+def entity_tag(log: Log, chunks: Sequence[Chunk], *how: object) -> str:
+    """Return the ETag of a page with these chunks, from the index alone. `how` is the request."""
+    made = log.identity.epochs[-1].id, _zlib.VERSION, zeh_spark.__version__
+    return f'"{key_of("answer", log.state.origin, chunks, made, *how).hex()[:32]}"'
 
 
 def with_fields(tag: str, fields: Mapping[str, str]) -> str:
