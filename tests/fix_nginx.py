@@ -1,10 +1,9 @@
-"""A real nginx before a publisher, with the configuration that docs/operate/scale-out.md gives."""
+"""A real nginx before a publisher, with the configuration `conf/nginx.conf`."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 from tests.patience import eventually
 from tests.ports import free_port
 
-_DOCS = Path(__file__).parents[1] / "docs" / "operate" / "scale-out.md"
+_CONF = Path(__file__).parents[1] / "conf" / "nginx.conf"
 _ASKS = "        auth_request /zeh-access;\n"
 
 
@@ -30,14 +29,12 @@ def _program() -> str | None:
     return shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 
 
-def documented(folder: Path, port: int, publisher: int, *, asks: bool = True) -> str:
-    """The configuration of the docs with this folder and these ports.
+def configuration(folder: Path, port: int, publisher: int, *, asks: bool = True) -> str:
+    """The text of `conf/nginx.conf` with this folder and these ports.
 
     Without `asks`, nginx does not ask the publisher about each request.
     """
-    found = re.search(r"```nginx\n(.*?)```", _DOCS.read_text(encoding="utf-8"), re.DOTALL)
-    assert found
-    text = found[1]
+    text = _CONF.read_text(encoding="utf-8")
     for old, new in (
         ("/var/cache/nginx/zeh", str(folder / "cache")),
         ("127.0.0.1:8080", f"127.0.0.1:{publisher}"),
@@ -78,7 +75,7 @@ class Nginx:
             f"http {{ sendfile on; tcp_nopush on;\n"
             f"{own}\nlog_format kept $upstream_cache_status;\n"
             f"access_log {self._log} kept;\n"
-            f"{taken(documented(folder, port, publisher, asks=asks))}\n}}\n"
+            f"{taken(configuration(folder, port, publisher, asks=asks))}\n}}\n"
         )
         command = [program, "-e", f"{folder}/error.log", "-c", str(settings)]
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)

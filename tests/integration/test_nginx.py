@@ -1,4 +1,4 @@
-"""A real nginx that keeps pages, as docs/operate/scale-out.md configures it."""
+"""A real nginx that keeps pages, as `conf/nginx.conf` configures it."""
 
 from __future__ import annotations
 
