@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -173,8 +174,10 @@ def is_shown(given: Any, typed: Any) -> bool:
     if isinstance(typed, float):
         near = Decimal(1e-6 * abs(typed)) if math.isfinite(typed) else -1
         return given == "NaN" or abs(Decimal(given) - Decimal(typed)) <= near
-    if isinstance(given, Number):
-        return Decimal(given) == Decimal(typed)
+    if isinstance(given, Number):  # that of a time has its seconds
+        return Decimal(given) == Decimal(
+            typed.timestamp() if isinstance(typed, datetime) else typed
+        )
     if isinstance(given, str):
         same = isinstance(typed, Decimal) and Decimal(given) == typed
         return same or given == typed or given in OTHERWISE_SHOWN

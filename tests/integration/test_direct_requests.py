@@ -1,6 +1,7 @@
 """What a query asks its publisher for, and which way it reads."""
 
 import json
+import time
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.fix_raw_server import ok, refused
 from tests.fix_stream import position
 from tests.patience import eventually
 from zeh_spark.errors import OptionError, PublisherError, ZeroEventHubError
+from zeh_spark.spark.source.planned_source import _PATIENCE
 from zeh_spark.wire.direct_reads import PlannedRange
 
 MIDDLE = "7.0a1b2c3d"
@@ -95,6 +97,7 @@ def test_a_batch_has_what_came_after_a_wait_had_ended(publisher, start):
     answered = run.reader.reportLatestOffset()["plans"] + 1
     eventually(lambda: run.reader.reportLatestOffset()["plans"] == answered)
     publisher.publish(2, 3, partition=0)
+    time.sleep(2 * _PATIENCE)  # the answer is not of just now any more
     assert {0: [1, 2, 3]} == run.next()
 
 
