@@ -167,7 +167,7 @@ class DirectApi:
         state, plan = feed.plan(ask)
         plan.lag = self._calls.lag_after(state, ask.n, plan.ends)
         if count and plan.ranges and sum(each.bytes for each in plan.ranges) <= INLINE_BYTES:
-            with suppress(Problem):  # they were removed meanwhile; who asks for them is told so
+            with suppress(Problem):  # removed meanwhile: /chunks refuses
                 request = direct_reads.chunks_request(ask.n, plan.ranges)
                 plan.chunks = b"".join(feed.chunks(request, count))
         return state_of(state), plan

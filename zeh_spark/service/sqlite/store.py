@@ -319,7 +319,7 @@ class _Watch:
             return self._heads
 
     def lineage(self, feed: str) -> object | None:
-        with suppress(StoreError, sqlite3.Error), self._lock:  # whoever reads then learns it
+        with suppress(StoreError, sqlite3.Error), self._lock:  # the read that follows raises it
             self._check()
             found = self._quick.cursor().execute(_LINEAGE, (feed,)).fetchone()
             return found and (self, *found)
