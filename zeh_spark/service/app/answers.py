@@ -26,7 +26,7 @@ from zeh_spark.service.telemetry.rare_log import RareLog
 
 log = logging.getLogger("zeh_spark.publisher")
 
-TAKE_SECONDS = 0.005
+TAKE_SECONDS = 0.05
 """How long one call in a worker thread takes parts of an answer, about, while others wait."""
 
 _JOINED_BYTES = 32 << 10

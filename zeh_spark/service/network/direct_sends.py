@@ -24,7 +24,7 @@ from typing import Any
 
 NAME = "zeh_spark.send"
 STEP_BYTES = 256 << 10
-"""Most bytes that a client takes between two calls of `progress`."""
+"""A client that has taken so many bytes makes progress."""
 
 _AT_ONCE = 512  # pieces; the kernel takes 1,024
 
@@ -64,24 +64,41 @@ class DirectSends:
         # asyncio waits for a transport's own descriptor only on behalf of the transport.
         with socket.socket(fileno=os.dup(self._socket.fileno())) as self._copy:
             self._copy.setblocking(False)
-            for begin in range(0, len(pieces), _AT_ONCE):
-                await self._send(self._copy, pieces[begin : begin + _AT_ONCE], progress)
+            await _send(self._copy, list(map(memoryview, pieces)), progress)
         self._copy = None
-
-    async def _send(
-        self, copy: socket.socket, pieces: Sequence[bytes], progress: Callable[[], object]
-    ) -> None:
-        loop, sent = asyncio.get_running_loop(), 0
-        with suppress(BlockingIOError):
-            sent = copy.sendmsg(pieces)
-        for piece in pieces:
-            for begin in range(sent, len(piece), STEP_BYTES):
-                progress()
-                await loop.sock_sendall(copy, memoryview(piece)[begin : begin + STEP_BYTES])
-            sent = max(0, sent - len(piece))
 
     def break_off(self) -> None:
         """End what is being sent: the transport has lost the connection, or has given it up."""
         if self._copy is not None:
             with suppress(OSError):
                 self._copy.shutdown(socket.SHUT_RDWR)
+
+
+async def _send(to: socket.socket, left: list[memoryview], progress: Callable[[], object]) -> None:
+    """Send what is left: as much as the kernel takes, as often as it has room again."""
+    at = taken = 0
+    while True:
+        sent = 0
+        with suppress(BlockingIOError):
+            sent = to.sendmsg(left[at : at + _AT_ONCE])
+        taken += sent
+        while at < len(left) and sent >= len(left[at]):
+            sent -= len(left[at])
+            at += 1
+        if at == len(left):
+            return
+        left[at] = left[at][sent:]
+        if taken >= STEP_BYTES:
+            taken = 0
+            progress()
+        await _has_room(to)
+
+
+async def _has_room(to: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    room = loop.create_future()
+    loop.add_writer(to, room.set_result, None)
+    try:
+        await room
+    finally:
+        loop.remove_writer(to)
