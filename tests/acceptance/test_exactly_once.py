@@ -27,6 +27,7 @@ QUERIES = {
     "executors": {"maxEventsPerTrigger": "200", "fetch": "executors"},
     "changing": {"maxEventsPerTrigger": "200", "fetch": "executors"},
     "staged": {"maxEventsPerTrigger": "40", "partitionCount": "1"},
+    "inline": {"maxEventsPerTrigger": "100", "inline": "true"},
     "reference": {"maxEventsPerTrigger": "400", "partitionCount": "2", "pageSizeHint": "90"},
 }
 
@@ -61,9 +62,9 @@ def add(store, numbers):
 def test_each_event_arrives_once_when_the_driver_is_killed(
     orders, reference, raw_server, s3_server, tmp_path
 ):
-    """Whoever fetches, also if that changes with each batch that is pending. A batch that is staged
-    in S3 needs the feed no more, and shows no credentials. What holds for our publisher holds for
-    the reference one.
+    """Whoever fetches, also if that changes with each batch that is pending, and if rows come with
+    the plan. A batch that is staged in S3 needs the feed no more, and shows no credentials. What
+    holds for our publisher holds for the reference one.
     """
     store, url = orders
     scripted = Feed(raw_server, [Log(240, each=10)])
@@ -79,7 +80,7 @@ def test_each_event_arrives_once_when_the_driver_is_killed(
 
     with used(s3_server) as bucket:
         for run, batch in enumerate(BATCHES):
-            stages = STAGES[run:] + STAGES[:run] + STAGES[run:]
+            stages = 2 * (STAGES[run:] + STAGES[:run])
             places = (f"{batch} {stage}" for stage in stages)
             killed = zip(jobs.values(), places, strict=False)
             run_until_killed(tmp_path, ({**job, "place": place} for job, place in killed))
@@ -92,7 +93,7 @@ def test_each_event_arrives_once_when_the_driver_is_killed(
         left = bucket.names()
 
     tables = {name: Table(tmp_path / name / "table") for name in jobs}
-    for name in ("executors", "changing"):
+    for name in ("executors", "changing", "inline"):
         assert tables[name].numbers() == Counter(range(1200)), name
     assert Counter(int(data) for _, data in tables["staged"].rows()) == Counter(range(240))
     if reference:
