@@ -64,7 +64,7 @@ class DirectSends:
         # asyncio waits for a transport's own descriptor only on behalf of the transport.
         with socket.socket(fileno=os.dup(self._socket.fileno())) as self._copy:
             self._copy.setblocking(False)
-            await _send(self._copy, list(map(memoryview, pieces)), progress)
+            await _send(self._copy, [memoryview(each) for each in pieces], progress)
         self._copy = None
 
     def break_off(self) -> None:
