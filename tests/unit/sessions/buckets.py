@@ -71,7 +71,9 @@ class Told:
     @property
     def stored(self) -> dict[str, state.Stored]:
         """The sessions that are open, by name."""
-        parts = [unpack(blob).get(state.OPEN, {}) for blob in self.parts.values()]
+        whole = state.FORMAT.read(self.blob).layout.whole
+        blobs = [whole] if whole else self.parts.values()
+        parts = [unpack(blob).get(state.OPEN, {}) for blob in blobs]
         return {name: state.stored_of(raw) for part in parts for name, raw in part.items()}
 
     @property

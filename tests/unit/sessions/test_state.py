@@ -12,7 +12,7 @@ from tests.unit.sessions.buckets import DAY, Memory, Told, row, rows, told, went
 from zeh_spark.errors import CheckpointError
 from zeh_spark.spark.sessions import state
 from zeh_spark.spark.sessions.bucket import BucketBatch
-from zeh_spark.spark.sessions.inspecting import _sessions
+from zeh_spark.spark.sessions.inspecting import _sessions, _whole
 from zeh_spark.spark.sessions.model import Policy
 from zeh_spark.spark.sessions.state import SPILL, Settings
 
@@ -225,7 +225,9 @@ HOLD = {"gap_timeout": 10, "on_gap": "hold"}
 
 def shown(it: Told) -> dict[str, str]:
     """The status of each session by its name."""
-    (found,) = _sessions([pa.RecordBatch.from_pydict({"blob": [*it.parts.values()]})])
+    part = state.FORMAT.read(it.blob).layout.whole
+    (found,) = _whole([pa.RecordBatch.from_pydict({"bucket": [it.blob]})])
+    assert [found] == [*_sessions([pa.RecordBatch.from_pydict({"part": [part]})])]
     return {each["session"]: each["status"] for each in found.to_pylist()}
 
 

@@ -16,7 +16,7 @@ from zeh_spark.spark.stateful.dedup_state import (
     used_again,
 )
 from zeh_spark.spark.stateful.seen import Reuse, Seen
-from zeh_spark.spark.stateful.state_parts import Layout, Parts
+from zeh_spark.spark.stateful.state_parts import Parts
 
 A, B = "a" * 16, "b" * 16
 feeds = st.sampled_from([A, f"{A}~1", f"{A}~2", B, f"{B}~1", "https://example.com/orders"])
@@ -29,7 +29,8 @@ def added(bucket, feed, key, *numbers):
 
 
 def empty():
-    return SeenNumbers(SeenBucket(4), Parts({}, Layout()))
+    bucket = SeenBucket(4)
+    return SeenNumbers(bucket, Parts({}, bucket.layout))
 
 
 def again(known):

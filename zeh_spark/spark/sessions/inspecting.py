@@ -57,17 +57,16 @@ def inspect(spark: SparkSession, checkpoint: str) -> DataFrame:
     Raises:
         CheckpointError: The checkpoint cannot be read, or has no sessions.
     """
-    where = _operator(spark, checkpoint)
-    state = (
-        spark.read.format("statestore")
-        .options(path=checkpoint, operatorId=str(where), stateVarName=PARTS)
-        .load()
-    )
-    blobs = state.select(F.col("user_map_value.sessions").alias("blob"))
-    return blobs.mapInArrow(_sessions, from_arrow_schema(_SESSIONS))
+    kept = spark.read.format("statestore").options(**_operator(spark, checkpoint))
+    parts = kept.option("stateVarName", PARTS).load().select("user_map_value.sessions")
+    value = f"value.{SessionProcessor.COLUMN}"
+    buckets = kept.option("stateVarName", SessionProcessor.STATE).load().select(value)
+    shown = from_arrow_schema(_SESSIONS)
+    return parts.mapInArrow(_sessions, shown).union(buckets.mapInArrow(_whole, shown))
 
 
-def _operator(spark: SparkSession, checkpoint: str) -> int:
+def _operator(spark: SparkSession, checkpoint: str) -> dict[str, str]:
+    """Return options of the state's source: where the state is, as of the last batch."""
     try:
         found = spark.read.format("state-metadata").load(checkpoint).collect()
     except Exception as exc:
@@ -76,7 +75,8 @@ def _operator(spark: SparkSession, checkpoint: str) -> int:
         properties = orjson.loads(row.operatorProperties or "{}")
         variables = properties.get("stateVariables") or []
         if any(each.get("stateName") == SessionProcessor.STATE for each in variables):
-            return int(row.operatorId)
+            where = {"operatorId": row.operatorId, "batchId": row.maxBatchId}
+            return {"path": checkpoint, **{name: str(value) for name, value in where.items()}}
     names = sorted({row.operatorName for row in found})
     raise CheckpointError(
         f"{checkpoint!r} has no state of sessions.in_order (its operators: {names}): is there such "
@@ -86,11 +86,19 @@ def _operator(spark: SparkSession, checkpoint: str) -> int:
 
 
 def _sessions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for blob in batch.column("blob").to_pylist():
-            rows = [_row(name, session) for name, session in state.sessions_of(unpack(bytes(blob)))]
-            if rows:
-                yield pa.RecordBatch.from_pylist(rows, _SESSIONS)
+    return _rows(blob for batch in batches for blob in batch.column(0).to_pylist())
+
+
+def _whole(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    buckets = (state.FORMAT.read(blob) for each in batches for blob in each.column(0).to_pylist())
+    return _rows(bucket.layout.whole for bucket in buckets)
+
+
+def _rows(parts: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    for part in filter(None, parts):
+        rows = [_row(name, session) for name, session in state.sessions_of(unpack(part))]
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, _SESSIONS)
 
 
 def _row(name: str, session: Session) -> dict[str, Any]:

@@ -4,9 +4,10 @@ An entry is a packed value with a table and a key. A part has the entries, of al
 keys with one hash.
 
 A part costs a call to the JVM to read it and one to write it, and each byte costs too. If a batch
-touches few keys of a large bucket, many small parts are best, and otherwise a single one. So the
-parts follow the batches: one that touches many keys joins them at once, and several in a row that
-touch few spread them. What a batch gives does not depend on the parts.
+touches few keys of a large bucket, many small parts are best, and otherwise a single one, which is
+in the bucket's value and so costs no call. So the parts follow the batches: one that touches many
+keys joins them at once, and several in a row that touch few spread them. What a batch gives does
+not depend on the parts.
 
 It has no side effects except on the state that it is given. Runs in tasks.
 """
@@ -48,11 +49,13 @@ class Layout(msgspec.Struct, array_like=True):
         count: The number of parts.
         size: The bytes of all parts.
         few: How many batches in a row touched few keys.
+        whole: The packed part, if there is one; else it is empty.
     """
 
     count: int = 1
     size: int = 0
     few: int = 0
+    whole: bytes = b""
 
 
 class Parts:
@@ -75,7 +78,9 @@ class Parts:
 
     def open(self, number: int) -> Part:
         if (part := self.opened.get(number)) is None:
-            before = self._before[number] = self._blobs.get((number,), b"")
+            is_whole = self._layout.count == 1
+            before = self._layout.whole if is_whole else self._blobs.get((number,), b"")
+            self._before[number] = before
             part = self.opened[number] = unpack(before) if before else {}
         return part
 
@@ -95,6 +100,9 @@ class Parts:
             self._spread(count)
             blobs = {number: _encode(part) for number, part in self.opened.items()}
             layout.size = sum(map(len, blobs.values()))
+        if count == 1:
+            layout.whole = blobs.get(0, layout.whole)
+            return
         for number, blob in blobs.items():
             if blob != self._before.get(number):
                 self._blobs[number,] = blob
@@ -117,9 +125,10 @@ class Parts:
             for table, entries in part.items():
                 for key, value in entries.items():
                     parts[_number(key, count)].setdefault(table, {})[key] = value
-        self._blobs.clear()
+        if self._layout.count > 1:
+            self._blobs.clear()
         self._before = {}
-        self._layout.count = count
+        self._layout.count, self._layout.whole = count, b""
         self.opened = dict(enumerate(parts))
 
 
