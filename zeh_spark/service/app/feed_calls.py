@@ -60,12 +60,13 @@ class Begun:
     """An answer of which the first part is there.
 
     Attributes:
-        fixed: The bytes of the request, if its answer is the same as long as the feed only grows.
+        lineage: What the feed's `lineage` was before the answer was begun, if the answer stays the
+            same as long as the feed only grows; else None.
     """
 
     begun: Taken | None
     served: Tally
-    fixed: int
+    lineage: object | None
 
 
 class Asker(NamedTuple):
@@ -154,16 +155,27 @@ class FeedCalls:
             raise UnknownFeedError(f"there is no feed {name!r} here", anchor="unknown-feed")
         return ChunkFeed(self._store, name, self.cache)
 
+    def lineage(self, name: str) -> object | None:
+        """Return a feed's lineage (see `Store`); None if its answers are not kept whole."""
+        return self._store.lineage(name) if self._store and name not in self._named else None
+
     async def whole(
-        self, name: str, cache: AnswerCache, key: Hashable, make: Callable[[], Awaitable[Any]]
+        self,
+        name: str,
+        cache: AnswerCache,
+        key: Hashable,
+        size: int,
+        make: Callable[[], Awaitable[Any]],
     ) -> Any:
-        """Return what `make` returns, or what it did, if that was fixed and whole (see `Begun`)."""
-        lineage = self._store.lineage(name) if self._store and name not in self._named else None
-        found = cache.find((key, lineage)) if lineage else None
-        if found is None:
+        """Return what `make` returns, or what it did, if that was whole and has a lineage.
+
+        `size` is that of the request in bytes. See `Begun`.
+        """
+        found = cache.find(key)
+        if found is None or found.lineage != self.lineage(name):
             found = await make()
-            if lineage and found.fixed and found.begun and found.begun.rest is None:
-                cache.keep((key, lineage), found, found.begun.size + 8 * found.fixed)
+            if found.lineage and found.begun and found.begun.rest is None:
+                cache.keep(key, found, found.begun.size + 8 * size)
         return found
 
     def lag_after(

@@ -140,7 +140,7 @@ class PageApi:
         else:
             read = partial(self._shared, name, wanted, partial(self._begin, wanted), asker)
             key = replace(wanted, known=wanted.known and "")
-            page = await self._calls.whole(name, wanted.cache, key, read)
+            page = await self._calls.whole(name, wanted.cache, key, len(wanted.query), read)
         ask = page.ask  # later pages may be shared with readers that wait for another time
         gone: asyncio.Future[None] | None = None
         try:
@@ -260,6 +260,7 @@ class PageApi:
         events. So the cursors of a page without events replace those that were asked for.
         """
         tally, page, tag = Tally(), None, ""
+        lineage = self._calls.lineage(how.name)
 
         def look(log: Log, chunks: Sequence[Chunk]) -> None:
             nonlocal tag
@@ -275,7 +276,7 @@ class PageApi:
             try:
                 page = feed.open(cursors, ask.n, ask.hint, render, look if may_be_kept else None)
             except UnchangedError:
-                return Opened(_NOTHING, tally, 0, feed, ask, cursors, None, tag=tag)
+                return Opened(_NOTHING, tally, None, feed, ask, cursors, None, tag=tag)
             seen = state_of(page.state)
             found, after, pieces = page.has_events, page.cursors, page.parts
         else:
@@ -287,15 +288,16 @@ class PageApi:
                 chain(before, rest), ask.n, ask.headers, gzip=how.gzip, tally=tally
             )
         if waits and not found:
-            return Opened(None, tally, 0, feed, ask, {**cursors, **after}, seen)
+            return Opened(None, tally, None, feed, ask, {**cursors, **after}, seen)
         begun = self._calls.taken(gzip_stream(pieces) if how.gzip else plain_stream(pieces))
         fields = self._standing(feed, ask.n, cursors, page).fields() if how.tells else {}
         if tag and fields:
             tag = with_fields(tag, fields)
         hint = DEFAULT_HINT if ask.hint is None else ask.hint
         fixed = page and tally.events >= hint and wire.LAST not in cursors.values() and not fields
-        size = len(how.query) if fixed and ask.cursor_set is None else 0
-        return Opened(begun, tally, size, feed, ask, cursors, seen, fields, tag)
+        if not fixed or ask.cursor_set is not None:
+            lineage = None
+        return Opened(begun, tally, lineage, feed, ask, cursors, seen, fields, tag)
 
     def _standing(
         self, feed: Feed, n: int, cursors: Mapping[int, str], page: Page[Piece] | None

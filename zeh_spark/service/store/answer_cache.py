@@ -85,7 +85,8 @@ class AnswerCache:
 
     def keep(self, key: Hashable, made: object, cost: int) -> None:
         with self._lock:
-            if key in self._kept or (cost := cost + _OVERHEAD) > self._most:
+            self._size -= self._kept.pop(key, (None, 0))[1]
+            if (cost := cost + _OVERHEAD) > self._most:
                 return
             self._kept[key] = made, cost
             self._size += cost
