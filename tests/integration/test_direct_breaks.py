@@ -40,8 +40,11 @@ from zeh_spark.wire import direct_reads as wire
 EVENTS, EVENT_BYTES = 750, 3000
 """Events of each partition, and bytes of one."""
 
-GROUP_BYTES = 2 << 20
-"""Of a group of chunks; a partition is a little larger."""
+GROUP_BYTES = 1 << 20
+"""Most bytes of a group of chunks, of which a partition has at least three."""
+
+UNREAD = 256 << 10
+"""Bytes that a break may take with it, because they were not read yet."""
 
 CHUNKS = [*range(1, 31)]
 """The positions of all chunks: they are published by partition."""
@@ -117,7 +120,7 @@ def test_a_large_answer_that_ends_too_early_goes_on_exactly(relayed, task_of, wh
     relayed.change = change
     assert ALL == list(task_of(relayed.url)())
     assert 2 == len(relayed.asked)
-    if way is ended_by_length:  # a break takes up to 256 KiB with it that were not read yet
+    if way is ended_by_length:  # no other break tells what was not read yet
         assert CHUNKS == came
 
 
@@ -126,7 +129,7 @@ def test_answers_that_all_end_too_early_go_on_while_there_is_progress(relayed, t
     """A network that breaks each answer after its first group costs time, and no row."""
 
     def change(asked, body):
-        size = parts_of(body)[0].end + (150 << 10)
+        size = parts_of(body)[0].end + UNREAD
         return way(body, size) if size < len(body) else ok(body, **TYPE)
 
     relayed.change = change
