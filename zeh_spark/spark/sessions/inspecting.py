@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from zeh_spark.errors import CheckpointError
 from zeh_spark.spark.sessions import state
 from zeh_spark.spark.sessions.model import Session
-from zeh_spark.spark.sessions.operator import PARTS, SessionProcessor
+from zeh_spark.spark.sessions.operator import SessionProcessor
 from zeh_spark.spark.sessions.steps import Key, Names, Steps, checked, key
 from zeh_spark.spark.source.batch import last_cursors
 from zeh_spark.spark.stateful import ranges, requirements
@@ -58,9 +58,10 @@ def inspect(spark: SparkSession, checkpoint: str) -> DataFrame:
         CheckpointError: The checkpoint cannot be read, or has no sessions.
     """
     kept = spark.read.format("statestore").options(**_operator(spark, checkpoint))
-    parts = kept.option("stateVarName", PARTS).load().select("user_map_value.sessions")
-    value = f"value.{SessionProcessor.COLUMN}"
-    buckets = kept.option("stateVarName", SessionProcessor.STATE).load().select(value)
+    parts = kept.option("stateVarName", SessionProcessor.PARTS).load()
+    parts = parts.select(f"user_map_value.{SessionProcessor.COLUMN}")
+    buckets = kept.option("stateVarName", SessionProcessor.STATE).load()
+    buckets = buckets.select(f"value.{SessionProcessor.COLUMN}")
     shown = from_arrow_schema(_SESSIONS)
     return parts.mapInArrow(_sessions, shown).union(buckets.mapInArrow(_whole, shown))
 

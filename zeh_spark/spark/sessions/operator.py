@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     )
 
 SEGMENTS = "zeh_segments"
-PARTS = "zeh_session_parts"
 
 
 class SessionProcessor(BucketProcessor):
     """Gives each event once, in order or as a dead letter; the same result for the same batches."""
 
-    STATE, COLUMN = "zeh_sessions", "sessions"
+    STATE, PARTS, COLUMN = "zeh_sessions", "zeh_session_parts", "sessions"
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -36,7 +35,6 @@ class SessionProcessor(BucketProcessor):
         super().init(handle)
         self._handle = handle
         self._counted: set[int] = set()
-        self._parts = StateMap(handle.getMapState(PARTS, "part INT", "sessions BINARY"))
         self._segments = StateMap(
             handle.getMapState(SEGMENTS, "session STRING, segment BIGINT", "events BINARY")
         )

@@ -25,17 +25,16 @@ from zeh_spark.spark.stateful import dedup_state, plans, requirements, state_buc
 from zeh_spark.spark.stateful.dedup_state import NO_FEED, SeenBucket, SeenNumbers
 from zeh_spark.spark.stateful.row_codec import packed
 from zeh_spark.spark.stateful.seen import NEW, UNKNOWN, Seen, reused
-from zeh_spark.spark.stateful.state_buckets import BucketProcessor, StateMap
+from zeh_spark.spark.stateful.state_buckets import BucketProcessor
 from zeh_spark.spark.stateful.state_parts import Parts
 from zeh_spark.wire import event_origin, feed_identity, wire
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
-    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
+    from pyspark.sql.streaming.stateful_processor import TimerValues
 
 COLUMNS = ("event", "dedup", "counts")
-PARTS = "zeh_seen_parts"
 
 _json = msgspec.json.Encoder().encode
 
@@ -203,16 +202,12 @@ class NumberProcessor(BucketProcessor):
         feeds: how many feeds the query reads; None if numbers do not belong to feeds.
     """
 
-    STATE, COLUMN = "zeh_seen", "seen"
+    STATE, PARTS, COLUMN = "zeh_seen", "zeh_seen_parts", "seen"
 
     def __init__(self, window: int, count: int, feeds: int | None) -> None:
         self._window = window
         self._count = count
         self._feeds = feeds
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        super().init(handle)
-        self._parts = StateMap(handle.getMapState(PARTS, "part INT", "seen BINARY"))
 
     def empty(self) -> bytes:
         return dedup_state.FORMAT.write(SeenBucket(self._count))

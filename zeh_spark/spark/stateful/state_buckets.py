@@ -176,15 +176,17 @@ class BucketFormat(Generic[Bucket]):
 
 
 class BucketProcessor(StatefulProcessor):
-    """A processor that keeps one value for each bucket, in the state `STATE` of one column."""
+    """A processor that keeps a value for each bucket (`STATE`), and parts if `PARTS` names them."""
 
-    STATE = ""
-    COLUMN = ""
+    STATE = PARTS = COLUMN = ""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._thresholds = gc.get_threshold()
         gc.set_threshold(*_RARELY)
-        self._state = handle.getValueState(self.STATE, f"{self.COLUMN} BINARY")
+        column = f"{self.COLUMN} BINARY"
+        self._state = handle.getValueState(self.STATE, column)
+        if self.PARTS:
+            self._parts = StateMap(handle.getMapState(self.PARTS, "part INT", column))
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
         """Give a bucket its first value, in the first batch.
