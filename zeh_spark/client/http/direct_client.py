@@ -9,10 +9,9 @@ Plans are asked for on the driver, chunks in tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -98,7 +97,7 @@ def _at_time(transport: Transport, n: int, time: int) -> list[str]:
 def _planned(transport: Transport, request: PlanRequest, *, with_chunks: bool) -> Plan:
     sent = msgspec.json.encode(request)
     prefer = {"Prefer": direct_reads.WITH_CHUNKS} if with_chunks else {}
-    with _asked(transport, "/plan", sent, prefer) as response:
+    with _asked(transport, "/plan", sent, **prefer) as response:
         body = Body(response, transport.url)
         text = body.whole()
         if not body.proven:
@@ -117,9 +116,7 @@ def _planned(transport: Transport, request: PlanRequest, *, with_chunks: bool) -
     return found
 
 
-def _asked(
-    transport: Transport, path: str, body: bytes, more: Mapping[str, str] = MappingProxyType({})
-) -> requests.Response:
+def _asked(transport: Transport, path: str, body: bytes, **more: str) -> requests.Response:
     """Send a request of direct reads, and return its answer (errors as `Transport.request`).
 
     An answer by which a publisher does not offer direct reads is final, whatever its status.

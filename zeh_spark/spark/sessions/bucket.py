@@ -52,7 +52,9 @@ _SLICES = 8
 """Tables of closed sessions for the time for which they are remembered."""
 
 _SWEPT = 64
-"""A batch looks for forgotten sessions in one of so many parts that have any, and in one more."""
+"""A batch removes forgotten sessions from the parts that it reads, and from one of so many others
+(rounded up) that have any.
+"""
 
 
 class Given(NamedTuple):
@@ -182,16 +184,13 @@ class BucketBatch:
         """
         self._save_parts()
         gauges = self._bucket.gauges
-        self._set_timer(
-            min((g.due for g in gauges if g.due is not None), default=None), soon, fired
-        )
+        due = min((each.due for each in gauges if each.due is not None), default=None)
+        self._set_timer(due, soon, fired)
         counts: dict[str, int | None] = {**self._counts, **self._gauges(), "buckets": 1}
         if again:
             counts |= {name: value - self._before[name] for name, value in self._gauges().items()}
             counts["buckets"] = 0
-        counts["oldest_hold"] = min(
-            (each.since for each in gauges if each.since is not None), default=None
-        )
+        counts["oldest_hold"] = min((g.since for g in gauges if g.since is not None), default=None)
         return FORMAT.write(self._bucket), Given(None, None, _json(counts).decode())
 
     def _save_parts(self) -> None:
@@ -355,10 +354,8 @@ class BucketBatch:
 
     def _tombstone(self, part: Part, name: str) -> dict[str, Raw] | None:
         """Return the table that has a closed session; None if it is forgotten."""
-        for table, names in part.items():
-            if name in names and table not in (OPEN, WAITS) and int(table) > self._now:
-                return names
-        return None
+        tables = (names for expires, names in tombstones(part) if expires > self._now)
+        return next((names for names in tables if name in names), None)
 
     def _bury(self, part: Part, name: str, session: Session, newest: int) -> None:
         table = self._tombstone(part, name)

@@ -51,10 +51,7 @@ def check_inline(schema: StructType) -> None:
             f"comment have, so Spark would refuse the rows"
         )
     if why:
-        raise OptionError(
-            f"option 'inline' is true, but {why}. Set inline=false",
-            option="inline",
-        )
+        raise OptionError(f"option 'inline' is true, but {why}. Set inline=false", option="inline")
 
 
 class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
