@@ -271,7 +271,7 @@ class Gate:
             return
         if (reading := self._reading) is None:
             reading = self._reading = asyncio.create_task(self._read(store))
-            # One for all: as many timers would take their time again, when thousands come at once.
+            # All requests share it: thousands of timers would take longer than the reading.
             self._patience = asyncio.create_task(asyncio.wait({reading}, timeout=PATIENCE_SECONDS))
         if age < STALE_SECONDS and self._patience:
             await asyncio.shield(self._patience)

@@ -61,7 +61,7 @@ class Begun:
 
     Attributes:
         lineage: What the feed's `lineage` was before the answer was begun, if the answer stays the
-            same as long as the feed only grows; else None.
+            same while the feed only grows; else None.
     """
 
     begun: Taken | None

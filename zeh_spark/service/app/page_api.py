@@ -60,7 +60,7 @@ _SPECIAL = frozenset({wire.FIRST, wire.LAST})
 _NO_CACHE = AnswerCache(0)
 _ZERO = re.compile(r"q=0(\.0*)?")
 _SHORT = 4096
-"""Bytes of a query, and their number, up to which is noted that a page is unchanged."""
+"""Bytes of a query, and number of queries, below which it is noted that a page is unchanged."""
 
 _PROXY_TIME = re.compile(r"([0-9]{1,12})\.[0-9]{1,9}")
 

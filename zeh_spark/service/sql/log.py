@@ -190,7 +190,7 @@ def _of_each(count: int, *, newest: bool) -> Executable:
 
 @functools.cache
 def _unread(count: int) -> Executable:
-    """Return the query which of `count` partitions have chunks after a position.
+    """Return the query that finds which of `count` partitions have chunks after a position.
 
     Measured: one query with VALUES for any count is compiled each time, half of a plan's time.
     """

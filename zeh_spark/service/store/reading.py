@@ -296,7 +296,8 @@ def chunks_after(
 def groups(chunks: Iterable[Chunk], most_bytes: int, most_chunks: int) -> Iterator[list[Chunk]]:
     """Yield neighbours that are read together: one chunk, or several small ones.
 
-    A tag may end a group, too: so most groups are the same wherever readers begin, and are kept.
+    The tag of a chunk decides, too, whether a group ends with it. So most groups are the same
+    wherever readers begin, and can be kept.
     """
     group: list[Chunk] = []
     size = 0
