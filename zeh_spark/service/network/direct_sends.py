@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -27,6 +26,8 @@ STEP_BYTES = 256 << 10
 """A client that has taken so many bytes makes progress."""
 
 _AT_ONCE = 512  # pieces; the kernel takes 1,024
+_WAITS = 1024
+"""Bytes that the transport is given, to write them when the kernel has room again."""
 
 
 class DirectSends:
@@ -40,7 +41,6 @@ class DirectSends:
         self._transport = transport
         self._head: bytes | None = None
         self._socket = transport.get_extra_info("socket")
-        self._copy: socket.socket | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -59,46 +59,33 @@ class DirectSends:
         head, self._head = self._head or b"", b""
         return head
 
-    async def send(self, pieces: Sequence[bytes], progress: Callable[[], object]) -> None:
-        """Raises OSError if the connection is lost."""
-        # asyncio waits for a transport's own descriptor only on behalf of the transport.
-        with socket.socket(fileno=os.dup(self._socket.fileno())) as self._copy:
-            self._copy.setblocking(False)
-            await _send(self._copy, [memoryview(each) for each in pieces], progress)
-        self._copy = None
+    async def send(
+        self,
+        pieces: Sequence[bytes],
+        progress: Callable[[], object],
+        has_room: Callable[[], Awaitable[object]],
+    ) -> None:
+        """Raises OSError if the connection is lost.
 
-    def break_off(self) -> None:
-        """End what is being sent: the transport has lost the connection, or has given it up."""
-        if self._copy is not None:
-            with suppress(OSError):
-                self._copy.shutdown(socket.SHUT_RDWR)
-
-
-async def _send(to: socket.socket, left: list[memoryview], progress: Callable[[], object]) -> None:
-    """Send what is left: as much as the kernel takes, as often as it has room again."""
-    at = taken = 0
-    while True:
-        sent = 0
-        with suppress(BlockingIOError):
-            sent = to.sendmsg(left[at : at + _AT_ONCE])
-        taken += sent
-        while at < len(left) and sent >= len(left[at]):
-            sent -= len(left[at])
-            at += 1
-        if at == len(left):
-            return
-        left[at] = left[at][sent:]
-        if taken >= STEP_BYTES:
-            taken = 0
-            progress()
-        await _has_room(to)
-
-
-async def _has_room(to: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    room = loop.create_future()
-    loop.add_writer(to, room.set_result, None)
-    try:
-        await room
-    finally:
-        loop.remove_writer(to)
+        `has_room` returns when the transport has nothing to write any more.
+        """
+        left = [memoryview(each) for each in pieces]
+        at = taken = 0
+        while not self._transport.is_closing():
+            sent = 0
+            with suppress(BlockingIOError):
+                sent = os.writev(self._socket.fileno(), left[at : at + _AT_ONCE])
+            taken += sent
+            while at < len(left) and sent >= len(left[at]):
+                sent -= len(left[at])
+                at += 1
+            if at == len(left):
+                return
+            if taken >= STEP_BYTES:
+                taken = 0
+                progress()
+            # asyncio waits for a descriptor of a transport only on behalf of the transport.
+            next_part = left[at][sent : sent + _WAITS]
+            left[at] = left[at][sent + len(next_part) :]
+            self._transport.write(bytes(next_part))
+            await has_room()

@@ -107,7 +107,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=1, low=0)  # so that all that waits is counted
+        transport.set_write_buffer_limits(high=0)  # so that all that waits is counted
         if transport.get_extra_info("sslcontext") is None:
             self._direct = DirectSends(transport)
         self._rest()
@@ -115,8 +115,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timer()
-        if self._direct:
-            self._direct.break_off()
         self.resume_writing()
         self._idle.remove(self)
         self.pipeline.clear()
@@ -281,7 +279,7 @@ class BoundedProtocol(HttpToolsProtocol):
             pieces = [head, *pieces] if head else pieces
             cycle.expected_content_length -= size
         try:
-            await direct.send(pieces, progress)
+            await direct.send(pieces, progress, self.flow.drain)
         except OSError:
             self.transport.abort()  # the client is gone
 
