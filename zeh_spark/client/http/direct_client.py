@@ -336,6 +336,6 @@ def _finish(response: requests.Response, pieces: Iterator[bytes]) -> None:
 def position(cursor: str) -> int:
     """Return the position in a cursor of a plan. Raises FormatError if there is none."""
     g = cursor.partition(".")[0]
-    if not (g.isascii() and g.isdigit()):
+    if not (g.isascii() and g.isdigit() and len(g) < 20):
         raise FormatError(f"{cursor!r} is no cursor of a plan")
     return int(g)

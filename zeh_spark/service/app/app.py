@@ -130,6 +130,7 @@ def create_app(publisher: Publisher) -> Starlette:
         direct=store is not None or any(isinstance(each, ChunkFeed) for each in named.values()),
     )
     read = gate.route(publisher.path, pages_of_feeds.read, access.reads, methods=["GET"])
+    allowed = gate.route(f"{path}/access", pages_of_feeds.allowed, access.reads, methods=["GET"])
     if store:
         read.path_regex = _FEED
     app = Starlette(
@@ -139,9 +140,8 @@ def create_app(publisher: Publisher) -> Starlette:
             *telling.routes(),
             *console,
             *DirectApi(calls).routes(publisher.path, gate),
-            gate.route(f"{path}/access", pages_of_feeds.allowed, access.reads, methods=["GET"]),
             *_publish_routes(publisher, disk),
-            *([] if store else [read]),
+            *([allowed] if store else [read]),
         ],
         lifespan=partial(_lifespan, partial(_end_polls, draining, calls.stop)),
         middleware=[Middleware(Observer, metrics, outages, writes=telemetry.access_log)],

@@ -52,6 +52,9 @@ LARGE_BYTES, LARGE = 16 << 10, 2
 Each takes as much of Python's time as hundreds of others. Writes and other reads would wait.
 """
 
+_OBJECTS = 1024
+"""Bytes of memory, about, of what is kept of an answer beside its parts and its request."""
+
 T = TypeVar("T")
 
 
@@ -175,7 +178,7 @@ class FeedCalls:
         if found is None or found.lineage != self.lineage(name):
             found = await make()
             if found.lineage and found.begun and found.begun.rest is None:
-                cache.keep(key, found, found.begun.size + 8 * size)
+                cache.keep(key, found, found.begun.size + 8 * size + _OBJECTS)
         return found
 
     def lag_after(

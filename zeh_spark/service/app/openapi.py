@@ -62,7 +62,7 @@ def document(mounted: str = "", *, publishing: bool = True, direct: bool = True)
     """Return the document, ready to be encoded as JSON."""
     found = deepcopy(_loaded())
     found["servers"][0]["url"] = mounted or "/"
-    left_out: tuple[str, ...] = () if publishing else ("/{feed}/producers",)
+    left_out: tuple[str, ...] = () if publishing else ("/{feed}/producers", "/{feed}/access")
     if not direct:
         left_out += ("/{feed}/plan", "/{feed}/chunks", "/{feed}/cursors")
     paths = found["paths"]

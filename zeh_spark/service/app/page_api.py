@@ -161,8 +161,9 @@ class PageApi:
             raise
         headers = {**cache_fields(request, page.tag, second), **_VARY, **page.fields}
         if page.tag and page.tag in (wanted.known or ""):
-            if second and len(wanted.query) < _SHORT and len(unchanged) < _SHORT:
-                unchanged[wanted] = page
+            is_noted = second and wanted.cache is not _NO_CACHE and len(wanted.query) < _SHORT
+            if is_noted and len(unchanged) < _SHORT:
+                unchanged[wanted] = replace(page, begun=_NOTHING)
             return Response(status_code=304, headers=headers)
         if is_get:
             exchange_of(request).served = page.served

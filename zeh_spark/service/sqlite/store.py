@@ -305,7 +305,7 @@ class _Watch:
 
     def __init__(self, engine: Engine, check: Callable[[], None]) -> None:
         self._check = check
-        self._lock = threading.Lock()
+        self._lock, self._quick_lock = threading.Lock(), threading.Lock()
         self._connection, self._quick = engine.raw_connection(), engine.raw_connection()
         self._quick.cursor().execute("PRAGMA busy_timeout = 0")  # an event loop waits for it
         self._seen = -1
@@ -319,14 +319,15 @@ class _Watch:
             return self._heads
 
     def lineage(self, feed: str) -> object | None:
-        with suppress(StoreError, sqlite3.Error), self._lock:  # the read that follows raises it
+        # The read that follows raises what is suppressed.
+        with suppress(StoreError, sqlite3.Error), self._quick_lock:
             self._check()
             found = self._quick.cursor().execute(_LINEAGE, (feed,)).fetchone()
             return found and (self, *found)
         return None
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock, self._quick_lock:
             self._connection.close()
             self._quick.close()
 

@@ -95,6 +95,7 @@ class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     @at_spark_border
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._rows = None
         if start == end:
             self._older.restore(end)
             return []
