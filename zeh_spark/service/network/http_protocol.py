@@ -107,9 +107,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # so that all that waits is counted
-        if transport.get_extra_info("sslcontext") is None:
-            self._direct = DirectSends(transport)
+        # All that waits is counted. A transport pauses above `high`, and that of TLS at it.
+        is_plain = transport.get_extra_info("sslcontext") is None
+        transport.set_write_buffer_limits(high=0 if is_plain else 1, low=0)
+        self._direct = DirectSends(transport) if is_plain else None
         self._rest()
         self._expect_head()
 
