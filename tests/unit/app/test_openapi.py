@@ -67,7 +67,7 @@ def test_the_server_is_where_the_app_is_mounted(mounted):
 
 def test_an_app_that_takes_no_batches_does_not_describe_them():
     own = {"/", "/healthz", "/readyz", "/metrics", PATH}
-    of_a_feed = {f"/{{feed}}{each}" for each in ("", "/plan", "/chunks", "/cursors", "/access")}
+    of_a_feed = {f"/{{feed}}{each}" for each in ("", "/plan", "/chunks", "/cursors")}
     assert of_a_feed | own == document(publishing=False)["paths"].keys()
 
 

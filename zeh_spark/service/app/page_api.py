@@ -296,9 +296,8 @@ class PageApi:
             tag = with_fields(tag, fields)
         hint = DEFAULT_HINT if ask.hint is None else ask.hint
         fixed = page and tally.events >= hint and wire.LAST not in cursors.values() and not fields
-        if not fixed or ask.cursor_set is not None:
-            lineage = None
-        return Opened(begun, tally, lineage, feed, ask, cursors, seen, fields, tag)
+        kept_for = lineage if fixed and ask.cursor_set is None else None
+        return Opened(begun, tally, kept_for, feed, ask, cursors, seen, fields, tag)
 
     def _standing(
         self, feed: Feed, n: int, cursors: Mapping[int, str], page: Page[Piece] | None

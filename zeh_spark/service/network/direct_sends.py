@@ -26,8 +26,7 @@ STEP_BYTES = 256 << 10
 """A client that has taken so many bytes makes progress."""
 
 _AT_ONCE = 512  # pieces; the kernel takes 1,024
-_WAITS = 1024
-"""Bytes that the transport is given, to write them when the kernel has room again."""
+_WAITS = 1024  # bytes that the transport is given, to write them when the kernel has room again
 
 
 class DirectSends:
