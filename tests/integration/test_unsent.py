@@ -7,6 +7,7 @@ import re
 import socket
 from collections import Counter
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app
 from zeh_spark.service.access.gate import Gate
-from zeh_spark.service.network.shares import Unsent
+from zeh_spark.service.network.shares import PIECE, Unsent
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.store.token_rights import ADMIN
 from zeh_spark.testing import publish, running_publisher
@@ -74,6 +75,32 @@ def test_readers_that_take_nothing_hold_a_share_of_memory(full: ScratchStore) ->
             assert 400 == len(lines(base, OTHERS))
         eventually(lambda: app.state.unsent.total == 0, 60)
         assert 400 == len(lines(base, OURS))
+
+
+def test_an_answer_begins_only_if_there_is_room_for_its_next_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel may take a first part at once: any number of answers would begin, and wait."""
+    store, most = ScratchStore(orders=2), BUFFER - PIECE + 1
+    for _ in range(20):
+        publish(store, "orders", ["x" * 60_000] * 4)
+    app = create_app(store, send_buffer=BUFFER, cache_bytes=0)
+    snapshot = store.snapshot
+
+    def meanwhile(*asked: Any) -> Any:
+        """Others ask for answers while this one is read."""
+        if not app.state.unsent.total:
+            app.state.unsent.hold("others", most)
+        return snapshot(*asked)
+
+    with running_publisher(store, app) as base:
+        monkeypatch.setattr(store, "snapshot", meanwhile)
+        with closing(Greedy(base, OURS, 1)) as refused:
+            assert {b"503": 1} == refused.statuses()
+        app.state.unsent.release("others", most)
+        monkeypatch.setattr(store, "snapshot", snapshot)
+        with closing(Greedy(base, OURS, 1)) as begun:
+            assert {b"200": 1} == begun.statuses()
 
 
 def test_tokens_behind_one_address_have_shares_of_memory(full: ScratchStore) -> None:

@@ -113,17 +113,18 @@ class DirectApi:
         try:
             name = request.path_params.get("feed", "")
             body = await body_of(request)
-            begin = partial(self._begun, name, body)
-            read = partial(self._calls.in_thread, name, begin, Asker(client, len(body)))
+            make = partial(self._begun, name, body)
+            read = partial(self._calls.in_thread, name, make, Asker(client, len(body)))
             found = await self._calls.whole(name, self._calls.cache, (name, body), len(body), read)
-            self._calls.unsent.check(client, found.begun.size)
+            begun = found.begun
+            self._calls.unsent.check(client, begun.size, whole=begun.rest is None)
             exchange_of(request).served = found.served
         except BaseException:
             self._answers.release(client)
             raise
         return self._calls.answer(
             name,
-            found.begun,
+            begun,
             {"Cache-Control": "no-store, no-transform"},
             direct_reads.CONTENT_TYPE,
             partial(self._answers.release, client),

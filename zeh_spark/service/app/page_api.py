@@ -154,7 +154,7 @@ class PageApi:
                 waits = left > 0
                 page = await self._again(wanted, page, ask, waits, asker)
             begun = page.begun if is_get else _NOTHING
-            self._calls.unsent.check(asker.client, begun.size)
+            self._calls.unsent.check(asker.client, begun.size, whole=begun.rest is None)
         except BaseException:
             if gone:
                 gone.cancel()

@@ -141,7 +141,7 @@ class Unsent(Shares):
 
     They are in the part of an answer that is being sent, and in the buffers of connections. Above
     the bound an answer is refused before it begins. One that has begun waits for its next part with
-    nothing in memory. Otherwise each reader that takes nothing would hold 1 to 3 MiB.
+    little in memory. Otherwise each reader that takes nothing would hold 1 to 3 MiB.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -153,10 +153,14 @@ class Unsent(Shares):
         """About how many bytes an answer may take at a time: few, if many wait for clients."""
         return self._share // 4 if self.total < self._share else SMALL
 
-    def check(self, client: str, size: int = PIECE) -> None:
+    def check(self, client: str, size: int = PIECE, *, whole: bool = True) -> None:
         """Raise Problem if a client may not have so many bytes more.
 
-        An answer that is longer than a share is let through if there is room for a share.
+        If they are not the `whole` answer, there has to be room for the turn of the next part, too:
+        the kernel may take the first one at once, and what makes the next one takes memory while it
+        waits. An answer that is longer than a share is let through if there is room for a share.
         """
+        if not whole:
+            size = max(size, PIECE)
         if size > SMALL:
             super().check(client, min(size, self._share))
