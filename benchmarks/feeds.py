@@ -25,7 +25,7 @@ from zeh_spark.wire.upload_format import CHUNK_EVENTS, frame_of, prefix, rest_of
 PARTITIONS = 4
 _TIME = 1_764_000_000_000
 _INSERT_BLOB = "INSERT INTO blobs (id, frame) VALUES (?, ?)"
-_INSERT_CHUNK = "INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'bench', ?, ?)"
+_INSERT_CHUNK = "INSERT INTO recent_chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'bench', ?, ?)"
 _AT_A_TIME = 50_000
 
 

@@ -66,7 +66,7 @@ class Vandal:
 
     def change_lines(self, g: int, change: Callable[[bytes], bytes]) -> None:
         """Of the chunk at a position."""
-        blob = "SELECT blob FROM chunks WHERE g = ?"
+        blob = "SELECT blob FROM recent_chunks WHERE g = ?"
         ((frame,),) = self.run(f"SELECT frame FROM blobs WHERE id = ({blob})", g)
         assert isinstance(frame, bytes)
         before = lines_of(frame)

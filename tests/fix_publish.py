@@ -172,9 +172,9 @@ def events_of(store: Store, feed: str = "orders", producer: str | None = None) -
     """The data of all events of a feed in its order, or of those of one producer."""
     with store.snapshot(feed) as log:
         found = log.scan(0, log.state.head, 1 << 40)
-        blobs = [each.blob for each in found if producer in (None, each.producer)]
-        parts = [blobs[begin : begin + 200] for begin in range(0, len(blobs), 200)]
-        return data_in(frame for part in parts for frame in log.frames(part))
+        mine = [each for each in found if producer in (None, each.producer)]
+        parts = [mine[begin : begin + 200] for begin in range(0, len(mine), 200)]
+        return data_in(frame.packed for part in parts for frame in log.frames(part))
 
 
 def data_in(frames: Iterable[bytes]) -> list[bytes]:

@@ -15,6 +15,7 @@ from zeh_spark.publisher import open_store
 from zeh_spark.service.app.server import only_publisher
 from zeh_spark.service.sql.schema import VERSION
 from zeh_spark.service.store.clock import DAY_MS
+from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.service.store.interface import now_ms
 
 
@@ -108,7 +109,7 @@ def test_a_clock_that_is_far_ahead_removes_nothing(
     assert 2 == len(said), said  # it is this machine's, and is believed
     month_ago = now_ms() - 31 * DAY_MS
     with closing(sqlite3.connect(tmp_path / "feeds.db")) as database, database:
-        database.execute("UPDATE chunks SET time = time - 60000")
+        database.execute("UPDATE recent_chunks SET time = time - 60000")
     with closing(open_store(store_url)) as store:
         store.see_clock(month_ago)
     assert "The clock is not trusted, so nothing is removed by age." in run("clock").stdout
@@ -119,6 +120,30 @@ def test_a_clock_that_is_far_ahead_removes_nothing(
         store.see_clock(month_ago)
     assert "The clock is accepted.\n" in run("clock", "--accept").stdout
     assert "not trusted" not in run("clock").stdout
+
+
+def test_old_chunks_are_packed_and_read_as_before(run: Run, store_url: str, tmp_path: Path) -> None:
+    """Small batches take less room after `zeh-spark seal`."""
+    run("create", "orders", "--partitions", "1024")
+    lines = "".join(f'{{"key": "{each}", "data": {each}}}\n' for each in range(3000))
+    for producer in ("first", "second"):
+        run("load", "orders", "-", "--envelope", "--producer", producer, stdin=lines)
+
+    def read() -> list[bytes]:
+        with closing(open_store(store_url)) as store:
+            return [
+                data
+                for block in ChunkFeed(store, "orders").page({0: "_first"}, 1, 10_000)
+                for data in block.lines.splitlines()
+            ]
+
+    before = read()
+    assert 6000 == len(before)
+    assert "packed 0 chunks into 0 packs" in run("seal", "orders").stdout
+    with closing(sqlite3.connect(tmp_path / "feeds.db")) as database, database:
+        database.execute("UPDATE recent_chunks SET time = time - 700000")
+    assert "packed 1,024 chunks into 1 pack" in run("seal", "orders").stdout
+    assert before == read()
 
 
 @pytest.mark.usefixtures("invented")
@@ -160,7 +185,7 @@ def test_audit_says_how_much_it_compared_or_what_differs(
     with published(store_url) as base:
         good = run("audit", f"{base}/orders")
         database = sqlite3.connect(tmp_path / "feeds.db", isolation_level=None)
-        database.execute("UPDATE chunks SET sequence = 5")
+        database.execute("UPDATE recent_chunks SET sequence = 5")
         database.close()
         bad = run("audit", f"{base}/orders", "--producer", "load")
         unknown = run("audit", f"{base}/orders", "--producer", "lo")

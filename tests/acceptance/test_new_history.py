@@ -16,7 +16,7 @@ from tests.fix_backup import Place
 from tests.fix_cli import Run, call, published
 from tests.fix_publisher import new_feed, open_feeds
 from zeh_spark.publisher import open_store
-from zeh_spark.service.store.feed_epochs import over_at
+from zeh_spark.service.sql.feed_epochs import over_at
 from zeh_spark.service.store.interface import now_ms
 from zeh_spark.testing import publish
 from zeh_spark.wire.feed_identity import FeedIdentity, feed_of, parse

@@ -6,10 +6,11 @@ A new store is a class here and a name in SITES; every test of this folder then 
 from __future__ import annotations
 
 import functools
+import random
 import shutil
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, closing, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -17,9 +18,10 @@ from typing import Any
 
 from tests import postgresql
 from tests.scratch_store import empty_store
+from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.service.store.batches import RECEIPTS
-from zeh_spark.service.store.interface import Clock, now_ms
+from zeh_spark.service.store.interface import Clock, Log, now_ms
 
 
 class OurSite:
@@ -168,7 +170,33 @@ class PostgresqlSite(OurSite):
             self._server.drop_database(each)
 
 
+class _Sealing:
+    """Seals the oldest chunks before half of all reads."""
+
+    def open(self) -> Store:
+        store = super().open()  # type: ignore[misc]
+        chance, opened = random.Random(len(self._stores)), store.snapshot  # type: ignore[attr-defined]
+
+        def snapshot(feed: str, positions: Iterable[int] = ()) -> AbstractContextManager[Log]:
+            with suppress(StoreError):  # the read says what is wrong
+                while chance.random() < 0.5 and store.seal(feed, before=1 << 62):
+                    pass
+            return opened(feed, positions)
+
+        store.snapshot = snapshot
+        return store
+
+
+class SealingSqliteSite(_Sealing, SqliteSite):
+    """The same, and what is read is packed at random moments."""
+
+
+class SealingPostgresqlSite(_Sealing, PostgresqlSite):
+    """The same, and what is read is packed at random moments."""
+
+
 SITES: dict[str, type[SqliteSite | PostgresqlSite]] = {
     "sqlite": SqliteSite,
     "postgresql": PostgresqlSite,
 }
+SEALING = {"sqlite-sealing": SealingSqliteSite, "postgresql-sealing": SealingPostgresqlSite}

@@ -96,7 +96,7 @@ def feed_locked(site: PostgresqlSite) -> AbstractContextManager[None]:
 def test_reads_behind_a_lock_end_and_others_go_on(store, site):
     """More reads than there are connections wait for one table: the process does not stop."""
     publish(store, chunk(0, b"1"))
-    with table_locked(site, "chunks"):
+    with table_locked(site, "recent_chunks"):
         with ThreadPoolExecutor(READERS) as pool:
             stuck = [pool.submit(everything, store) for _ in range(READERS)]
             assert [] == store.tokens()

@@ -56,6 +56,7 @@ LOOKING: dict[str, tuple[str, ...]] = {
 
 NO_ACTS = {
     "load",  # publishes
+    "seal",  # changes nothing that anybody can see
     "serve",  # serves what others publish
     "quickstart",  # makes a store of its own
     "explain",  # prints a page

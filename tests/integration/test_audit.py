@@ -134,7 +134,7 @@ def test_beginning_that_retention_did_not_remove_is_missed(
     """The publisher tells how far retention went; what lacks after that is lost."""
     seven_chunks(publisher.store)
     publisher.store.remove("orders", 2)
-    vandal.run("DELETE FROM chunks WHERE g = 3")
+    vandal.run("DELETE FROM recent_chunks WHERE g = 3")
     assert "position 3, batch 0 of producer 'q': events: expected some, found no such position" == (
         difference(publisher.url)
     )
@@ -196,7 +196,7 @@ def test_cut_answers_change_nothing(
     proxy.cut_after(60_000, reset=reset)
     url = f"{proxy.address}/orders"
     through = whole(url)
-    vandal.run("DELETE FROM chunks WHERE g = 9")
+    vandal.run("DELETE FROM recent_chunks WHERE g = 9")
     assert direct == through
     assert proxy.connections > 6  # each was cut, and had to be opened again
     assert difference(url).startswith("position 9, batch 4 of producer 'p': events")

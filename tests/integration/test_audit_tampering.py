@@ -21,8 +21,8 @@ def sql(statement: str) -> Change:
 def swapped(one: int, other: int) -> Change:
     """The payloads of two chunks."""
     return sql(
-        f"UPDATE chunks SET blob = (SELECT sum(blob) FROM chunks WHERE g IN ({one}, {other})) "
-        f"- blob WHERE g IN ({one}, {other})"
+        f"UPDATE recent_chunks SET blob = (SELECT sum(blob) FROM recent_chunks "
+        f"WHERE g IN ({one}, {other})) - blob WHERE g IN ({one}, {other})"
     )
 
 
@@ -41,8 +41,8 @@ P = "(SELECT id FROM producers WHERE name = 'p')"
 def added(stamps: str, producer: str) -> Change:
     """A chunk at position 8 with the lines of the one at 7."""
     copy = (
-        "INSERT INTO chunks SELECT feed, 8, partition, events, size, time, '00000008', blob, "
-        f"{producer}, batch, {stamps} FROM chunks WHERE g = 7"
+        "INSERT INTO recent_chunks SELECT feed, 8, partition, events, size, time, '00000008', "
+        f"blob, {producer}, batch, {stamps} FROM recent_chunks WHERE g = 7"
     )
     head = "UPDATE feeds SET head = 8, events = events + 1"
     return lambda vandal: [vandal.run(copy), vandal.run(head)]
@@ -65,35 +65,35 @@ TAMPERED: dict[str, tuple[Change, str]] = {
         lambda vandal: vandal.change_lines(4, lambda old: old.partition(b"\n")[2]),
         FIFTH + "last sequence number in partition 0: expected 401, found 400"),
     "dropped": (
-        sql("DELETE FROM chunks WHERE g = 4"),
+        sql("DELETE FROM recent_chunks WHERE g = 4"),
         FOURTH + "events: expected some, found no such position"),
     "dropped-last": (
-        sql("DELETE FROM chunks WHERE g = 7"),
+        sql("DELETE FROM recent_chunks WHERE g = 7"),
         f"position 7, batch 0 of producer 'p#n': {AT_LEAST_7}6"),
     "restored": (
         sql("UPDATE feeds SET head = 5, events = events + 1"),
         f"position 6, batch 0 of producer 'p#n': {AT_LEAST_7}5"),
     "swapped": (swapped(1, 4), FIRST + "content: expected 402 events .*"),
     "sequence": (
-        sql("UPDATE chunks SET sequence = sequence + 1 WHERE g = 4"),
+        sql("UPDATE recent_chunks SET sequence = sequence + 1 WHERE g = 4"),
         FOURTH + "sequence number in partition 0: expected 201, found 202"),
     "batch": (
-        sql("UPDATE chunks SET batch = 0 WHERE g = 4"),
+        sql("UPDATE recent_chunks SET batch = 0 WHERE g = 4"),
         FOURTH + "whose events stand here: expected its own, found batch 0 of producer 'p'"),
     "producer": (
-        sql("UPDATE chunks SET producer = 'q' WHERE g = 5"),
+        sql("UPDATE recent_chunks SET producer = 'q' WHERE g = 5"),
         FIFTH + "whose .* found batch 1 of producer 'q'"),
     "stamp-negative": (
-        sql("UPDATE chunks SET sequence = -1 WHERE g = 5"),
+        sql("UPDATE recent_chunks SET sequence = -1 WHERE g = 5"),
         FIFTH + "the lines: .* a line without the publisher's stamps: .*"),
     "time": (
-        sql("UPDATE chunks SET time = time + 1 WHERE g = 4"),
+        sql("UPDATE recent_chunks SET time = time + 1 WHERE g = 4"),
         FOURTH + r"zeh-time: expected \d+, found \d+"),
     "time-back": (
-        sql("UPDATE chunks SET time = 1 WHERE g = 4"),
+        sql("UPDATE recent_chunks SET time = 1 WHERE g = 4"),
         FOURTH + r"zeh-time: expected at least \d+, .*, found 1"),
     "cursor": (
-        sql("UPDATE chunks SET tag = '00000000' WHERE g = 4"),
+        sql("UPDATE recent_chunks SET tag = '00000000' WHERE g = 4"),
         FOURTH + "cursor after partition 0: expected 4[.][0-9a-f]{8}, found 4.00000000"),
     "added": (
         added("sequence + events", "producer"),
@@ -145,7 +145,7 @@ def test_lower_one_of_two_differences_is_named(publisher: Publisher, vandal: Van
     seven_chunks(publisher.store)
     whole(publisher.url)
     vandal.run("UPDATE producers SET chain = 'x' WHERE name = 'q'")
-    vandal.run("UPDATE chunks SET sequence = sequence + 1 WHERE g = 4")
+    vandal.run("UPDATE recent_chunks SET sequence = sequence + 1 WHERE g = 4")
     feed_first = difference(publisher.url)
     vandal.change_receipt("p", 1, hashed=False, digest="0" * 32)
     receipt_first = difference(publisher.url)
@@ -156,12 +156,12 @@ def test_lower_one_of_two_differences_is_named(publisher: Publisher, vandal: Van
 def test_other_producers_are_not_judged(publisher: Publisher, vandal: Vandal) -> None:
     """I audit my own events, whatever others have lost."""
     seven_chunks(publisher.store)
-    vandal.run("DELETE FROM chunks WHERE g = 3")
+    vandal.run("DELETE FROM recent_chunks WHERE g = 3")
     vandal.run("UPDATE producers SET chain = 'x' WHERE name = 'q'")
     vandal.change_lines(6, lambda old: old.replace(b'"data":6', b'"data":7', 1))
     tally = whole(publisher.url, "p")
     assert (3, 2, 1005) == (tally.batches, tally.producers, tally.events)
-    vandal.run("UPDATE chunks SET producer = 'q' WHERE g = 5")
+    vandal.run("UPDATE recent_chunks SET producer = 'q' WHERE g = 5")
     assert "position 5, batch 1 of producer 'p': whose events" in difference(publisher.url, "p")
 
 
@@ -173,7 +173,7 @@ def test_number_is_the_receipts_where_no_other_is_left(
     publisher.store.remove("orders", 3)
     expected = "position 4, batch 1 of producer 'p': sequence number in partition 0: expected 201, "
     for shift, found in ((-1, 200), (2, 202)):
-        vandal.run("UPDATE chunks SET sequence = sequence + ? WHERE g = 4", shift)
+        vandal.run("UPDATE recent_chunks SET sequence = sequence + ? WHERE g = 4", shift)
         assert f"{expected}found {found}" == difference(publisher.url)
 
 

@@ -68,7 +68,7 @@ def test_an_event_that_is_not_utf8_is_shown_all_the_same(console, monkeypatch):
     """A store that was damaged, or that another program wrote, does not break the page."""
     publish(console.store, "orders", ["fine"], partition=0)
     line = b'{"partition":0,"headers":{"a":"\xff"},"data":"\xff\xfe"}\n'
-    monkeypatch.setattr("zeh_spark.service.console.events.lines_of", lambda frame: line)
+    monkeypatch.setattr("zeh_spark.service.console.events.lines_in", lambda *_: [line])
 
     page = console.get("/feeds/orders/partitions/0", console.token(*ADMIN))
 

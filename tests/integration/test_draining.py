@@ -127,7 +127,7 @@ def test_a_database_that_hangs_does_not_keep_it(postgresql_server: postgresql.Se
         ) as holder,
         connected(base) as asking,
     ):
-        holder.execute("LOCK TABLE zeroeventhub.feeds, zeroeventhub.chunks")
+        holder.execute("LOCK TABLE zeroeventhub.feeds, zeroeventhub.recent_chunks")
         asking.sendall(b"GET /orders?n=1&cursor0=_first HTTP/1.1\r\nHost: x\r\n\r\n")
         waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
         eventually(lambda: postgresql_server.execute(waits)[0][0] > 0)

@@ -68,7 +68,8 @@ def test_what_retention_cannot_remove_is_logged(base, file, caplog):
     with closing(open_store(f"sqlite:///{file}")) as store:
         store.set_retention("orders", Retention(bytes=1))
         change_file(
-            file, "CREATE TRIGGER no BEFORE DELETE ON chunks BEGIN SELECT RAISE(ABORT, 'no'); END"
+            file,
+            "CREATE TRIGGER no BEFORE DELETE ON recent_chunks BEGIN SELECT RAISE(ABORT, 'no'); END",
         )
         with Pruner(store, every_seconds=0.01):
             eventually(lambda: lines(caplog))

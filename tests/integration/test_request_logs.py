@@ -100,7 +100,7 @@ def test_lines_of_a_request_have_its_id(file):
     """An outage is found together with the request that met it."""
     with logged(file, "--log-format", "json") as (base, lines):
         with closing(open_store(f"sqlite:///{file}")) as store, store._reading() as connection:
-            connection.exec_driver_sql("ALTER TABLE chunks RENAME TO others")
+            connection.exec_driver_sql("ALTER TABLE recent_chunks RENAME TO others")
         answer = requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
         eventually(lambda: len(lines()) == 1)
         (line,) = map(json.loads, lines())

@@ -16,6 +16,7 @@ PARTS = (
     "epochs",
     "histories",
     "incarnations",
+    "packs",
     "reading",
     "retention",
     "retention_laws",
@@ -35,6 +36,7 @@ from tests.store_contract.epochs import *  # noqa: E402, F403
 from tests.store_contract.fixtures import *  # noqa: E402, F403
 from tests.store_contract.histories import *  # noqa: E402, F403
 from tests.store_contract.incarnations import *  # noqa: E402, F403
+from tests.store_contract.packs import *  # noqa: E402, F403
 from tests.store_contract.reading import *  # noqa: E402, F403
 from tests.store_contract.retention import *  # noqa: E402, F403
 from tests.store_contract.retention_laws import *  # noqa: E402, F403

@@ -42,7 +42,7 @@ from zeh_spark.service.store.batches import (
     StoredReceipt,
     TaskAttempt,
 )
-from zeh_spark.service.store.commit_plan import PACKED_BYTES, SMALL_EVENTS
+from zeh_spark.service.store.commit_plan import JOINED_BYTES, SMALL_EVENTS
 from zeh_spark.service.store.token_rights import Maker
 from zeh_spark.wire.upload_format import Content
 from zeh_spark.wire.wire import BATCH_INCARNATION
@@ -259,8 +259,8 @@ def test_packing_keeps_order_and_numbers(cut):
 
 def test_commit_packs_a_bounded_number_of_bytes(store, monkeypatch):
     """A commit stays short; chunks that are left over are kept as they came."""
-    monkeypatch.setattr("zeh_spark.service.store.commit_plan.PACKED_BYTES", 100)
-    assert PACKED_BYTES > 100
+    monkeypatch.setattr("zeh_spark.service.store.commit_plan.JOINED_BYTES", 100)
+    assert JOINED_BYTES > 100
     uploads = [upload(chunk(0, b'"%s"' % (b"x" * 20)), task=t) for t in range(4)]
     size = uploads[0].chunks[0].size
     commit(store, call(), *uploads)

@@ -16,7 +16,7 @@ from tests.store_contract.site import StoppedClock, histories
 from tests.store_contract.writers import FEED, chunk, everything, publish
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store
-from zeh_spark.service.store.feed_epochs import over_at
+from zeh_spark.service.sql.feed_epochs import over_at
 from zeh_spark.service.store.interface import UnknownFeedError
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, feed_of, parse
 

@@ -43,7 +43,7 @@ def test_frames_come_back_as_staged(opened, store):
     before = everything(store)
     assert [each.frame for each in reversed(chunks)] == frames_of(store, before[::-1])
     publish(opened(), chunk(0, b"2"))
-    assert before == everything(opened())[:-1]
+    assert [each.cursor for each in before] == [each.cursor for each in everything(opened())[:-1]]
 
 
 def test_tags_are_those_of_the_chunks(store):
@@ -105,7 +105,7 @@ def test_a_snapshot_is_of_one_moment(store):
         publish(store, chunk(0, b"3"))
         store.remove("orders", 2)
         assert ((2, {}), before) == ((log.state.head, log.anchors), log.scan(0, 9, 9))
-        assert 2 == len(log.frames([each.blob for each in before]))
+        assert 2 == len(log.frames(before))
         assert {0, 1} == log.tags.keys()
     assert [3] == [each.g for each in everything(store)]
 

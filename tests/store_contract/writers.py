@@ -23,8 +23,9 @@ from zeh_spark.service.store.batches import (
     Upload,
 )
 from zeh_spark.service.store.interface import Chunk
+from zeh_spark.service.store.packs import lines_in
 from zeh_spark.tools.loading.one_batch import next_batch
-from zeh_spark.wire.upload_format import Chunker, Content, StagedChunk, lines_of
+from zeh_spark.wire.upload_format import Chunker, Content, StagedChunk, frame_of, lines_of
 
 FEED = "orders"
 """The feed that the tests use."""
@@ -105,9 +106,15 @@ def everything(store: Store, feed: str = FEED) -> list[Chunk]:
 
 
 def frames_of(store: Store, chunks: Iterable[Chunk], feed: str = FEED) -> list[bytes]:
-    """Return the frames of chunks, in the given order."""
+    """Return the frames of chunks, in the given order; of what is packed, those it would have."""
+    wanted = [*chunks]
     with store.snapshot(feed) as log:
-        return log.frames([each.blob for each in chunks])
+        found = log.frames(wanted)
+    lines = lines_in(wanted, found)
+    return [
+        each.packed if each.offset is None else frame_of(some)
+        for each, some in zip(found, lines, strict=True)
+    ]
 
 
 def data(store: Store, chunks: Sequence[Chunk] | None = None) -> list[bytes]:

@@ -80,8 +80,8 @@ LAYERS = {
     "tools.cli": {
         "client", "client.http", "client.options", "errors", "service", "service.access",
         "service.app", "service.network", "service.outbox", "service.retention", "service.sqlite",
-        "service.store", "service.telemetry", "spark.source", "tools.audit", "tools.check",
-        "tools.doctor", "tools.loading", "wire", "wire.problems",
+        "service.sql", "service.store", "service.telemetry", "spark.source", "tools.audit",
+        "tools.check", "tools.doctor", "tools.loading", "wire", "wire.problems",
     },
 }  # fmt: skip
 """Which packages, and modules at the root, each package may import. One that is missing here is a

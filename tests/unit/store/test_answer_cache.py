@@ -79,9 +79,9 @@ def test_a_part_that_could_not_be_made_is_made_again() -> None:
     assert Part(1) == cache.get(b"key", lambda: Part(1))
 
 
-CHUNK = Chunk(7, 1, 10, 900, 1_700_000_000_000, "0a1b2c3d", 5, "p", 3, 20)
+CHUNK = Chunk(7, 1, 10, 900, 1_700_000_000_000, "0a1b2c3d", "p", 3, 20, 5)
 OTHERS = {
-    "g": 8, "partition": 2, "events": 11, "size": 901, "time": 1, "tag": "ffffffff", "blob": 6,
+    "g": 8, "partition": 2, "events": 11, "size": 901, "time": 1, "tag": "ffffffff",
     "producer": "q", "batch": 4, "sequence": 21,
 }  # fmt: skip
 
@@ -91,6 +91,12 @@ def test_chunks_that_differ_have_other_keys(name: str) -> None:
     """Events that were published again after a restore, at another time, are other bytes."""
     other = CHUNK._replace(**{name: OTHERS[name]})
     assert key_of("page", b"origin", [CHUNK], 2) != key_of("page", b"origin", [other], 2)
+
+
+def test_a_chunk_that_was_packed_has_its_old_key() -> None:
+    """Readers that keep an answer have not to fetch it again."""
+    packed = CHUNK._replace(blob=0)
+    assert key_of("page", b"origin", [CHUNK], 2) == key_of("page", b"origin", [packed], 2)
 
 
 def test_keys_tell_feeds_kinds_and_ways_of_rendering_apart() -> None:

@@ -54,7 +54,7 @@ class Long(ScratchStore):
 
     def _scan(self, after: int, upto: int, limit: int) -> list[Chunk]:
         numbers = range(after + 1, min(after + limit, upto) + 1)
-        return [Chunk(g, 0, 1, 40, 1, "0a1b2c3d", g, "p", 0, g) for g in numbers]
+        return [Chunk(g, 0, 1, 40, 1, "0a1b2c3d", "p", 0, g, g) for g in numbers]
 
 
 @each_case("asked", [{}, {"max_chunks": 55_000}])

@@ -1,16 +1,16 @@
 """What plans and chunk answers tell of chunks, and how the chunks of one partition are found."""
 
-from zeh_spark.service.store.direct_reads import header_records
 from zeh_spark.service.store.interface import Chunk
+from zeh_spark.service.store.packs import header_records
 from zeh_spark.wire.direct_reads import HEADERS, name_hash
 
 
 def test_a_header_record_has_what_the_chunk_has():
     """Each field is where it was, so digests in checkpoints stay valid, also of no events."""
     records = {
-        Chunk(7, 3, 2, 90, 1_764_000_000_000, "0a1b2cff", 5, "till-7", 4, 12):
+        Chunk(7, 3, 2, 90, 1_764_000_000_000, "0a1b2cff", "till-7", 4, 12, 5):
             (7, 1_764_000_000_000, name_hash("till-7"), 4, 12, 0x0A1B2CFF, 3, 2, 90),
-        Chunk(2, 0, 1, 10, 5, "ffffffff", 2, "p", 0, 0):
+        Chunk(2, 0, 1, 10, 5, "ffffffff", "p", 0, 0, 2):
             (2, 5, name_hash("p"), 0, 0, 0xFFFFFFFF, 0, 1, 10),
     }  # fmt: skip
 

@@ -172,4 +172,4 @@ def test_a_feed_takes_few_look_ups(partitions: int, look_ups: int) -> None:
 
 
 def chunk(g: int, partition: int, size: int = 1) -> Chunk:
-    return Chunk(g, partition, 1, size, 0, f"{g * 2654435761 % 2**32:08x}", g, "p", 0, 0)
+    return Chunk(g, partition, 1, size, 0, f"{g * 2654435761 % 2**32:08x}", "p", 0, 0, g)

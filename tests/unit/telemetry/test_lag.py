@@ -11,7 +11,7 @@ from zeh_spark.service.telemetry.lag import POSITIONS, PRECISION, Backlog, Lag
 
 
 def chunk(g: int, partition: int = 0, events: int = 1) -> Chunk:
-    return Chunk(g, partition, events, 100, 1000 * g, f"{g:08x}", g, "p", 0, 0)
+    return Chunk(g, partition, events, 100, 1000 * g, f"{g:08x}", "p", 0, 0, g)
 
 
 def filled(chunks, partitions=1):

@@ -18,7 +18,7 @@ from msgspec import Raw
 
 from zeh_spark.service.console.text import visible
 from zeh_spark.service.store.interface import Chunk, Log, Store
-from zeh_spark.wire.upload_format import lines_of
+from zeh_spark.service.store.packs import lines_in
 
 EVENTS, CHUNKS, BYTES = 25, 25, 4 << 20
 """Most events of a page, and most chunks and bytes of lines that are read for them."""
@@ -45,7 +45,7 @@ def newest(store: Store, feed: str, partition: int | None, most: int) -> list[Sh
     found: list[ShownEvent] = []
     with store.snapshot(feed) as log:
         for chunk in _newest_chunks(log, partition):
-            lines = lines_of(*log.frames([chunk.blob]))
+            (lines,) = lines_in([chunk], log.frames([chunk]))
             end = len(lines)
             for back in range(1, chunk.events + 1):
                 begin = lines.rfind(b"\n", 0, end - 1) + 1
@@ -78,11 +78,11 @@ def _newest_chunks(log: Log, partition: int | None) -> Iterator[Chunk]:
 
 def _back_from(log: Log, partition: int, upto: int) -> Iterator[Chunk]:
     for _ in range(CHUNKS):
-        chunk = log.last([partition], upto).get(partition)
-        if chunk is None:
+        last = log.last([partition], upto).get(partition)
+        if last is None:
             return
-        yield chunk
-        upto = chunk.g - 1
+        upto = last.g - 1
+        yield from log.scan(upto, last.g, 1)
 
 
 class _Event(msgspec.Struct):

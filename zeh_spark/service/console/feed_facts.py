@@ -58,7 +58,8 @@ def feed_view(
 def _partitions(log: Log, first: int) -> list[dict[str, Any]]:
     """Return stored partitions with their newest chunks, and with what was removed last."""
     shown = range(log.state.partitions)[first : first + PARTITIONS]
-    last = log.last(shown, log.state.head)
+    places = log.last(shown, log.state.head).values()
+    last = {chunk.partition: chunk for each in places for chunk in log.scan(each.g - 1, each.g, 1)}
     return [
         {"number": each, "last": last.get(each), "removed": log.anchors.get(each)} for each in shown
     ]

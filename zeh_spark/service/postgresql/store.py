@@ -72,7 +72,7 @@ _DEFAULTS = {
 _CHECKED = {
     "feeds": "INSERT OR UPDATE",
     "epochs": "INSERT",
-    "chunks": "DELETE",
+    "recent_chunks": "DELETE",
     "retentions": "INSERT OR DELETE",
     "cursor_sets": "INSERT OR UPDATE OR DELETE",
     "tokens": "INSERT OR UPDATE",
@@ -114,6 +114,7 @@ _ACTS_STAY = (
 
 _AFTER_TABLES = (
     f"ALTER TABLE {SCHEMA}.blobs ALTER COLUMN frame SET STORAGE EXTERNAL",
+    *upgrades.PACKED,
     f"CREATE FUNCTION {SCHEMA}.notify_commit() RETURNS trigger LANGUAGE plpgsql AS "
     f"$$ BEGIN PERFORM pg_notify('{SCHEMA}', ''); RETURN NULL; END $$",
     f"CREATE TRIGGER notify_commit AFTER UPDATE OF head ON {SCHEMA}.feeds FOR EACH ROW "

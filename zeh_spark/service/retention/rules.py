@@ -18,19 +18,23 @@ always a beginning of the log.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from zeh_spark.service.store.acts import Actor
 from zeh_spark.service.store.interface import NAMES_MS, Chunk, Retention, Store
+from zeh_spark.service.store.packs import SEALED_AFTER_MS
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.service.store.reading import in_order, parse_cursor
+from zeh_spark.service.store.reading import parse_cursor
 from zeh_spark.wire.phrases import counted, in_units
 
 _SIZES = ((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B"))
 
 STEP_CHUNKS, STEP_BYTES, STEP_NAMES = 64, 16 << 20, 500
 """Most chunks, bytes and names of batches that one transaction removes, while others wait."""
+
+_MOST = 4096
+"""Most chunks that are looked up at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,17 @@ def prune(
     return done
 
 
+def seal(store: Store, feed: str, stopped: Callable[[], bool] = lambda: False) -> tuple[int, int]:
+    """Pack chunks of a feed that are old enough (see `packs`); return how many packs and chunks.
+
+    `stopped` is as for `prune`.
+    """
+    packs = chunks = 0
+    while not stopped() and (step := store.seal(feed, store.now() - SEALED_AFTER_MS)):
+        packs, chunks = packs + 1, chunks + step
+    return packs, chunks
+
+
 def expire_names(store: Store, feed: str, stopped: Callable[[], bool] = lambda: False) -> int:
     """Delete the receipts of the feed's batches with names that are old enough.
 
@@ -201,13 +216,6 @@ def _steps(store: Store, feed: str, retention: Retention) -> Iterator[Removal]:
         return iter(())
     with store.snapshot(feed) as log:
         state = log.state
-    positions = dict.fromkeys(range(state.partitions), 0)
-    positions |= {each: anchor.g for each, anchor in log.anchors.items()}
-
-    def look_up(positions: Mapping[int, int], limit: int) -> list[Chunk]:
-        with store.snapshot(feed) as log:
-            return log.chunks(positions, state.head, limit)
-
     passed = {name: _passed(store, feed, name) for name in retention.readers}
 
     def unread_by(chunk: Chunk) -> str | None:
@@ -219,8 +227,21 @@ def _steps(store: Store, feed: str, retention: Retention) -> Iterator[Removal]:
                     return name
         return None
 
-    oldest = in_order(look_up, positions)
+    oldest = _oldest(store, feed, state.head)
     return removable(oldest, state.size, retention, store.now(), unread_by)
+
+
+def _oldest(store: Store, feed: str, head: int) -> Iterator[Chunk]:
+    """Yield the log from its beginning. Rejected: by partitions, which may be packs apart."""
+    after, limit = 0, STEP_CHUNKS
+    while after < head:
+        with store.snapshot(feed) as log:
+            after = max(after, *(each.g for each in log.anchors.values()), 0)
+            found = log.scan(after, head, limit)
+        yield from found
+        if len(found) < limit:
+            return
+        after, limit = found[-1].g, min(2 * limit, _MOST)
 
 
 def _passed(store: Store, feed: str, name: str) -> dict[int, dict[int, int]]:

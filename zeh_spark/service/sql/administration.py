@@ -1,6 +1,10 @@
 """What an operator decides about a SQL store, and what its upkeep removes (see `Administration`).
 
-Rule for editors: `store.feed_epochs` decides about epochs; this module only reads and writes rows.
+What is packed is read in a snapshot, without a lock. One transaction then replaces the rows by the
+pack, if they are still the same. Rejected: to compare tags alone, because events that are published
+again after a restore have the same.
+
+Rule for editors: `feed_epochs` decides about epochs; this module only reads and writes rows.
 Runs in the publisher and in commands that write.
 """
 
@@ -18,9 +22,20 @@ from sqlalchemy.exc import IntegrityError
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.sql import acts, commits, producers
+from zeh_spark.service.sql.feed_epochs import identity_of, next_epoch
+from zeh_spark.service.sql.log import CHUNK, SqlLog
 from zeh_spark.service.sql.producers import Lock, find_feed
-from zeh_spark.service.sql.schema import clocks, epochs, feeds, retentions, tokens
+from zeh_spark.service.sql.schema import (
+    chunks,
+    clocks,
+    epochs,
+    feeds,
+    packs,
+    retentions,
+    tokens,
+)
 from zeh_spark.service.sql.transactions import Transactions
+from zeh_spark.service.sql.uploads import drop_blobs, insert_blobs
 from zeh_spark.service.store.acts import (
     ACTS_SHOWN,
     EVERY_ACT,
@@ -30,10 +45,21 @@ from zeh_spark.service.store.acts import (
     Actor,
     log_act,
 )
-from zeh_spark.service.store.feed_epochs import identity_of, next_epoch
-from zeh_spark.service.store.interface import FeedState, Retention, new_feed
+from zeh_spark.service.store.interface import Chunk, FeedState, Retention, new_feed
+from zeh_spark.service.store.packs import (
+    PACK_CHUNKS,
+    block_of,
+    blocks_of,
+    checked_lines,
+    encode,
+    sealable,
+)
 from zeh_spark.service.store.token_rights import Grant, Right, Token
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
+
+
+class _ChangedError(Exception):
+    """What was to be packed was changed meanwhile."""
 
 
 class SqlAdministration(Transactions):
@@ -85,13 +111,48 @@ class SqlAdministration(Transactions):
 
     def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None:
         def work(connection: Connection) -> tuple[None, dict[str, Any] | None]:
-            feed_id, _ = find_feed(connection, feed, Lock.CHANGE)
-            return None, commits.remove(connection, feed_id, upto)
+            feed_id, state = find_feed(connection, feed, Lock.CHANGE)
+            return None, commits.remove(connection, feed_id, state.partitions, upto)
 
         if by:
             self._administer(by, Action.PRUNE, work, feed=feed)
         else:
             self._write(work, durable=False)
+
+    def seal(self, feed: str, before: int) -> int:
+        if self._database.is_behind():
+            return 0
+        with self._errors(), self._database.snapshot(feed, ()) as (connection, rows):
+            log = SqlLog(connection, feed, rows)
+            oldest = log.scan(log.packed.sealed, log.state.head, PACK_CHUNKS + 1)
+            chosen = [*sealable(oldest, before)]
+            frames = [each.packed for each in log.frames(chosen)]
+        if not chosen:
+            return 0
+        lines = dict(zip(chosen, map(checked_lines, chosen, frames), strict=True))
+        blocks = blocks_of(chosen)
+        shared = [block for block in blocks if len(block) > 1]
+        made = [block_of(lines[each] for each in block) for block in shared]
+        totals = log.packed.totals.after(chosen).encode()
+
+        def work(connection: Connection, of: int) -> None:
+            # All up to the last one: what was packed before may be lost in a failover.
+            here = chunks.c.feed == of, chunks.c.g <= chosen[-1].g
+            found = connection.execute(delete(chunks).where(*here).returning(*CHUNK))
+            if sorted(map(Chunk._make, found)) != chosen:
+                raise _ChangedError
+            ids = iter(insert_blobs(connection, made))
+            parts = [(next(ids) if len(each) > 1 else each[0].blob, len(each)) for each in blocks]
+            headers = encode(chosen, parts)
+            row = {"feed": of, "first": chosen[0].g, "last": chosen[-1].g}
+            connection.execute(insert(packs), {**row, "headers": headers, "totals": totals})
+            drop_blobs(connection, [each.blob for block in shared for each in block])
+
+        try:
+            self._write_to(feed, work, lock=Lock.CHANGE, durable=False)
+        except _ChangedError:
+            return 0
+        return len(chosen)
 
     def retention(self, feed: str) -> Retention:
         return self._read(partial(_retention, feed=feed))

@@ -27,6 +27,8 @@ from sqlalchemy import (
 )
 
 from zeh_spark.service.sql import acts, makers
+from zeh_spark.service.sql.log import CHUNK
+from zeh_spark.service.sql.packed_log import packed_log
 from zeh_spark.service.sql.producers import (
     Committed,
     Lock,
@@ -36,7 +38,16 @@ from zeh_spark.service.sql.producers import (
     what_is_certain,
     write_receipts,
 )
-from zeh_spark.service.sql.schema import anchors, blobs, chunks, clocks, feeds, stagings, uploads
+from zeh_spark.service.sql.schema import (
+    anchors,
+    blobs,
+    chunks,
+    clocks,
+    feeds,
+    packs,
+    stagings,
+    uploads,
+)
 from zeh_spark.service.sql.uploads import (
     STAGED,
     decode_chunks,
@@ -55,11 +66,12 @@ from zeh_spark.service.store.commit_plan import (
     Publication,
     as_one,
     in_batch_order,
+    joinable,
     joined,
-    packs,
     published,
 )
-from zeh_spark.service.store.interface import Clock, FeedState
+from zeh_spark.service.store.interface import Chunk, Clock, FeedState
+from zeh_spark.service.store.packs import decode
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire.upload_format import Content
 
@@ -164,11 +176,11 @@ def _moved(
     for (call, declared), (key, known), (found, moved) in zip(asked, certain, moves, strict=True):
         decision = unwrapped(commit_decision.decide(known, call, declared, found))
         assert decision is Step.PUBLISH
-        packed = _packed(connection, list(packs(in_batch_order(moved))))
+        joined_ones = _joined(connection, list(joinable(in_batch_order(moved))))
         mine = {} if key is None else numbers[key]
         now = clock()
         check_commit(now, state.time, partial(_latest, connection))
-        publication = published(known, call, declared, state, packed, mine, now)
+        publication = published(known, call, declared, state, joined_ones, mine, now)
         batches.append(Committed(key, known, mine, publication))
         state = publication.feed
     return batches
@@ -224,17 +236,18 @@ def _stagings(connection: Connection, feed: int, calls: Sequence[Call]) -> dict[
     return {wanted[tuple(row[1:])]: row[0] for row in rows}
 
 
-def _packed(connection: Connection, packed: Sequence[Sequence[Moved]]) -> list[Moved]:
-    """Return one chunk for each pack; the frames of a pack's small chunks are joined to one."""
-    ids = [each.blob for pack in packed if len(pack) > 1 for each in pack]
+def _joined(connection: Connection, groups: Sequence[Sequence[Moved]]) -> list[Moved]:
+    """Return one chunk for each group; the frames of its small chunks are joined to one."""
+    together = [group for group in groups if len(group) > 1]
+    ids = [each.blob for group in together for each in group]
     frames: dict[int, bytes] = {}
     for some in parts(ids):
         query = select(blobs.c.id, blobs.c.frame).where(blobs.c.id.in_(some))
         frames.update(dict(connection.execute(query).all()))
     drop_blobs(connection, ids)
-    made = [joined(frames[each.blob] for each in pack) for pack in packed if len(pack) > 1]
+    made = [joined(frames[each.blob] for each in group) for group in together]
     new = iter(zip(insert_blobs(connection, made), made, strict=True))
-    return [pack[0] if len(pack) == 1 else as_one(pack, *next(new)) for pack in packed]
+    return [as_one(group, *next(new)) if len(group) > 1 else group[0] for group in groups]
 
 
 def _append(connection: Connection, feed: int, publications: Sequence[Publication]) -> None:
@@ -247,24 +260,30 @@ def _append(connection: Connection, feed: int, publications: Sequence[Publicatio
     connection.execute(_FEED_MOVED_ON, {"of": feed, **moved})
 
 
-def remove(connection: Connection, feed: int, upto: int) -> dict[str, Any] | None:
+def remove(connection: Connection, feed: int, partitions: int, upto: int) -> dict[str, Any] | None:
     """Remove all chunks up to position `upto`; leave an anchor for each partition that had some.
 
-    The feed's row has to be locked: its totals are changed. Returns what was removed: the last
-    position, and the numbers of chunks, events and bytes; None if there was nothing.
+    A pack stays until all of it is removed. The feed's row has to be locked: its totals are
+    changed. Returns what was removed: the last position, and the numbers of chunks, events and
+    bytes; None if there was nothing.
     """
+    packed = packed_log(connection, feed, partitions)
+    gone = packed.scan(0, upto, packed.sealed)
+    old = packs.c.feed == feed, packs.c.last <= upto
+    whole = connection.scalars(delete(packs).where(*old).returning(packs.c.headers)).all()
+    drop_blobs(connection, [block.blob for each in whole for block in decode(each).blocks])
     old = chunks.c.feed == feed, chunks.c.g <= upto
-    rows = connection.execute(delete(chunks).where(*old).returning(chunks)).all()
-    if not rows:
+    rows = connection.execute(delete(chunks).where(*old).returning(*CHUNK)).all()
+    drop_blobs(connection, [row.blob for row in rows])
+    gone += sorted(map(Chunk._make, rows))
+    if not gone:
         return None
-    events, size = sum(row.events for row in rows), sum(row.size for row in rows)
+    events, size = sum(each.events for each in gone), sum(each.size for each in gone)
     less = {"events": feeds.c.events - events, "size": feeds.c.size - size}
     connection.execute(update(feeds).where(feeds.c.id == feed).values(less))
-    drop_blobs(connection, [row.blob for row in rows])
-    last = {row.partition: row for row in sorted(rows, key=lambda row: row.g)}
+    last = {each.partition: each for each in gone}
     here = anchors.c.feed == feed, anchors.c.partition.in_(last)
     connection.execute(delete(anchors).where(*here))
-    new = [{"feed": feed, "partition": p, "g": r.g, "tag": r.tag} for p, r in last.items()]
+    new = [{"feed": feed, "partition": p, "g": each.g, "tag": each.tag} for p, each in last.items()]
     connection.execute(insert(anchors), new)
-    newest = max(row.g for row in rows)
-    return {"upto": newest, "chunks": len(rows), "events": events, "bytes": size}
+    return {"upto": gone[-1].g, "chunks": len(gone), "events": events, "bytes": size}

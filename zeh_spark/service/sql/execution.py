@@ -74,6 +74,7 @@ class Database:
             StoreBusyError.
         free_bytes: bytes that can be written before the database's file grows, as far as known.
         replica_lag: how far a replica is behind, in ms; None for what is not a replica.
+        is_behind: whether so much is waiting to be written down that upkeep should wait.
     """
 
     read: Callable[[], AbstractContextManager[Connection]]
@@ -86,6 +87,7 @@ class Database:
     free_bytes: Callable[[Connection], int] = lambda _: 0
     replica_lag: Callable[[Connection], int | None] = lambda _: None
     lineage: Callable[[str], object | None] = lambda _: None
+    is_behind: Callable[[], bool] = lambda: False
 
 
 def only(answers: Sequence[T | Problem]) -> T:

@@ -29,15 +29,17 @@ from sqlalchemy import (
     union_all,
 )
 
-from zeh_spark.errors import StoreError
+from zeh_spark.service.sql.feed_epochs import identity_of
+from zeh_spark.service.sql.packed_log import PackedLog
 from zeh_spark.service.sql.schema import blobs, chunks
 from zeh_spark.service.store.commit_plan import tag
-from zeh_spark.service.store.feed_epochs import identity_of
 from zeh_spark.service.store.interface import (
     Anchor,
     Chunk,
     FeedState,
+    Frame,
     StoreBusyError,
+    damaged,
     unknown_feed,
 )
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
@@ -48,7 +50,7 @@ SNAPSHOT_SECONDS = 30.0
 An open snapshot keeps SQLite's log from being emptied, and PostgreSQL from removing old rows.
 """
 
-_FEED, _EPOCH, _ANCHOR, _TAG = range(4)
+_FEED, _EPOCH, _ANCHOR, _TAG, _TOTALS = range(5)
 _OPENING = """
 WITH wanted AS (SELECT * FROM {schema}feeds WHERE name = {name})
 SELECT 0, id, '', head, partitions, time, events, size, origin, history, {is_replica} FROM wanted
@@ -57,12 +59,15 @@ FROM {schema}epochs WHERE feed = (SELECT id FROM wanted)
 UNION ALL SELECT 2, partition, tag, g, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM {schema}anchors WHERE feed = (SELECT id FROM wanted)
 UNION ALL SELECT 3, g, tag, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-FROM {schema}chunks WHERE feed = (SELECT id FROM wanted) AND g IN ({positions})
+FROM {schema}recent_chunks WHERE feed = (SELECT id FROM wanted) AND g IN ({positions})
+UNION ALL SELECT 4, last, '', NULL, NULL, NULL, NULL, NULL, totals, NULL, NULL
+FROM {schema}packs WHERE feed = (SELECT id FROM wanted)
+AND last = (SELECT max(last) FROM {schema}packs WHERE feed = (SELECT id FROM wanted))
 """
-_CHUNK = [chunks.c[name] for name in Chunk._fields]
+CHUNK = [chunks.c[name] for name in Chunk._fields]
 _HERE = chunks.c.feed == bindparam("feed"), chunks.c.g <= bindparam("upto")
 _SCAN = (
-    select(*_CHUNK)
+    select(*CHUNK)
     .where(*_HERE, chunks.c.g > bindparam("after"))
     .order_by(chunks.c.g)
     .limit(bindparam("most"))
@@ -88,9 +93,19 @@ class SqlLog:
     Args:
         name: The feed's name.
         rows: What the statement `opening` has found.
+        positions: Those that it was given.
+
+    Attributes:
+        packed: The beginning of the log, which is in packs. The rest has a row for each chunk.
     """
 
-    def __init__(self, connection: Connection, name: str, rows: Iterable[Sequence[Any]]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        rows: Iterable[Sequence[Any]],
+        positions: Iterable[int] = (),
+    ) -> None:
         self._connection = connection
         self._end = time.monotonic() + SNAPSHOT_SECONDS
         found = defaultdict(list)
@@ -109,7 +124,12 @@ class SqlLog:
         }
         removed = {anchor.g: anchor.tag for anchor in self.anchors.values()}
         given = {g: tag for g, tag, *_ in found[_TAG]}
-        self.tags: Mapping[int, str] = {0: tag(origin), **given, **removed}
+        newest = ((last, totals) for last, *_, totals, _, _ in found[_TOTALS])
+        self.packed = PackedLog(
+            self._rows, self._feed, partitions, next(newest, None), max(removed, default=0)
+        )
+        packed = self.packed.tags(each for each in positions if each not in removed)
+        self.tags: Mapping[int, str] = {0: tag(origin), **packed, **given, **removed}
         self._epochs = found[_EPOCH]
 
     @property
@@ -118,37 +138,57 @@ class SqlLog:
         return identity_of(self.state, later)
 
     def chunks(self, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
-        found = []
-        for some in _parts(positions):
-            after = {f"after{at}": positions[each] for at, each in enumerate(some)}
-            found += self._of_each(some, upto, most=limit, **after)
-        return sorted(found)
+        sealed = self.packed.sealed
+        of_each = {
+            each: self.packed.chunks(each, after, upto, limit) if sealed else []
+            for each, after in positions.items()
+        }
+        for some in _parts(each for each, found in of_each.items() if len(found) < limit):
+            after = {f"after{at}": max(positions[each], sealed) for at, each in enumerate(some)}
+            for chunk in self._of_each(some, upto, most=limit, **after):
+                of_each[chunk.partition].append(chunk)
+        return sorted(chunk for found in of_each.values() for chunk in found[:limit])
 
     def scan(self, after: int, upto: int, limit: int) -> list[Chunk]:
-        given = {"feed": self._feed, "after": after, "upto": upto, "most": limit}
-        return list(map(Chunk._make, self._rows(_SCAN, given)))
+        found = self.packed.scan(after, upto, limit)
+        if len(found) < limit and self.packed.sealed < upto:
+            after, most = max(after, self.packed.sealed), limit - len(found)
+            given = {"feed": self._feed, "after": after, "upto": upto, "most": most}
+            found += map(Chunk._make, self._rows(_SCAN, given))
+        return found
 
     def unread(self, positions: Mapping[int, int], upto: int) -> set[int]:
-        found: set[int] = set()
-        for some in _parts(positions):
+        last = self.packed.last(positions, upto) if self.packed.sealed else {}
+        found = {each for each, place in last.items() if place.g > positions[each]}
+        for some in _parts(each for each in positions if each not in found):
             given = {"feed": self._feed, "upto": upto}
             for at, each in enumerate(some):
-                given |= {f"partition{at}": each, f"after{at}": positions[each]}
+                after = max(positions[each], self.packed.sealed)
+                given |= {f"partition{at}": each, f"after{at}": after}
             found |= {each for (each,) in self._rows(_unread(len(some)), given)}
         return found
 
-    def last(self, partitions: Iterable[int], upto: int) -> dict[int, Chunk]:
-        found = [self._of_each(some, upto) for some in _parts(partitions)]
-        return {chunk.partition: chunk for some in found for chunk in some}
+    def last(self, partitions: Iterable[int], upto: int) -> dict[int, Anchor]:
+        asked = [*partitions]
+        found = [self._of_each(some, upto) for some in _parts(asked)]
+        recent = {each.partition: Anchor(each.g, each.tag) for some in found for each in some}
+        packed = [each for each in asked if each not in recent] if self.packed.sealed else ()
+        return recent | self.packed.last(packed, upto)
 
-    def frames(self, blobs: Sequence[int]) -> list[bytes]:
-        found: dict[int, bytes] = dict(self._rows(_FRAMES, {"some": list(blobs)}))
-        if missing := set(blobs) - found.keys():
-            raise StoreError(
-                f"the store is damaged: it has no frame {min(missing)}. Restore it from a backup",
-                anchor="the-store-is-damaged",
+    def frames(self, chunks: Sequence[Chunk]) -> list[Frame]:
+        sealed = self.packed.sealed
+        packed = self.packed.places(each.g for each in chunks if each.g <= sealed)
+        places = [next(packed) if each.g <= sealed else (each.blob, None) for each in chunks]
+        if not all(blob for blob, _ in places):
+            raise StoreBusyError(
+                f"feed {self.state.name!r}: what is read was in a pack, and is in none now. The "
+                f"store was restored, or another one took its place. Try again in a few seconds"
             )
-        return [found[blob] for blob in blobs]
+        some = {blob for blob, _ in places}
+        found: dict[int, bytes] = dict(self._rows(_FRAMES, {"some": [*some]}))
+        if missing := some - found.keys():
+            raise damaged(f"it has no frame {min(missing)}")
+        return [Frame(found[blob], offset) for blob, offset in places]
 
     def _of_each(self, partitions: Sequence[int], upto: int, **more: int) -> list[Chunk]:
         given = {f"partition{at}": each for at, each in enumerate(partitions)}
@@ -178,7 +218,7 @@ def _of_each(count: int, *, newest: bool) -> Executable:
     """Return the query of chunks after a position, or of the last one, of `count` partitions."""
     queries = []
     for at in range(count):
-        query = select(*_CHUNK).where(*_HERE, chunks.c.partition == bindparam(f"partition{at}"))
+        query = select(*CHUNK).where(*_HERE, chunks.c.partition == bindparam(f"partition{at}"))
         if newest:
             query = query.order_by(chunks.c.g.desc()).limit(1)
         else:

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import GenericFunction
 
-VERSION = 10
+VERSION = 11
 
 metadata = MetaData()
 _ROW_ID = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only an INTEGER
@@ -79,8 +79,10 @@ blobs = Table(
     Column("frame", LargeBinary, nullable=False),
     sqlite_autoincrement=True,  # an id that was once read never means other bytes
 )
+# Chunks that are in no pack yet. The table has another name than before there were packs, because
+# older programs would take the first one for the beginning of the feed.
 chunks = Table(
-    "chunks",
+    "recent_chunks",
     metadata,
     Column("feed", ForeignKey("feeds.id"), primary_key=True),
     Column("g", BigInteger, primary_key=True, autoincrement=False),
@@ -96,6 +98,16 @@ chunks = Table(
     Column("batch", BigInteger, nullable=False),
     Column("sequence", BigInteger, nullable=False),
     Index("chunks_by_partition", "feed", "partition", "g", unique=True),
+)
+# Packs (`store.packs`): all chunks of a feed before the recent ones.
+packs = Table(
+    "packs",
+    metadata,
+    Column("feed", ForeignKey("feeds.id"), primary_key=True),
+    Column("last", BigInteger, primary_key=True, autoincrement=False),
+    Column("first", BigInteger, nullable=False),
+    Column("headers", LargeBinary, nullable=False),  # with the ids of the blobs that it has
+    Column("totals", LargeBinary, nullable=False),
 )
 # The last chunk that retention has removed of each partition, and how much retention keeps.
 anchors = Table(

@@ -38,8 +38,9 @@ class SqlStore(SqlBatches, SqlCursorSets, SqlAdministration):
     def snapshot(self, feed: str, positions: Iterable[int] = ()) -> Iterator[Log]:
         if "\0" in feed:  # PostgreSQL cannot even search for it
             raise unknown_feed(feed)
-        with self._errors(), self._database.snapshot(feed, positions) as (connection, found):
-            yield SqlLog(connection, feed, found)
+        wanted = [*positions]
+        with self._errors(), self._database.snapshot(feed, wanted) as (connection, found):
+            yield SqlLog(connection, feed, found, wanted)
 
     def version(self) -> int:
         with self._errors():

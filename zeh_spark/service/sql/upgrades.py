@@ -5,8 +5,9 @@ and `zeh-spark migrate` upgrades an older store. A program that has the store op
 continues to read, and is refused at its next write: each transaction that writes compares the
 versions. So two versions may run side by side for as long as the older one only reads.
 
-Rule for editors: an upgrade may only add, or drop constraints. What older programs read stays, or
-they would read something wrong while they are replaced.
+Rule for editors: an upgrade may only add, or drop constraints, or rename what older programs must
+not read any more. The rest of what they read stays, or they would read something wrong while they
+are replaced.
 """
 
 from __future__ import annotations
@@ -28,13 +29,21 @@ ANCHOR = "the-store-is-of-version"
 FIRST = 10
 """The version of the first release. Only states of the repository before it wrote lower ones."""
 
-SQLITE: Mapping[int, tuple[str, ...]] = {}
+SQLITE: Mapping[int, tuple[str, ...]] = {10: ("ALTER TABLE chunks RENAME TO recent_chunks",)}
 """The statements that upgrade a store of a version to the next one, for each version from FIRST on.
 
 Tables that are missing are made after them.
 """
 
-POSTGRESQL: Mapping[int, tuple[str, ...]] = {}
+PACKED = tuple(
+    f"ALTER TABLE zeroeventhub.{table} SET (autovacuum_vacuum_scale_factor = 0.02)"
+    for table in ("recent_chunks", "blobs")
+)
+"""Has PostgreSQL clean up more often what packing leaves: by default it waits for a fifth."""
+
+POSTGRESQL: Mapping[int, tuple[str, ...]] = {
+    10: ("ALTER TABLE zeroeventhub.chunks RENAME TO recent_chunks", *PACKED)
+}
 """The same for PostgreSQL, whose tables are in the schema `zeroeventhub`."""
 
 

@@ -101,7 +101,7 @@ def open_sqlite(
 
     database = Database(
         reading, snapshot, writer, watch.version, _stored_version, explained, close, _free_bytes,
-        lineage=watch.lineage,
+        lineage=watch.lineage, is_behind=writer.is_behind,
     )  # fmt: skip
     return SqlStore(database, clock=clock, receipts=receipts)
 

@@ -126,6 +126,10 @@ class Writer:
     def consistent_read(self, _feed: str, work: Callable[[Connection], T]) -> T:
         return self.write(work)
 
+    def is_behind(self) -> bool:
+        """Return whether the write-ahead log is longer than its limit."""
+        return self._log_bytes() > LOG_BYTES
+
     def close(self) -> None:
         """End the thread; wait until it has done all work that was begun."""
         with self._news:
@@ -182,10 +186,12 @@ class Writer:
         for outcome, (_, done) in zip(outcomes, group, strict=True):
             hand_on(outcome, done)
 
+    def _log_bytes(self) -> int:
+        return os.path.getsize(self._log) if self._log.exists() else 0
+
     def _keep_the_log_short(self, connection: Connection) -> None:
         """Empty the write-ahead log if it is longer than its limit."""
-        size = os.path.getsize(self._log) if self._log.exists() else 0
-        if size <= self._limit:
+        if (size := self._log_bytes()) <= self._limit:
             return
         sqlite = _sqlite(connection)
         (waits,) = sqlite.execute("PRAGMA busy_timeout").fetchone()

@@ -98,7 +98,8 @@ def key_of(kind: str, origin: bytes, chunks: Sequence[Chunk], *how: Any) -> byte
     """Return the key of what is made of chunks.
 
     `origin` is the feed's (see `FeedState`), which no other feed has, whatever its name. The tags
-    of the chunks stand for the frames, the rest for when and by whom they were published. `how` is
-    what else it depends on.
+    of the chunks stand for the lines, the rest for when and by whom they were published. Where the
+    lines are (`blob`) changes once they are packed. `how` is what else it depends on.
     """
-    return hashlib.sha256(msgspec.msgpack.encode((kind, origin, chunks, how))).digest()
+    of = [each[:-1] for each in chunks]
+    return hashlib.sha256(msgspec.msgpack.encode((kind, origin, of, how))).digest()

@@ -1,6 +1,6 @@
 """What a commit makes of the uploaded chunks: positions, tags and sequence numbers.
 
-Chunks are put in order, and small ones are packed together. The rules are the same for every store,
+Chunks are put in order, and small ones are joined. The rules are the same for every store,
 and have no side effects.
 """
 
@@ -25,8 +25,8 @@ from zeh_spark.service.store.batches import (
 from zeh_spark.service.store.interface import Chunk, FeedState
 from zeh_spark.wire.upload_format import CHUNK_BYTES, CHUNK_EVENTS, frame_of, lines_of
 
-SMALL_EVENTS, SMALL_BYTES, PACKED_BYTES = 200, 32 << 10, 4 << 20
-"""Most events and bytes of a small chunk, and bytes of a batch's chunks packed at its commit."""
+SMALL_EVENTS, SMALL_BYTES, JOINED_BYTES = 200, 32 << 10, 4 << 20
+"""Most events and bytes of a small chunk, and bytes of a batch's chunks joined at its commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,41 +63,41 @@ def in_batch_order(chunks: Iterable[tuple[tuple[int, int, int], Moved]]) -> list
     return [moved for _, moved in sorted(chunks, key=lambda each: (each[1].partition, each[0]))]
 
 
-def packs(chunks: Iterable[Moved]) -> Iterator[list[Moved]]:
+def joinable(chunks: Iterable[Moved]) -> Iterator[list[Moved]]:
     """Yield neighbours that become one chunk.
 
     They are small chunks of one partition, as many as fit in one, and a bounded number of bytes in
-    all, because a commit has to be short. Measured: unpacked, a batch of a few rows in each of 200
-    tasks is read five times slower.
+    all, because a commit has to be short. Measured: not joined, a batch of a few rows in each of
+    200 tasks is read five times slower.
     """
-    left = PACKED_BYTES
+    left = JOINED_BYTES
     for _, neighbours in groupby(chunks, key=lambda each: each.partition):
-        pack: list[Moved] = []
+        group: list[Moved] = []
         events = size = 0
         for each in neighbours:
             small = each.events <= SMALL_EVENTS and each.size <= min(SMALL_BYTES, left)
             fits = events + each.events <= CHUNK_EVENTS and size + each.size <= CHUNK_BYTES
-            if pack and not (small and fits):
-                yield pack
-                pack, events, size = [], 0, 0
+            if group and not (small and fits):
+                yield group
+                group, events, size = [], 0, 0
             if small:
-                pack.append(each)
+                group.append(each)
                 events, size, left = events + each.events, size + each.size, left - each.size
             else:
                 yield [each]
-        if pack:
-            yield pack
+        if group:
+            yield group
 
 
 def joined(frames: Iterable[bytes]) -> bytes:
-    """Return the frame of a pack's chunks as one."""
+    """Return the frame of joined chunks."""
     return frame_of(b"".join(map(lines_of, frames)))
 
 
-def as_one(pack: Sequence[Moved], blob: int, frame: bytes) -> Moved:
-    """Return a pack as one chunk, whose joined frame is kept as `blob`."""
-    events, size = sum(each.events for each in pack), sum(each.size for each in pack)
-    return Moved(blob, pack[0].partition, events, size, hashlib.sha256(frame).digest())
+def as_one(group: Sequence[Moved], blob: int, frame: bytes) -> Moved:
+    """Return joined chunks as one, whose frame is kept as `blob`."""
+    events, size = sum(each.events for each in group), sum(each.size for each in group)
+    return Moved(blob, group[0].partition, events, size, hashlib.sha256(frame).digest())
 
 
 def published(
@@ -128,8 +128,8 @@ def published(
         following[each.partition] = sequence + each.events
         chunks.append(
             Chunk(
-                g, each.partition, each.events, each.size, moment, tag(history), each.blob,
-                call.producer, batch, sequence,
+                g, each.partition, each.events, each.size, moment, tag(history),
+                call.producer, batch, sequence, each.blob,
             )
         )  # fmt: skip
     if max(following.values(), default=0) > MAX_NUMBER:

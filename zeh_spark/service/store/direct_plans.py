@@ -18,8 +18,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zeh_spark.service.store.direct_reads import check_not_ahead, header_records
+from zeh_spark.service.store.direct_reads import check_not_ahead
 from zeh_spark.service.store.interface import Chunk, FeedState, Log, Store
+from zeh_spark.service.store.packs import header_records
 from zeh_spark.service.store.problems import Problem, other_history
 from zeh_spark.service.store.reading import (
     chunks_after,

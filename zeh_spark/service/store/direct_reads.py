@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-import numpy as np
-
 from zeh_spark.service.store.answer_cache import AnswerCache, key_of
 from zeh_spark.service.store.interface import Chunk, FeedState, Log, Store
+from zeh_spark.service.store.packs import header_records, lines_in
 from zeh_spark.service.store.problems import Problem, other_history
 from zeh_spark.service.store.reading import (
     Reading,
@@ -28,15 +27,14 @@ from zeh_spark.service.store.reading import (
 )
 from zeh_spark.wire import direct_reads, problems, wire
 from zeh_spark.wire.direct_reads import (
-    HEADERS,
     MAX_RANGES,
     ChunksRequest,
     EncodedGroup,
     Totals,
     encode_end,
     encode_group,
-    name_hash,
 )
+from zeh_spark.wire.upload_format import frame_of
 
 _FIRST_CHUNKS = 64
 _GROUP_CHUNKS, _GROUP_BYTES = direct_reads.GROUP_CHUNKS, 4 << 20
@@ -90,7 +88,10 @@ def requested_chunks(
 
 def _encoded(reading: Reading, chunks: Sequence[Chunk]) -> EncodedGroup:
     names = {each.producer for each in chunks}
-    return encode_group(header_records(chunks), names, reading.frames(chunks))
+    found = reading.frames(chunks)
+    packed = any(each.offset is not None for each in found)
+    frames = map(frame_of, lines_in(chunks, found)) if packed else (each.packed for each in found)
+    return encode_group(header_records(chunks), names, [*frames])
 
 
 def check_ranges(request: ChunksRequest, most: int) -> None:
@@ -127,20 +128,6 @@ def check_not_ahead(feed: FeedState, partition: int, cursor: str) -> None:
             cursor=cursor,
             head=head,
         )
-
-
-def header_records(chunks: Sequence[Chunk]) -> np.ndarray:
-    """Return the header records of chunks: an array of HEADERS."""
-    found = np.empty(len(chunks), HEADERS)
-    if not chunks:
-        return found
-    columns = dict(zip(Chunk._fields, zip(*chunks, strict=True), strict=True))
-    hashes = {name: name_hash(name) for name in set(columns["producer"])}
-    for name in ("g", "time", "batch", "sequence", "partition", "events", "size"):
-        found[name] = columns[name]
-    found["producer"] = [hashes[each] for each in columns["producer"]]
-    found["tag"] = np.frombuffer(bytes.fromhex("".join(columns["tag"])), ">u4")
-    return found
 
 
 def _endpoints(log: Log, request: ChunksRequest) -> list[tuple[int, int]]:

@@ -82,10 +82,10 @@ class Chunk(NamedTuple):
         size: The bytes of its lines.
         time: The time of its commit, in ms since 1970.
         tag: A short hash of the history up to this chunk.
-        blob: What `Log.frames` takes to read the lines.
         producer: The producer's name.
         batch: The number of the producer's batch.
         sequence: The producer's number of the first event, in the chunk's partition.
+        blob: The number of its frame in the store; 0 if it is in a pack.
     """
 
     g: int
@@ -94,15 +94,27 @@ class Chunk(NamedTuple):
     size: int
     time: int
     tag: str
-    blob: int
     producer: str
     batch: int
     sequence: int
+    blob: int = 0
 
     @property
     def cursor(self) -> str:
         """The feed's cursor after this chunk."""
         return f"{self.g}.{self.tag}"
+
+
+class Frame(NamedTuple):
+    """Where the lines of a chunk are.
+
+    Attributes:
+        packed: A zstd frame.
+        offset: Where they begin in what it unpacks to; None if they are all of it.
+    """
+
+    packed: bytes
+    offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +147,7 @@ class FeedState:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The last chunk that retention has removed from a partition: its position and tag."""
+    """Where a chunk is, or was: its position and tag."""
 
     g: int
     tag: str
@@ -204,11 +216,11 @@ class Log(Protocol):
     def unread(self, positions: Mapping[int, int], upto: int) -> set[int]:
         """Return the stored partitions that have a chunk after their position, up to `upto`."""
 
-    def last(self, partitions: Iterable[int], upto: int) -> dict[int, Chunk]:
-        """Return the last chunk, up to g = `upto`, of each stored partition that has one."""
+    def last(self, partitions: Iterable[int], upto: int) -> dict[int, Anchor]:
+        """Return where the last chunk, up to g = `upto`, of each stored partition with one is."""
 
-    def frames(self, blobs: Sequence[int]) -> list[bytes]:
-        """Return the frames of chunks, in the given order."""
+    def frames(self, chunks: Sequence[Chunk]) -> list[Frame]:
+        """Return where the lines of chunks are, in the given order (see `packs.lines_in`)."""
 
 
 class Administration(Protocol):
@@ -260,6 +272,17 @@ class Administration(Protocol):
         """Remove all chunks up to g = `upto`, in one transaction, and leave their anchors.
 
         With `by`, an act tells how much was removed.
+        """
+
+    def seal(self, feed: str, before: int) -> int:
+        """Pack the oldest chunks that are in no pack yet (see `packs`), in one transaction.
+
+        Args:
+            before: The time, in ms since 1970, before which they were committed.
+
+        Returns:
+            How many chunks were packed; 0 if they do not fill a pack, were changed meanwhile, or
+            the database has to write down first what is waiting.
         """
 
     def retention(self, feed: str) -> Retention:
@@ -415,6 +438,13 @@ def unknown_feed(name: str) -> UnknownFeedError:
     """Return the error for a feed that the store does not have."""
     return UnknownFeedError(
         f"there is no feed {name!r} in this store", anchor="there-is-no-store-or-no-feed"
+    )
+
+
+def damaged(what: str) -> StoreError:
+    """Return the error of a store in which something is missing or wrong."""
+    return StoreError(
+        f"the store is damaged: {what}. Restore it from a backup", anchor="the-store-is-damaged"
     )
 
 

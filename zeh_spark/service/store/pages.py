@@ -24,6 +24,7 @@ from itertools import chain, islice
 from typing import Generic, TypeVar
 
 from zeh_spark.service.store.interface import Chunk, FeedState, Log, Store
+from zeh_spark.service.store.packs import lines_in
 from zeh_spark.service.store.reading import (
     READ_BYTES,
     Reading,
@@ -34,14 +35,13 @@ from zeh_spark.service.store.reading import (
 )
 from zeh_spark.wire.feed_identity import FeedIdentity
 from zeh_spark.wire.served_lines import Block, stamps
-from zeh_spark.wire.upload_format import lines_of
 
 T = TypeVar("T")
 
 DEFAULT_HINT = 10_000
 """Events of a page, about, if the reader gives no hint."""
 
-_CHUNKS, _LOOKED_UP = 64, 1024
+_CHUNKS, _LOOKED_UP = 512, 1024
 """Most chunks that are read at a time, and that are looked up in the index."""
 
 
@@ -65,10 +65,10 @@ class Part:
         """Yield the blocks of the part. Raises Problem if its chunks are gone."""
         for each, cursor in self.cursors.items():
             yield Block(each, b"", cursor)
-        frames = self.reading.frames(self.chunks) if self.chunks else []
-        for chunk, frame in zip(self.chunks, frames, strict=True):
+        lines = lines_in(self.chunks, self.reading.frames(self.chunks)) if self.chunks else []
+        for chunk, some in zip(self.chunks, lines, strict=True):
             stamped = stamps(chunk.partition, chunk.time, chunk.producer, chunk.batch)
-            yield Block(chunk.partition, lines_of(frame), chunk.cursor, stamped, chunk.sequence)
+            yield Block(chunk.partition, some, chunk.cursor, stamped, chunk.sequence)
 
 
 @dataclass(frozen=True, slots=True)

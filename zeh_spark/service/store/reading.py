@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from operator import attrgetter
 from typing import TypeVar
@@ -22,6 +22,7 @@ from zeh_spark.service.store.interface import (
     Anchor,
     Chunk,
     FeedState,
+    Frame,
     Log,
     Store,
     StoreBusyError,
@@ -30,9 +31,6 @@ from zeh_spark.service.store.problems import Problem, bad_cursor, cursor_gone, o
 from zeh_spark.wire import problems, wire
 
 T = TypeVar("T")
-
-Place = Anchor | Chunk
-"""What a position with a cursor is of."""
 
 READ_BYTES = 1 << 20
 """Bytes of lines, about, that one read of the store brings if chunks are small."""
@@ -89,7 +87,9 @@ class Reading:
             check_kept(log, self._after)
             if last:
                 check_history(last.partition, last.cursor, (last.g, last.tag), log)
-                if log.scan(last.g - 1, last.g, 1) != [last]:
+                found = log.scan(last.g - 1, last.g, 1)
+                same = (each for each in found if each[:-1] == last[:-1])
+                if not any(each.blob in (0, last.blob) for each in same):  # 0: packed meanwhile
                     raise StoreBusyError(
                         f"feed {self._name!r}: what is read was removed or restored meanwhile. Try "
                         f"again in a few seconds"
@@ -106,9 +106,9 @@ class Reading:
             check_kept(self.log(), self._after)
             yield from chunks_after(self.log, after, upto, limit, most, self._seen)
 
-    def frames(self, chunks: Iterable[Chunk]) -> list[bytes]:
-        """Return the frames of chunks, in order. Raises Problem if no snapshot can be opened."""
-        return self.log().frames([chunk.blob for chunk in chunks])
+    def frames(self, chunks: Sequence[Chunk]) -> list[Frame]:
+        """Return where the lines of chunks are. Raises Problem if no snapshot can be opened."""
+        return self.log().frames(chunks)
 
     def taken(self, chunks: Iterable[Chunk]) -> None:
         """Note that these chunks were read: they may be removed."""
@@ -188,7 +188,7 @@ def cursors_at(store: Store, name: str, n: int, time: int) -> dict[int, str]:
     return cursors
 
 
-def _furthest(stored: range, otherwise: Place, *among: Mapping[int, Place]) -> Place:
+def _furthest(stored: range, otherwise: Anchor, *among: Mapping[int, Anchor]) -> Anchor:
     """Return the place with the highest position of some stored partitions, if they have any."""
     found = [places[part] for places in among for part in stored if part in places]
     return max(found, key=attrgetter("g"), default=otherwise)

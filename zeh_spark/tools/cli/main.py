@@ -55,6 +55,7 @@ _ON_STORES = {
     "quickstart": ("quickstart", "Serve a feed with sample data, and print a script."),
     "restore": ("store_commands", "Replace a SQLite store with a backup."),
     "retention": ("retention_commands", "Show or set how long a feed keeps its events."),
+    "seal": ("retention_commands", "Pack old chunks, so that they take less room."),
     "serve": ("serve_command", "Serve the feeds of a store, and tables, over HTTP."),
     "token": ("token_commands", "Make, list and revoke tokens."),
 }

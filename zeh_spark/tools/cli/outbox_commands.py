@@ -207,7 +207,7 @@ def settings_of(ctx: click.Context, file: Path | None, url: str) -> Config:
 
 def _new_epoch(url: str, feed: str, *, copy: bool, since: int | None, yes: bool) -> None:
     from zeh_spark.service.databases import shown_url
-    from zeh_spark.service.store.feed_epochs import over_at
+    from zeh_spark.service.sql.feed_epochs import over_at
     from zeh_spark.service.store.interface import UnknownFeedError, now_ms
 
     with opened(url) as store:

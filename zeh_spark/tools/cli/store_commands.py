@@ -282,8 +282,8 @@ def _renew(
 
     None stands for an old store that could not be read.
     """
+    from zeh_spark.service.sql.feed_epochs import over_at
     from zeh_spark.service.store.acts import Action, lacking, new_act
-    from zeh_spark.service.store.feed_epochs import over_at
 
     if old:
         store.record(lacking(old.acts, store.acts(limit=1 << 31)))
