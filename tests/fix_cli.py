@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -32,12 +33,17 @@ def call(
 
     Raises what would be a traceback in a process of its own, which is always a bug.
     """
+    log = logging.getLogger("zeh_spark")
+    level = log.level
     with pytest.MonkeyPatch.context() as patch:
         if folder:
             patch.chdir(folder)
-        done = CliRunner(env=environment, **_APART).invoke(
-            zeh_spark, words, stdin, catch_exceptions=False, prog_name="zeh-spark"
-        )
+        try:
+            done = CliRunner(env=environment, **_APART).invoke(
+                zeh_spark, words, stdin, catch_exceptions=False, prog_name="zeh-spark"
+            )
+        finally:
+            log.setLevel(level)  # -v has set it
     return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
 

@@ -73,6 +73,7 @@ def test_each_command_prints_the_members_that_the_reference_names(
     ask("feeds")
     ask("retention", "orders", "--age", "3650d")
     ask("prune", "orders", "--now")
+    ask("seal", "orders")
     ask("cursor-sets", "orders")
     with closing(open_store(store_url)) as store:
         store.save_cursors("orders", "mailer", 4, {0: "_first"})

@@ -251,8 +251,11 @@ def test_events_that_were_published_again_are_not_mistaken_for_others(
     assert not any(b"secret" in each for each in found)
 
 
-def test_a_page_does_not_go_on_in_a_history_whose_beginning_is_gone(tmp_path: Path) -> None:
+def test_a_page_does_not_go_on_in_a_history_whose_beginning_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Retention removed the events that differ. I get an error, and miss no event unnoticed."""
+    monkeypatch.setattr(pages, "_CHUNKS", 64)
     old, new = restored(tmp_path, "orders")
     for number in range(100):
         publish(old, "orders", [f"old{number}"], partition=0)
