@@ -7,7 +7,6 @@ import re
 import socket
 from collections import Counter
 from contextlib import closing
-from typing import Any
 
 import pytest
 
@@ -77,28 +76,28 @@ def test_readers_that_take_nothing_hold_a_share_of_memory(full: ScratchStore) ->
         assert 400 == len(lines(base, OURS))
 
 
-def test_an_answer_begins_only_if_there_is_room_for_its_next_part(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+class Meanwhile(ScratchStore):
+    """A store from which others ask for answers while one is read."""
+
+    unsent: Unsent | None = None
+
+    def before_read(self, what: str, feed: str) -> None:
+        if self.unsent and not self.unsent.total:
+            self.unsent.hold("others", BUFFER - PIECE + 1)
+
+
+def test_an_answer_begins_only_if_there_is_room_for_its_next_part() -> None:
     """The kernel may take a first part at once: any number of answers would begin, and wait."""
-    store, most = ScratchStore(orders=2), BUFFER - PIECE + 1
+    store = Meanwhile(orders=2)
     for _ in range(20):
         publish(store, "orders", ["x" * 60_000] * 4)
     app = create_app(store, send_buffer=BUFFER, cache_bytes=0)
-    snapshot = store.snapshot
-
-    def meanwhile(*asked: Any) -> Any:
-        """Others ask for answers while this one is read."""
-        if not app.state.unsent.total:
-            app.state.unsent.hold("others", most)
-        return snapshot(*asked)
-
     with running_publisher(store, app) as base:
-        monkeypatch.setattr(store, "snapshot", meanwhile)
+        store.unsent = app.state.unsent
         with closing(Greedy(base, OURS, 1)) as refused:
             assert {b"503": 1} == refused.statuses()
-        app.state.unsent.release("others", most)
-        monkeypatch.setattr(store, "snapshot", snapshot)
+        store.unsent = None
+        app.state.unsent.release("others", BUFFER - PIECE + 1)
         with closing(Greedy(base, OURS, 1)) as begun:
             assert {b"200": 1} == begun.statuses()
 
