@@ -66,9 +66,12 @@ def group(*chunks: Sent, number: int = 0, producers: Sequence[str] = ("p",)) -> 
     """Neighbours in a range, as `wire.direct_reads` describes them."""
     sent = frames(chunks)
     sizes = list(map(len, sent))
-    head = {"range": number, "chunks": len(sent), "producers": producers, "bytes": sum(sizes)}
+    head = {"range": number, "chunks": len(sent), "producers": producers}
+    head |= {"frames": len(sent), "bytes": sum(sizes)}
+    places = np.array([(at, 0) for at in range(len(sent))], wire.PLACES)
     arriving = [(len(each), xxhash.xxh3_64_intdigest(each)) for each in sent]
-    tables = records(chunks).tobytes() + np.array(arriving, wire.FRAMES).tobytes()
+    tables = records(chunks).tobytes() + places.tobytes()
+    tables += np.array(arriving, wire.FRAMES).tobytes()
     return msgspec.json.encode(head) + b"\n" + tables + b"".join(sent)
 
 

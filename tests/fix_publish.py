@@ -14,6 +14,7 @@ import pytest
 import requests
 
 from tests.fix_publisher import Publisher, new_feed
+from tests.store_contract.writers import frames_of
 from zeh_spark.client.http.publish_client import BatchCall, PublishClient, Receipt, TaskDone
 from zeh_spark.publisher import Store
 from zeh_spark.wire.upload_format import Chunker, Content, StagedChunk, lines_of, upload_body
@@ -173,8 +174,7 @@ def events_of(store: Store, feed: str = "orders", producer: str | None = None) -
     with store.snapshot(feed) as log:
         found = log.scan(0, log.state.head, 1 << 40)
         mine = [each for each in found if producer in (None, each.producer)]
-        parts = [mine[begin : begin + 200] for begin in range(0, len(mine), 200)]
-        return data_in(frame.packed for part in parts for frame in log.frames(part))
+    return data_in(frames_of(store, mine, feed))
 
 
 def data_in(frames: Iterable[bytes]) -> list[bytes]:

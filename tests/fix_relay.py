@@ -93,8 +93,8 @@ def relay(raw_server: RawServer) -> Relay:
 class Part:
     """A group, or the line that ends a range, and where its bytes are in the answer.
 
-    `line`: the offset after its line; `headers`, `tables`: after the header records, and after the
-    table of frames; `frames`: where frames begin, and the last one ends.
+    `line`: the offset after its line; `headers`, `tables`: after the headers and places, and after
+    the table of frames; `frames`: where frames begin, and the last one ends.
     """
 
     begin: int
@@ -119,7 +119,8 @@ def parts_of(body: bytes) -> list[Part]:
             found.append(Part(at, line, line, line, (), line))
         else:
             headers = line + head["chunks"] * wire.HEADERS.itemsize
-            table = np.frombuffer(body, wire.FRAMES, head["chunks"], headers)
+            headers += head["chunks"] * wire.PLACES.itemsize
+            table = np.frombuffer(body, wire.FRAMES, head["frames"], headers)
             ends = np.cumsum([headers + table.nbytes, *table["bytes"].tolist()])
             found.append(Part(at, line, headers, int(ends[0]), tuple(ends.tolist()), int(ends[-1])))
         at = found[-1].end
@@ -131,7 +132,8 @@ def place(body: bytes, name: str) -> int:
     parts = parts_of(body)
     groups = [each for each in parts if each.is_group]
     ends = [each for each in parts if not each.is_group]
-    late, (begin, after) = groups[1], list(pairwise(groups[1].frames))[1]
+    late = next(each for each in groups[1:] if len(each.frames) > 2)  # tags decide how long it is
+    begin, after = list(pairwise(late.frames))[1]
     return {
         "before any byte": 0,
         "in the first line": body.index(b"\n") // 2,

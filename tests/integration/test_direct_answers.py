@@ -3,6 +3,7 @@
 import json
 
 import msgspec
+import numpy as np
 import pytest
 
 from tests.cases import each_case
@@ -103,7 +104,7 @@ CHUNKS = {
         [Sent(5), Sent(7, sequence=(1 << 63) - 1)], END, "of an event, is out of range"
     ),
     "before 1970": ([Sent(5), Sent(7, time=-1)], END, "a time, .* is out of range"),
-    "too many in a group": ([Sent(g) for g in range(4, 1029)], FAR, "a group of 1025 chunks"),
+    "too many in a group": ([Sent(g) for g in range(4, 8197)], FAR, "a group of 8193 chunks"),
     "small frames that unpack to too many bytes": (
         [Sent(g, size=1 << 20) for g in range(4, 21)],
         FAR, "a group whose lines have 17825792 bytes",
@@ -130,6 +131,7 @@ def test_chunks_that_a_range_cannot_have_are_refused(fetched, kind):
 
 
 SIZE = sum(map(len, frames(USUAL)))
+PLACES = np.array([(0, 0), (1, 0)], wire.PLACES).tobytes()
 OTHERS = "chunks, events, bytes and digest of the range"
 BODIES = {
     "without the first": (answer(Sent(7)), OTHERS),
@@ -154,8 +156,8 @@ BODIES = {
         wire.BEGINNING + group(*USUAL) + end_of(*USUAL, end="8.0a1b2c3d"),
         OTHERS,
     ),
-    "a newer version": (
-        b'{"format":"zeroeventhub-chunks","version":2}\n' + group(*USUAL) + end_of(*USUAL),
+    "another version": (
+        b'{"format":"zeroeventhub-chunks","version":1}\n' + group(*USUAL) + end_of(*USUAL),
         "its format is",
     ),
     "another format": (
@@ -163,12 +165,22 @@ BODIES = {
         "its format is",
     ),
     "a group without chunks": (
-        wire.BEGINNING + b'{"range":0,"chunks":0,"producers":[],"bytes":0}\n' + end_of(),
-        "a group of 0 chunks",
+        wire.BEGINNING + b'{"range":0,"chunks":0,"producers":[],"frames":1,"bytes":0}\n' + end_of(),
+        "a group of 0 chunks in 1 frames",
     ),
     "a group of fewer chunks than none": (
-        wire.BEGINNING + b'{"range":0,"chunks":-1,"producers":[],"bytes":0}\n' + end_of(),
+        wire.BEGINNING
+        + b'{"range":0,"chunks":-1,"producers":[],"frames":1,"bytes":0}\n'
+        + end_of(),
         "a group of -1 chunks",
+    ),
+    "a group without frames": (
+        wire.BEGINNING + b'{"range":0,"chunks":1,"producers":[],"frames":0,"bytes":0}\n' + end_of(),
+        "a group of 1 chunks in 0 frames",
+    ),
+    "a chunk in a frame that does not come": (
+        RIGHT.replace(PLACES, PLACES[:8] + b"\2" + PLACES[9:]),
+        "a chunk is in frame 2, and there are 2",
     ),
     "bytes that belong to no frame": (
         wire.BEGINNING

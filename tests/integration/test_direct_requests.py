@@ -156,7 +156,7 @@ def test_an_older_publisher_later_is_an_error(direct_feed, start, status, first)
 
 
 @pytest.mark.parametrize(
-    "reads", [{"plan": 2, "chunks": 1}, {"plan": 1, "chunks": 2}, {"plan": 1}, {}, [1], None]
+    "reads", [{"plan": 2, "chunks": 2}, {"plan": 1, "chunks": 3}, {"plan": 1}, {}, [1], None]
 )
 def test_an_offer_of_another_version_is_not_taken(direct_feed, start, reads):
     """A newer publisher is read page by page, which it still can."""

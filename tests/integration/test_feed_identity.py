@@ -68,7 +68,7 @@ def test_a_new_epoch_is_told_at_once(publisher: Publisher) -> None:
     begun = publisher.store.begin_epoch("orders")
     publisher.publish(2, partition=0)
     assert [2] == publisher.get(f"n=2&cursor0={before}").data
-    told = {**begun.document(), "delivery": "exactly-once", "reads": {"plan": 1, "chunks": 1}}
+    told = {**begun.document(), "delivery": "exactly-once", "reads": {"plan": 1, "chunks": 2}}
     assert told == publisher.get().problem["feed"]
     with running_publisher(publisher.store) as base:
         assert told == requests.get(f"{base}/orders", timeout=30).json()["feed"]

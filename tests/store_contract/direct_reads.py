@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from tests.store_contract.writers import FEED, chunk, everything, publish
+from zeh_spark.client.decoding.chunks import unpacked
+from zeh_spark.client.http.direct_client import FetchedGroup
 from zeh_spark.publisher import Store
 from zeh_spark.service.store import direct_plans, direct_reads
 from zeh_spark.wire.direct_reads import (
@@ -61,13 +67,13 @@ def test_a_plan_leads_to_the_bytes_that_were_published(store):
     for each in chunks:
         publish(store, each)
     request = PlanRequest(2, {"0": "_first", "1": "_first"}, range_bytes=1)
-    groups = fetched_groups(store, request, direct_plans.plan(store, FEED, request)[1])
-    lines = [lines_of(frame) for group in groups for frame in group.frames]
-    assert [lines_of(each.frame) for each in chunks[::2] + chunks[1::2]] == lines
+    found = fetched(store, request, direct_plans.plan(store, FEED, request)[1])
+    expected = [lines_of(each.frame) for each in chunks[::2] + chunks[1::2]]
+    assert expected == [lines for *_, lines in found]
 
 
-def fetched_groups(store: Store, request: PlanRequest, plan: Plan) -> list[Group]:
-    """Return the groups of chunks of a plan, after all sums were compared."""
+def fetched(store: Store, request: PlanRequest, plan: Plan) -> list[tuple[int, Any, bytes]]:
+    """Return the range, the header and the lines of each chunk of a plan; all sums are compared."""
     found = checked_ranges(plan, request)
     ranges = [each for partition in sorted(found) for each in found[partition]]
     if not ranges:
@@ -79,4 +85,12 @@ def fetched_groups(store: Store, request: PlanRequest, plan: Plan) -> list[Group
     assert [(number, r.to, r.chunks, r.events, r.digest) for number, r in enumerate(ranges)] == [
         (end.range, end.to, end.chunks, end.events, end.digest) for end in ends
     ]
-    return [each for each in parts if isinstance(each, Group)]
+    read = []
+    for each in parts:
+        if isinstance(each, Group):
+            lines = unpacked(FetchedGroup(0, each.headers, {}, each.places, each.frames))
+            ends = np.cumsum(each.headers["size"])[:-1]
+            pieces = np.split(np.frombuffer(lines, np.uint8), ends)
+            for header, piece in zip(each.headers.tolist(), pieces, strict=True):
+                read.append((each.range, header, piece.tobytes()))
+    return read

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.scratch_store import MEMORY
-from tests.store_contract.direct_reads import fetched_groups
+from tests.store_contract.direct_reads import fetched
 from tests.store_contract.site import Site, histories
 from tests.store_contract.writers import (
     FEED,
@@ -32,8 +32,7 @@ from zeh_spark.service.retention.rules import prune
 from zeh_spark.service.store import direct_plans
 from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.service.store.interface import Retention
-from zeh_spark.wire.direct_reads import PlanRequest
-from zeh_spark.wire.upload_format import lines_of
+from zeh_spark.wire.direct_reads import HEADERS, PlanRequest
 
 
 @dataclass
@@ -98,22 +97,20 @@ class Readings(RuleBasedStateMachine):
     def read_directly(self, who: int, chunks: int, size: int) -> None:
         reader = self.readers[who]
         cursors = {str(each): cursor for each, cursor in reader.behind.items()}
-        request = PlanRequest(reader.n, cursors, max_chunks=chunks, range_bytes=size)
+        request = PlanRequest(reader.n, cursors, max_events=chunks, range_bytes=size)
         try:
             for each, cursor in reader.behind.items():
                 if cursor == "_first":
                     self._excuse(reader, each)
             plan = direct_plans.plan(self.store, FEED, request)[1]
-            groups = fetched_groups(self.store, request, plan)
+            chunks_read = fetched(self.store, request, plan)
         except Problem as problem:
             for each in sorted(problem.members["lost"]):
                 self._gone(reader, problem, int(each))
             return
-        for group in groups:
-            for partition, frame in zip(group.headers["partition"], group.frames, strict=True):
-                lines = lines_of(frame).splitlines()
-                seen = [int(line.split(b'"data":')[1][:-1]) for line in lines]
-                reader.got.setdefault(int(partition), []).extend(seen)
+        for _, header, lines in chunks_read:
+            seen = [int(line.split(b'"data":')[1][:-1]) for line in lines.splitlines()]
+            reader.got.setdefault(header[HEADERS.names.index("partition")], []).extend(seen)
         reader.behind = {int(each): cursor for each, cursor in plan.ends.items()}
 
     def _gone(self, reader: Reader, problem: Problem, partition: int) -> None:

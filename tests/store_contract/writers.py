@@ -23,7 +23,7 @@ from zeh_spark.service.store.batches import (
     Upload,
 )
 from zeh_spark.service.store.interface import Chunk
-from zeh_spark.service.store.packs import lines_in
+from zeh_spark.service.store.packs import cut
 from zeh_spark.tools.loading.one_batch import next_batch
 from zeh_spark.wire.upload_format import Chunker, Content, StagedChunk, frame_of, lines_of
 
@@ -107,14 +107,14 @@ def everything(store: Store, feed: str = FEED) -> list[Chunk]:
 
 def frames_of(store: Store, chunks: Iterable[Chunk], feed: str = FEED) -> list[bytes]:
     """Return the frames of chunks, in the given order; of what is packed, those it would have."""
-    wanted = [*chunks]
+    made = []
     with store.snapshot(feed) as log:
-        found = log.frames(wanted)
-    lines = lines_in(wanted, found)
-    return [
-        each.packed if each.offset is None else frame_of(some)
-        for each, some in zip(found, lines, strict=True)
-    ]
+        for chunk in chunks:
+            (found,) = log.frames([chunk.g], [chunk.blob])
+            made += (
+                [found.packed] if found.offsets is None else map(frame_of, cut([chunk.size], found))
+            )
+    return made
 
 
 def data(store: Store, chunks: Sequence[Chunk] | None = None) -> list[bytes]:

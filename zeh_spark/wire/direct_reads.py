@@ -4,9 +4,10 @@ A *plan* says where a batch ends and which *ranges* it has. A range is a part of
 partition between two cursors: whole chunks, in order of g. The answer to a request for chunks is
 bytes of this form:
 
-    {"format":"zeroeventhub-chunks","version":1}\\n
-    {"range":0,"chunks":2,"producers":["p"],"bytes":310}\\n   neighbours in a range: a *group*
-        HEADERS records, FRAMES records, frames               2 of each; the frames have 310 bytes
+    {"format":"zeroeventhub-chunks","version":2}\\n
+    {"range":0,"chunks":2,"producers":["p"],"frames":1,"bytes":310}\\n   neighbours: a *group*
+        HEADERS records, PLACES records                       2 of each, in the order of g
+        FRAMES records, frames                                1 of each; the frames have 310 bytes
     {"range":0,"to":"8.0a1b2c3d","chunks":2,"events":7,"digest":"…"}\\n    the range ends
 
 Without the line that ends it, a range is only a beginning. A digest is the sum of the xxh3-128 of
@@ -30,13 +31,13 @@ import xxhash
 from msgspec import UNSET, UnsetType
 
 from zeh_spark.wire.feed_identity import Epoch
-from zeh_spark.wire.hashes import sum_of
+from zeh_spark.wire.hashes import MODULUS, sum_of
 from zeh_spark.wire.upload_format import CHUNK_BYTES
 
-VERSION = 1
-"""The version of plans, chunk answers and digests."""
+VERSION, CHUNKS_VERSION = 1, 2
+"""The version of plans and digests, and that of answers with chunks."""
 
-OFFER = {"plan": VERSION, "chunks": VERSION}
+OFFER = {"plan": VERSION, "chunks": CHUNKS_VERSION}
 """What discovery tells as `reads`, if a feed can be read directly."""
 
 CONTENT_TYPE = "application/vnd.zeroeventhub.chunks"
@@ -46,7 +47,7 @@ MAX_RANGES = 10_000
 """Most ranges of a request for chunks. The publisher looks each of them up."""
 
 PLAN_CHUNKS = 50_000
-"""Most chunks of a plan."""
+"""Most chunks of a plan; a whole pack counts as one."""
 
 INLINE_BYTES = 64 << 10
 """Most bytes of lines of a plan that brings its chunks."""
@@ -57,7 +58,7 @@ WITH_CHUNKS = "zeh-chunks"
 MAX_LIMIT = 2**53 - 1
 """The largest limit of a request: JSON's decoders read larger integers as floats."""
 
-GROUP_CHUNKS, GROUP_BYTES = 1024, 16 << 20
+GROUP_CHUNKS, GROUP_BYTES = 8192, 16 << 20
 """Most chunks of a group, and most bytes of its frames, and of the lines that they unpack to."""
 
 HEADERS = np.dtype(
@@ -75,8 +76,11 @@ HEADERS = np.dtype(
 )
 """What a chunk is. All integers are little-endian, without gaps between them."""
 
+PLACES = np.dtype([("frame", "<u4"), ("offset", "<u4")])
+"""Where a chunk's lines are: in which frame, counted from 0, and where in what that unpacks to."""
+
 FRAMES = np.dtype([("bytes", "<u4"), ("xxh3", "<u8")])
-"""How a chunk's frame arrives: its length, and its xxh3-64."""
+"""How a frame arrives: its length, and its xxh3-64."""
 
 _LINE_BYTES = 1 << 20
 _MAX_FRAME = CHUNK_BYTES + (64 << 10)
@@ -95,7 +99,6 @@ class PlanRequest(msgspec.Struct, forbid_unknown_fields=True, rename="camel", om
         upto: a cursor of the feed (`Plan.head`) after which nothing is planned.
         max_events: events of the plan, about.
         max_bytes: bytes of lines of the plan, about.
-        max_chunks: most chunks of the plan.
         range_bytes: bytes of lines of a range, about.
         wait: most seconds to wait for an event.
     """
@@ -106,7 +109,6 @@ class PlanRequest(msgspec.Struct, forbid_unknown_fields=True, rename="camel", om
     upto: str | UnsetType = UNSET
     max_events: int | UnsetType = UNSET
     max_bytes: int | UnsetType = UNSET
-    max_chunks: int | UnsetType = UNSET
     range_bytes: int | UnsetType = UNSET
     wait: int = 0
 
@@ -215,6 +217,7 @@ class _Group(msgspec.Struct):
     range: int
     chunks: int
     producers: list[str]
+    frames: int
     bytes: int
 
 
@@ -223,7 +226,7 @@ class _Format(msgspec.Struct):
     version: int
 
 
-_FORMAT = _Format("zeroeventhub-chunks", VERSION)
+_FORMAT = _Format("zeroeventhub-chunks", CHUNKS_VERSION)
 BEGINNING = msgspec.json.encode(_FORMAT) + b"\n"
 """The first line of an answer."""
 
@@ -254,7 +257,7 @@ class Totals:
             self.chunks + other.chunks,
             self.events + other.events,
             self.bytes + other.bytes,
-            (self.digest + other.digest) % (1 << 128),
+            (self.digest + other.digest) % MODULUS,
         )
 
     @property
@@ -270,12 +273,14 @@ class Group:
     Args:
         range: the number of the range in the request.
         headers: what the chunks are: an array of HEADERS.
-        frames: their lines, compressed.
+        places: where their lines are: an array of PLACES.
+        frames: their lines, compressed, and maybe those of other chunks.
     """
 
     range: int
     headers: np.ndarray
     producers: Sequence[str]
+    places: np.ndarray
     frames: Sequence[bytes]
 
 
@@ -296,6 +301,16 @@ def totals(headers: np.ndarray) -> Totals:
     return Totals(len(headers), events, lines, digest)
 
 
+def totals_between(sums: Totals, before: Totals) -> Totals:
+    """Return what was added to some totals to make others."""
+    return Totals(
+        sums.chunks - before.chunks,
+        sums.events - before.events,
+        sums.bytes - before.bytes,
+        (sums.digest - before.digest) % MODULUS,
+    )
+
+
 def totals_of(planned: PlannedRange) -> Totals:
     """Return the totals that a plan tells of a range."""
     return Totals(planned.chunks, planned.events, planned.bytes, int(planned.digest, 16))
@@ -307,12 +322,14 @@ class EncodedGroup:
 
     Args:
         producers: the names of their producers, sorted.
-        size: the bytes of their frames.
+        frames: the number of their frames.
+        size: the bytes of these.
         body: what follows the group's line.
     """
 
     totals: Totals
     producers: Sequence[str]
+    frames: int
     size: int
     body: bytes
 
@@ -323,18 +340,20 @@ class EncodedGroup:
 
     def line(self, number: int) -> bytes:
         """Return the line that begins the group, in the range of this number."""
-        head = _Group(number, self.totals.chunks, list(self.producers), self.size)
+        head = _Group(number, self.totals.chunks, list(self.producers), self.frames, self.size)
         return msgspec.json.encode(head) + b"\n"
 
 
-def encode_group(headers: np.ndarray, names: Iterable[str], frames: list[bytes]) -> EncodedGroup:
-    """Return a group as it is sent."""
+def encode_group(
+    headers: np.ndarray, names: Iterable[str], places: np.ndarray, frames: list[bytes]
+) -> EncodedGroup:
+    """Return a group as it is sent (see `Group`)."""
     lengths = list(map(len, frames))
     arriving = np.empty(len(frames), FRAMES)
     arriving["bytes"] = lengths
     arriving["xxh3"] = list(map(xxhash.xxh3_64_intdigest, frames))
-    body = b"".join((headers.tobytes(), arriving.tobytes(), *frames))
-    return EncodedGroup(totals(headers), sorted(names), sum(lengths), body)
+    body = b"".join((headers.tobytes(), places.tobytes(), arriving.tobytes(), *frames))
+    return EncodedGroup(totals(headers), sorted(names), len(frames), sum(lengths), body)
 
 
 def encode_end(number: int, to: str, sent: Totals) -> bytes:
@@ -379,14 +398,20 @@ def _parsed(line: bytes) -> _Group | RangeEnd:
 
 def _group(head: _Group, reader: _Reader) -> Group | None:
     """Return the group whose line was read; None if the bytes end before it does."""
-    if not (0 < head.chunks <= GROUP_CHUNKS and 0 <= head.bytes <= GROUP_BYTES):
-        raise FormatError(f"a group of {head.chunks} chunks and {head.bytes} bytes is not allowed")
-    tables = reader.exactly(head.chunks * (HEADERS.itemsize + FRAMES.itemsize))
+    chunks, count = head.chunks, head.frames
+    if not (0 < count <= chunks <= GROUP_CHUNKS and 0 <= head.bytes <= GROUP_BYTES):
+        raise FormatError(
+            f"a group of {chunks} chunks in {count} frames of {head.bytes} bytes is not allowed"
+        )
+    tables = reader.exactly(chunks * (HEADERS.itemsize + PLACES.itemsize) + count * FRAMES.itemsize)
     text = tables and reader.exactly(head.bytes)
     if tables is None or text is None:
         return None
-    headers = np.frombuffer(tables, HEADERS, head.chunks)
-    arriving = np.frombuffer(tables, FRAMES, head.chunks, headers.nbytes)
+    headers = np.frombuffer(tables, HEADERS, chunks)
+    places = np.frombuffer(tables, PLACES, chunks, headers.nbytes)
+    arriving = np.frombuffer(tables, FRAMES, count, headers.nbytes + places.nbytes)
+    if places["frame"].max() >= count:
+        raise FormatError(f"a chunk is in frame {places['frame'].max()}, and there are {count}")
     if (lines := int(headers["size"].sum(dtype=np.int64))) > GROUP_BYTES:
         raise FormatError(f"a group whose lines have {lines} bytes is not allowed")
     ends = np.cumsum(arriving["bytes"], dtype=np.int64).tolist()
@@ -395,7 +420,7 @@ def _group(head: _Group, reader: _Reader) -> Group | None:
     frames = [text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
     if list(map(xxhash.xxh3_64_intdigest, frames)) != arriving["xxh3"].tolist():
         raise FormatError("a frame does not have the hash with which it was sent")
-    return Group(head.range, headers, head.producers, frames)
+    return Group(head.range, headers, head.producers, places, frames)
 
 
 class _Reader:

@@ -22,7 +22,7 @@ from zeh_spark.client.options.given import parse
 from zeh_spark.errors import MalformedLineError, PublisherError, StoreError
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.wire import wire
-from zeh_spark.wire.direct_reads import HEADERS, name_hash
+from zeh_spark.wire.direct_reads import HEADERS, PLACES, name_hash
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
 from zeh_spark.wire.served_lines import Block, renderer
 from zeh_spark.wire.served_lines import stamps as publisher_stamps
@@ -68,7 +68,13 @@ def group_of(given_chunks: Sequence[Chunk]) -> FetchedGroup:
         whose = name_hash(producer)
         records.append((g, time, whose, 7, 100 * g, g, partition, len(own), size))
     names = {name_hash(each): each for each in ("p", "q")}
-    return FetchedGroup(0, np.array(records, HEADERS), names, list(map(frame_of, texts)))
+    frames = list(map(frame_of, texts))
+    return FetchedGroup(0, np.array(records, HEADERS), names, one_each(len(frames)), frames)
+
+
+def one_each(count: int) -> np.ndarray:
+    """The places of chunks that have a frame each."""
+    return np.array([(at, 0) for at in range(count)], PLACES)
 
 
 def driver_rows(
@@ -200,7 +206,7 @@ def changed(
     headers = GOOD.headers.copy()
     headers["size"] = size or len(lines)
     headers["events"] = events
-    return FetchedGroup(0, headers, GOOD.producers, [frame or frame_of(lines)])
+    return FetchedGroup(0, headers, GOOD.producers, one_each(1), [frame or frame_of(lines)])
 
 
 def cut_in_a_line() -> FetchedGroup:
@@ -208,7 +214,15 @@ def cut_in_a_line() -> FetchedGroup:
     group = group_of([(0, 10, "p", [({}, 1)]), (0, 20, "p", [({}, 1)])])
     texts = [LINE + LINE[:9], LINE[9:]]
     group.headers["size"] = list(map(len, texts))
-    return FetchedGroup(0, group.headers, group.producers, list(map(frame_of, texts)))
+    frames = list(map(frame_of, texts))
+    return FetchedGroup(0, group.headers, group.producers, one_each(2), frames)
+
+
+def placed(*places: tuple[int, int], frames: Sequence[bytes] = (LINE * 2,)) -> FetchedGroup:
+    """Chunks of one line each at some places, by frame and offset, in frames with these lines."""
+    group = group_of([(0, 10 + at, "p", [({}, 0)]) for at in range(len(places))])
+    there = np.array([*places], PLACES)
+    return FetchedGroup(0, group.headers, group.producers, there, [*map(frame_of, frames)])
 
 
 def decoded(
@@ -236,6 +250,9 @@ def test_a_damaged_line_is_an_error(rest):
         (changed(frame=b"no frame at all"), "store is damaged"),
         (changed(frame=frame_of(LINE)[:-3]), "store is damaged"),
         (changed(frame=frame_of(b"") * 2), "store is damaged"),
+        (placed((0, 0), (0, 0)), "where another one is"),
+        (placed((0, 0), (0, len(LINE) - 1)), "where another one is"),
+        (placed((0, 0), (0, len(LINE) + 1)), "not in its frame"),
         (changed(frame=frame_of(b"\n" * (4 << 20)), size=4 << 20), "another size"),  # too large
     ],
 )
@@ -243,6 +260,15 @@ def test_a_damaged_chunk_is_an_error(group, why):
     """It is never taken for fewer events, nor for those of another partition."""
     with pytest.raises((PublisherError, StoreError), match=why):
         decoded(group)
+
+
+def test_chunks_that_share_frames_are_cut_out():
+    """In my order, whatever the order in the frames, and without what is not mine."""
+    texts = [b'{"partition":0,"headers":{},"data":%d}\n' % each for each in range(5)]
+    size, frames = len(texts[0]), [b"".join(texts[:3]), b"".join(texts[3:])]
+    for places in [(1, 0), (0, 0), (0, 2 * size)], [(0, size), (0, 2 * size), (1, size)]:
+        expected = [str(3 * frame + offset // size) for frame, offset in places]
+        assert expected == [row["data"] for row in decoded(placed(*places, frames=frames))]
 
 
 @each_case(

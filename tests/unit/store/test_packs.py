@@ -5,12 +5,23 @@ from __future__ import annotations
 import tracemalloc
 from contextlib import suppress
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.store.interface import Anchor, Chunk, Frame
-from zeh_spark.service.store.packs import Totals, block_of, blocks_of, decode, encode, lines_in
+from zeh_spark.service.store.packs import (
+    Run,
+    Totals,
+    block_of,
+    blocks_of,
+    decode,
+    encode,
+    header_records,
+    lines_in,
+)
+from zeh_spark.wire import direct_reads
 
 _NUMBERS = st.integers(0, 2**53 - 1)
 
@@ -39,42 +50,59 @@ def in_blocks(log: list[Chunk]) -> list[tuple[int, int]]:
     return [(100 + number, len(each)) for number, each in enumerate(blocks_of(log))]
 
 
-@given(logs())
-def test_a_pack_has_the_chunks_that_were_packed(log: list[Chunk]) -> None:
+def packed(log: list[Chunk]) -> bytes:
+    return encode(Run.made(log), in_blocks(log))
+
+
+@given(logs(), st.data())
+def test_a_pack_has_the_chunks_that_were_packed(log: list[Chunk], data: st.DataObject) -> None:
     """Every stamp of every event comes back, from any position to any other."""
-    pack = decode(encode(log, in_blocks(log)))
+    pack = decode(packed(log))
     first, last = log[0].g, log[-1].g
     assert (first, last) == (pack.first, pack.last)
-    assert log == pack.chunks(0, last)
-    totals = Totals.decode(Totals.none(4).after(log).encode())
+    assert log == pack.run.chunks()
+    positions = st.integers(first - 1, last + 1)
+    after, upto = data.draw(st.lists(positions, min_size=4, max_size=4)), data.draw(positions)
+    wanted = [each for each in log if after[each.partition] < each.g <= upto]
+    assert wanted == pack.wanted(np.array(after), upto).chunks()
     for chunk in log:
-        g = chunk.g
-        assert chunk.tag == pack.tag(g)
-        assert [each for each in log if each.g > g] == pack.chunks(g, last + 9)
-        assert [each for each in log if each.g <= g] == pack.chunks(first - 1, g)
-        mine = [each for each in log if each.partition == chunk.partition]
-        assert mine[:2] == pack.chunks_of(chunk.partition, 0, last, 2)
-        assert Anchor(g, chunk.tag) == pack.last_of(chunk.partition, g)
-        assert Anchor(mine[-1].g, mine[-1].tag) == totals.last_of(chunk.partition)
-        assert totals.table[chunk.partition].tolist()[2:] == (
-            len(mine), sum(each.events for each in mine), sum(each.size for each in mine),
-        )  # fmt: skip
-    assert totals.tags().items() <= {(each.g, each.tag) for each in log}
+        assert Anchor(chunk.g, chunk.tag) == pack.place(chunk.g)
+        assert Anchor(chunk.g, chunk.tag) == pack.last_of(chunk.partition, chunk.g)
 
 
 @given(logs())
-def test_the_lines_of_a_chunk_are_where_its_pack_says(log: list[Chunk]) -> None:
-    """A large chunk keeps its frame; the others are in frames of about a MiB."""
+def test_totals_tell_what_there_was_of_each_partition(log: list[Chunk]) -> None:
+    """Whoever asks how much there is, and where it ends, reads no headers."""
+    half = header_records(log[: len(log) // 2])
+    before = Totals.none(4).after(half)
+    totals = Totals.decode(before.after(header_records(log[len(half) :])).encode())
+    some = before.since(Totals.none(4)), totals.since(before), totals.since(Totals.none(4))
+    for found, chunks in zip(some, (log[: len(half)], log[len(half) :], log), strict=True):
+        mine = {p: [each for each in chunks if each.partition == p] for p in range(4)}
+        sums = {p: direct_reads.totals(header_records(each)) for p, each in mine.items() if each}
+        assert sums == found
+    places = {each.partition: Anchor(each.g, each.tag) for each in log}
+    assert [places.get(each) for each in range(4)] == [totals.last_of(each) for each in range(4)]
+    assert {each.g: each.tag for each in places.values()} == totals.tags()
+
+
+@given(logs(), st.data())
+def test_the_lines_of_a_chunk_are_where_its_pack_says(
+    log: list[Chunk], data: st.DataObject
+) -> None:
+    """A large chunk keeps its frame; the others share some, those of a partition if they can."""
     lines = {each: b"%020d" % each.g + b"x" * (each.size - 21) + b"\n" for each in log}
     blocks = blocks_of(log)
     frames = {100 + at: block_of(lines[each] for each in some) for at, some in enumerate(blocks)}
-    pack = decode(encode(log, in_blocks(log)))
-    places = [pack.place(each.g) for each in log]
-    found = [Frame(frames[blob], offset) for blob, offset in places]
-    assert [lines[each] for each in log] == lines_in(log, found)
+    pack = decode(packed(log))
+    wanted = sorted(data.draw(st.sets(st.sampled_from(log), min_size=1)))
+    places = pack.frames([each.g for each in wanted])
+    found = [Frame(frames[blob], *place) for blob, *place in places]
+    assert [lines[each] for each in wanted] == lines_in([each.size for each in wanted], found)
     for some in blocks:
         assert len(some) == 1 or max(each.size for each in some) < 256 << 10
-        assert sum(each.size for each in some) < 2 << 20
+        assert sum(each.size for each in some[:-1]) < 128 << 10
+        assert sum(each.size for each in some if each.partition < some[-1].partition) < 32 << 10
 
 
 def test_a_small_chunk_costs_few_bytes() -> None:
@@ -93,15 +121,15 @@ def test_a_small_chunk_costs_few_bytes() -> None:
         )
         for g in range(1, 1025)
     ]
-    assert len(encode(log, in_blocks(log))) < 12 * len(log)
+    assert len(packed(log)) < 12 * len(log)
 
 
 @given(logs(), st.data())
 def test_a_row_that_was_changed_is_an_error(log: list[Chunk], data: st.DataObject) -> None:
     """One bit would move all positions and stamps after it."""
     for stored, read in (
-        (encode(log, in_blocks(log)), decode),
-        (Totals.none(4).after(log).encode(), Totals.decode),
+        (packed(log), decode.__wrapped__),
+        (Totals.none(4).after(header_records(log)).encode(), Totals.decode),
     ):
         at, bit = data.draw(st.integers(4, len(stored) - 1)), data.draw(st.integers(0, 7))
         changed = bytearray(stored)
@@ -113,11 +141,11 @@ def test_a_row_that_was_changed_is_an_error(log: list[Chunk], data: st.DataObjec
 
 def test_a_reader_of_few_chunks_of_many_packs_takes_little_memory() -> None:
     """One block is unpacked at a time."""
-    log = [Chunk(g, 0, 1, 21, 0, "00000000", "p", g, g) for g in range(1, 33)]
-    frames = [Frame(block_of([b"%020d\n" % each.g, bytes(1 << 20)]), 0) for each in log]
+    lines = [b"%020d\n" % at for at in range(32)]
+    frames = [Frame(block_of([each, bytes(1 << 20)]), [at], [0]) for at, each in enumerate(lines)]
     tracemalloc.start()
     try:
-        assert [b"%020d\n" % each.g for each in log] == lines_in(log, frames)
+        assert lines == lines_in([21] * 32, frames)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()

@@ -210,24 +210,33 @@ def _block(header: np.void, lines: bytes, group: FetchedGroup) -> Block:
 
 def unpacked(group: FetchedGroup) -> bytes:
     """Return the lines of all chunks of a group. Raises PublisherError for a damaged frame."""
-    sizes = group.headers["size"].astype(np.uint64)
+    needed = group.headers["size"].astype(np.int64)
     try:
-        if sizes.max() > CHUNK_BYTES or sizes.tolist() != list(
-            map(zstandard.frame_content_size, group.frames)
-        ):
-            raise zstandard.ZstdError("a frame has another size than its chunk")
+        sizes = np.array([*map(zstandard.frame_content_size, group.frames)], np.int64)
+        if sizes.min() < 0 or needed.max() > CHUNK_BYTES or sizes.sum() > 2 * needed.sum():
+            raise zstandard.ZstdError("a frame has another size than its chunks")
+        ends = np.cumsum(sizes)
+        begins = (ends - sizes)[group.places["frame"]] + group.places["offset"]
+        beyond = begins + needed
+        order = np.argsort(begins)
+        in_frames = (beyond <= ends[group.places["frame"]]).all()
+        if not in_frames or (begins[order[1:]] < beyond[order[:-1]]).any():
+            raise zstandard.ZstdError("a chunk is not in its frame, or where another one is")
         if len(group.frames) == 1:
             lines = zstandard.ZstdDecompressor().decompress(group.frames[0], allow_extra_data=False)
         else:
             found = zstandard.ZstdDecompressor().multi_decompress_to_buffer(
-                list(group.frames), decompressed_sizes=sizes.tobytes()
+                list(group.frames), decompressed_sizes=sizes.astype(np.uint64).tobytes()
             )
             lines = b"".join(found)  # type: ignore[arg-type]  # segments are buffers
     except zstandard.ZstdError as exc:
         raise _damaged(group, exc) from None
-    if len(lines) != int(sizes.sum()):
+    if len(lines) != ends[-1]:
         raise _damaged(group, "the lines have another size")
-    return lines
+    if (begins[1:] == beyond[:-1]).all():
+        return lines[begins[0] : beyond[-1]]
+    places = zip(begins.tolist(), beyond.tolist(), strict=True)
+    return b"".join([lines[begin:end] for begin, end in places])
 
 
 def newlines_of(lines: bytes, group: FetchedGroup) -> np.ndarray:

@@ -144,11 +144,13 @@ class FetchedGroup:
     Args:
         headers: what the chunks are: an array of `direct_reads.HEADERS`.
         producers: the names of their producers, by what stands for them in `headers`.
+        places: where their lines are: an array of `direct_reads.PLACES`.
     """
 
     partition: int
     headers: np.ndarray
     producers: dict[int, str]
+    places: np.ndarray
     frames: Sequence[bytes]
 
 
@@ -275,7 +277,7 @@ class _Fetch:
             raise FormatError("a time, or the number of a batch or of an event, is out of range")
         self.got += direct_reads.totals(headers)
         self.cursor = f"{g[-1]}.{headers['tag'][-1]:08x}"
-        return FetchedGroup(planned.partition, headers, names, group.frames)
+        return FetchedGroup(planned.partition, headers, names, group.places, group.frames)
 
     def _end(self, end: RangeEnd) -> None:
         """Compare what came of a range with what was planned, and go on with the next one."""

@@ -45,7 +45,7 @@ def newest(store: Store, feed: str, partition: int | None, most: int) -> list[Sh
     found: list[ShownEvent] = []
     with store.snapshot(feed) as log:
         for chunk in _newest_chunks(log, partition):
-            (lines,) = lines_in([chunk], log.frames([chunk]))
+            (lines,) = lines_in([chunk.size], log.frames([chunk.g], [chunk.blob]))
             end = len(lines)
             for back in range(1, chunk.events + 1):
                 begin = lines.rfind(b"\n", 0, end - 1) + 1

@@ -1,8 +1,9 @@
 """The publisher's thread that removes old events from time to time (`rules` says which).
 
-It also has uploads deleted that nobody needs any more, as nobody may come to upload again. It
-writes the clock's sign, and removes nothing by age, and no uploads, while the clock is not believed
-(see `clock`), also if the clock jumps meanwhile. Runs in the publisher.
+It also packs what is older than a few minutes (see `store.packs`), and has uploads deleted that
+nobody needs any more, as nobody may come to upload again. It writes the clock's sign, and removes
+nothing by age, and no uploads, while the clock is not believed (see `clock`), also if the clock
+jumps meanwhile. Runs in the publisher.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import logging
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
-from zeh_spark.service.retention.rules import expire_names, expire_producers, prune
+from zeh_spark.service.retention.rules import expire_names, expire_producers, prune, seal_next
 from zeh_spark.service.sql.outcome import logged
 from zeh_spark.service.store import clock
 from zeh_spark.service.store.interface import Store
@@ -70,6 +72,7 @@ class Pruner:
         while True:
             logged(log, "old events stay for now", self._prune_all)
             logged(log, "old uploads stay for now", self._tidy)
+            logged(log, "old chunks are not packed for now", self._seal_all)
             if self._ended.wait(self._every_seconds):
                 return
 
@@ -77,6 +80,25 @@ class Pruner:
         """Delete uploads that are old or needed no more, while the clock is believed."""
         while self._believes and not self._is_over() and self._store.tidy():
             pass
+
+    def _seal_all(self) -> None:
+        """Pack what is old: a pack of each feed, again and again, for as long as a round may take.
+
+        As much time is left between two packs as one takes, because commits wait for it.
+        """
+        if self._store.replica_lag() is not None:
+            return
+        end = time.monotonic() + self._every_seconds
+        left = [each.name for each in self._store.feeds()]
+        while left:
+            for feed in tuple(left):
+                begun = time.monotonic()
+                pack = partial(seal_next, self._store, feed)
+                packed = logged(log, f"feed {feed!r}: old chunks are not packed for now", pack)
+                if not packed or begun > end:
+                    left.remove(feed)
+                if self._ended.wait(time.monotonic() - begun):
+                    return
 
     def _prune_all(self) -> None:
         self._believes = False
@@ -91,11 +113,15 @@ class Pruner:
         for feed in feeds:
             if self._ended.is_set():
                 return
-            self._prune(feed.name, by_age=believed)
-            if names and (count := expire_names(self._store, feed.name, self._is_over)):
-                log.info("feed %r: receipts of %d batches with names are gone", feed.name, count)
-            if names and (count := expire_producers(self._store, feed.name, self._is_over)):
-                log.info("feed %r: %d idle producers have expired", feed.name, count)
+            tend = partial(self._tend, feed.name, by_age=believed, names=names)
+            logged(log, f"feed {feed.name!r}: old events stay for now", tend)
+
+    def _tend(self, feed: str, *, by_age: bool, names: bool) -> None:
+        self._prune(feed, by_age=by_age)
+        if names and (count := expire_names(self._store, feed, self._is_over)):
+            log.info("feed %r: receipts of %d batches with names are gone", feed, count)
+        if names and (count := expire_producers(self._store, feed, self._is_over)):
+            log.info("feed %r: %d idle producers have expired", feed, count)
 
     def _look_at_clock(self) -> bool:
         """Return whether events may be removed by age; if so, write the clock's sign."""

@@ -165,15 +165,17 @@ def prune(
     return done
 
 
-def seal(store: Store, feed: str, stopped: Callable[[], bool] = lambda: False) -> tuple[int, int]:
-    """Pack chunks of a feed that are old enough (see `packs`); return how many packs and chunks.
-
-    `stopped` is as for `prune`.
-    """
+def seal(store: Store, feed: str) -> tuple[int, int]:
+    """Pack chunks of a feed that are old enough (see `packs`); return how many packs and chunks."""
     packs = chunks = 0
-    while not stopped() and (step := store.seal(feed, store.now() - SEALED_AFTER_MS)):
+    while step := seal_next(store, feed):
         packs, chunks = packs + 1, chunks + step
     return packs, chunks
+
+
+def seal_next(store: Store, feed: str) -> int:
+    """Make one pack (see `Store.seal`)."""
+    return store.seal(feed, store.now() - SEALED_AFTER_MS)
 
 
 def expire_names(store: Store, feed: str, stopped: Callable[[], bool] = lambda: False) -> int:

@@ -48,6 +48,7 @@ from zeh_spark.service.store.acts import (
 from zeh_spark.service.store.interface import Chunk, FeedState, Retention, new_feed
 from zeh_spark.service.store.packs import (
     PACK_CHUNKS,
+    Run,
     block_of,
     blocks_of,
     checked_lines,
@@ -124,28 +125,30 @@ class SqlAdministration(Transactions):
             return 0
         with self._errors(), self._database.snapshot(feed, ()) as (connection, rows):
             log = SqlLog(connection, feed, rows)
-            oldest = log.scan(log.packed.sealed, log.state.head, PACK_CHUNKS + 1)
+            oldest = log.scan(log.sealed, log.state.head, PACK_CHUNKS + 1)
             chosen = [*sealable(oldest, before)]
-            frames = [each.packed for each in log.frames(chosen)]
+            run = Run.made(chosen)
+            frames = [each.packed for each in log.frames(run.positions, run.blobs)]
         if not chosen:
             return 0
         lines = dict(zip(chosen, map(checked_lines, chosen, frames), strict=True))
         blocks = blocks_of(chosen)
         shared = [block for block in blocks if len(block) > 1]
         made = [block_of(lines[each] for each in block) for block in shared]
-        totals = log.packed.totals.after(chosen).encode()
+        totals = log.totals.after(run.headers).encode()
+        first, last = chosen[0], chosen[-1]
+        row = {"first": first.g, "last": last.g, "time": first.time, "totals": totals}
 
         def work(connection: Connection, of: int) -> None:
             # All up to the last one: what was packed before may be lost in a failover.
-            here = chunks.c.feed == of, chunks.c.g <= chosen[-1].g
+            here = chunks.c.feed == of, chunks.c.g <= last.g
             found = connection.execute(delete(chunks).where(*here).returning(*CHUNK))
             if sorted(map(Chunk._make, found)) != chosen:
                 raise _ChangedError
             ids = iter(insert_blobs(connection, made))
             parts = [(next(ids) if len(each) > 1 else each[0].blob, len(each)) for each in blocks]
-            headers = encode(chosen, parts)
-            row = {"feed": of, "first": chosen[0].g, "last": chosen[-1].g}
-            connection.execute(insert(packs), {**row, "headers": headers, "totals": totals})
+            headers = encode(run, parts)
+            connection.execute(insert(packs), {"feed": of, **row, "headers": headers})
             drop_blobs(connection, [each.blob for block in shared for each in block])
 
         try:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import functools
 import time
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import islice
-from typing import Any
+from itertools import chain, islice
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     Connection,
@@ -42,6 +43,7 @@ from zeh_spark.service.store.interface import (
     damaged,
     unknown_feed,
 )
+from zeh_spark.service.store.packs import PackTotals, Place, Run
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
 
 SNAPSHOT_SECONDS = 30.0
@@ -74,8 +76,10 @@ _SCAN = (
 )
 _FRAMES = select(blobs.c.id, blobs.c.frame).where(blobs.c.id.in_(bindparam("some", expanding=True)))
 
-_MANY = 32
-"""Most partitions that a statement looks up."""
+_MANY, _ROWS = 32, 1024
+"""Most partitions that a statement looks up, or frames of packs; most frames of other chunks."""
+
+T = TypeVar("T")
 
 
 def opening(positions: Iterable[int], *, name: str, schema: str = "", is_replica: str = "0") -> str:
@@ -96,7 +100,7 @@ class SqlLog:
         positions: Those that it was given.
 
     Attributes:
-        packed: The beginning of the log, which is in packs. The rest has a row for each chunk.
+        totals: What there is up to `sealed`.
     """
 
     def __init__(
@@ -125,45 +129,53 @@ class SqlLog:
         removed = {anchor.g: anchor.tag for anchor in self.anchors.values()}
         given = {g: tag for g, tag, *_ in found[_TAG]}
         newest = ((last, totals) for last, *_, totals, _, _ in found[_TOTALS])
-        self.packed = PackedLog(
+        self._packed = PackedLog(
             self._rows, self._feed, partitions, next(newest, None), max(removed, default=0)
         )
-        packed = self.packed.tags(each for each in positions if each not in removed)
+        packed = self._packed.tags(each for each in positions if each not in removed)
         self.tags: Mapping[int, str] = {0: tag(origin), **packed, **given, **removed}
         self._epochs = found[_EPOCH]
+        self.sealed, self.totals = self._packed.sealed, self._packed.totals
 
     @property
     def identity(self) -> FeedIdentity:
         later = [Epoch(name, begun) for _, name, begun, *_ in sorted(self._epochs)]
         return identity_of(self.state, later)
 
+    def packed(self, after: Mapping[int, int], low: int, upto: int) -> Run | None:
+        return self._packed.next_run(after, low, upto)
+
+    def packs(self, after: int, upto: int) -> Iterator[PackTotals]:
+        return self._packed.totals_between(after, upto)
+
     def chunks(self, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
-        sealed = self.packed.sealed
-        of_each = {
-            each: self.packed.chunks(each, after, upto, limit) if sealed else []
-            for each, after in positions.items()
-        }
+        of_each: dict[int, list[Chunk]] = {each: [] for each in positions}
+        for each, after in positions.items():  # for all, `packed` is better
+            while len(of_each[each]) < limit and (run := self.packed({each: after}, 0, upto)):
+                of_each[each] += run.chunks()
+                after = of_each[each][-1].g
         for some in _parts(each for each, found in of_each.items() if len(found) < limit):
-            after = {f"after{at}": max(positions[each], sealed) for at, each in enumerate(some)}
-            for chunk in self._of_each(some, upto, most=limit, **after):
+            after_each = {f"after{at}": max(positions[p], self.sealed) for at, p in enumerate(some)}
+            for chunk in self._of_each(some, upto, most=limit, **after_each):
                 of_each[chunk.partition].append(chunk)
         return sorted(chunk for found in of_each.values() for chunk in found[:limit])
 
     def scan(self, after: int, upto: int, limit: int) -> list[Chunk]:
-        found = self.packed.scan(after, upto, limit)
-        if len(found) < limit and self.packed.sealed < upto:
-            after, most = max(after, self.packed.sealed), limit - len(found)
+        found = self._packed.scan(after, upto, limit)
+        if len(found) < limit and self.sealed < upto:
+            after, most = max(after, self.sealed), limit - len(found)
             given = {"feed": self._feed, "after": after, "upto": upto, "most": most}
             found += map(Chunk._make, self._rows(_SCAN, given))
         return found
 
     def unread(self, positions: Mapping[int, int], upto: int) -> set[int]:
-        last = self.packed.last(positions, upto) if self.packed.sealed else {}
+        last = self._packed.last(positions, upto) if self.sealed else {}
         found = {each for each, place in last.items() if place.g > positions[each]}
-        for some in _parts(each for each in positions if each not in found):
+        left = [each for each in positions if each not in found] if upto > self.sealed else ()
+        for some in _parts(left):
             given = {"feed": self._feed, "upto": upto}
             for at, each in enumerate(some):
-                after = max(positions[each], self.packed.sealed)
+                after = max(positions[each], self.sealed)
                 given |= {f"partition{at}": each, f"after{at}": after}
             found |= {each for (each,) in self._rows(_unread(len(some)), given)}
         return found
@@ -172,23 +184,25 @@ class SqlLog:
         asked = [*partitions]
         found = [self._of_each(some, upto) for some in _parts(asked)]
         recent = {each.partition: Anchor(each.g, each.tag) for some in found for each in some}
-        packed = [each for each in asked if each not in recent] if self.packed.sealed else ()
-        return recent | self.packed.last(packed, upto)
+        packed = [each for each in asked if each not in recent] if self.sealed else ()
+        return recent | self._packed.last(packed, upto)
 
-    def frames(self, chunks: Sequence[Chunk]) -> list[Frame]:
-        sealed = self.packed.sealed
-        packed = self.packed.places(each.g for each in chunks if each.g <= sealed)
-        places = [next(packed) if each.g <= sealed else (each.blob, None) for each in chunks]
-        if not all(blob for blob, _ in places):
+    def frames(self, positions: Sequence[int], blobs: Sequence[int]) -> Iterator[Frame]:
+        border = bisect_right(positions, self.sealed)
+        if not all(blobs[border:]):
             raise StoreBusyError(
                 f"feed {self.state.name!r}: what is read was in a pack, and is in none now. The "
                 f"store was restored, or another one took its place. Try again in a few seconds"
             )
-        some = {blob for blob, _ in places}
-        found: dict[int, bytes] = dict(self._rows(_FRAMES, {"some": [*some]}))
-        if missing := some - found.keys():
-            raise damaged(f"it has no frame {min(missing)}")
-        return [Frame(found[blob], offset) for blob, offset in places]
+        recent = (Place(blob, [at], None) for at, blob in enumerate(blobs[border:], border))
+        packed = self._packed.frames(positions[:border])
+        for some in chain(_parts(packed), _parts(recent, _ROWS)):
+            wanted = [blob for blob, *_ in some]
+            found: dict[int, bytes] = dict(self._rows(_FRAMES, {"some": wanted}))
+            for blob, which, offsets in some:
+                if blob not in found:
+                    raise damaged(f"it has no frame {blob}")
+                yield Frame(found[blob], which, offsets)
 
     def _of_each(self, partitions: Sequence[int], upto: int, **more: int) -> list[Chunk]:
         given = {f"partition{at}": each for at, each in enumerate(partitions)}
@@ -242,7 +256,7 @@ def _unread(count: int) -> Executable:
     return union_all(*queries)
 
 
-def _parts(partitions: Iterable[int]) -> Iterable[list[int]]:
-    left = iter(partitions)
-    while some := list(islice(left, _MANY)):
+def _parts(every: Iterable[T], most: int = _MANY) -> Iterable[list[T]]:
+    left = iter(every)
+    while some := list(islice(left, most)):
         yield some

@@ -46,14 +46,18 @@ def hand_on(outcome: Future[T], waiting: Future[T]) -> None:
         waiting.set_result(outcome.result())
 
 
-def logged(log: logging.Logger, consequence: str, work: Callable[[], object]) -> None:
+def logged(log: logging.Logger, consequence: str, work: Callable[[], T]) -> T | None:
     """Do work in a thread that continues whatever fails, and log a failure with its consequence.
+
+    It returns what the work returned; None if it failed.
 
     What a database or a store may raise at any time is a warning of one line. Anything else is a
     bug: an error with its traceback.
     """
-    failure = attempted(work).exception()
+    done = attempted(work)
+    failure = done.exception()
     if isinstance(failure, SQLAlchemyError | StoreError):
         log.warning("%s: %s", consequence, str(failure).partition("\n")[0])
     elif failure:
         log.error(consequence, exc_info=failure)
+    return None if failure else done.result()

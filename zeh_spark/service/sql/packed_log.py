@@ -7,39 +7,53 @@ packed; of the others, each reads the pack in question, or finds it by bisection
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from sqlalchemy import Connection, Executable, bindparam, func, select
 
 from zeh_spark.service.sql.schema import anchors, packs
 from zeh_spark.service.store.interface import Anchor, Chunk, damaged
-from zeh_spark.service.store.packs import Pack, Totals, decode
+from zeh_spark.service.store.packs import Pack, PackTotals, Place, Run, Totals, decode
 
-_HELD = 16
-"""How many packs that were read are kept for the rest of the snapshot."""
+_AT_A_TIME = 64
+"""Most packs whose totals are read at a time."""
+
+_NEVER = 1 << 62
 
 _OF_FEED = packs.c.feed == bindparam("feed")
-_FROM = (
-    select(packs.c.headers, packs.c.totals)
-    .where(_OF_FEED, packs.c.last >= bindparam("g"))
-    .order_by(packs.c.last)
-    .limit(1)
-)
+_FROM = packs.c.last >= bindparam("g")
+_PLACE = packs.c.first, packs.c.last, packs.c.totals
+_HEADERS = select(packs.c.headers).where(_OF_FEED, _FROM).order_by(packs.c.last).limit(1)
+_TOTALS = select(*_PLACE).where(_OF_FEED, _FROM).order_by(packs.c.last).limit(1)
 _BEFORE = (
     select(packs.c.totals)
     .where(_OF_FEED, packs.c.last < bindparam("g"))
     .order_by(packs.c.last.desc())
     .limit(1)
 )
+_ALL = (
+    select(*_PLACE, packs.c.time)
+    .where(_OF_FEED, _FROM, packs.c.last <= bindparam("upto"))
+    .order_by(packs.c.last)
+    .limit(bindparam("most"))
+)
 _NEWEST = (
-    select(packs.c.last, packs.c.totals)
-    .where(packs.c.feed == bindparam("feed"))
-    .order_by(packs.c.last.desc())
-    .limit(1)
+    select(packs.c.last, packs.c.totals).where(_OF_FEED).order_by(packs.c.last.desc()).limit(1)
 )
 
 Read = Callable[[Executable, Mapping[str, Any]], Sequence[Sequence[Any]]]
 """Runs a statement in the snapshot."""
+
+
+class _Found(NamedTuple):
+    first: int
+    last: int
+    totals: Totals
+
+    def has(self, after: np.ndarray) -> bool:
+        """Return whether a chunk of this or an earlier pack is after its partition's position."""
+        return bool((self.totals.table["g"] > after).any())
 
 
 class PackedLog:
@@ -66,38 +80,72 @@ class PackedLog:
         self._read = read
         self._feed = feed
         self._removed = removed
-        self._held: dict[int, tuple[Pack, Totals]] = {}
+        self._read_last: Pack | None = None
         self.sealed = newest[0] if newest else 0
         self.totals = Totals.decode(newest[1]) if newest else Totals.none(partitions)
+
+    def next_run(self, after: Mapping[int, int], low: int, upto: int) -> Run | None:
+        """Return chunks of some stored partitions in the next pack with any (see `Log.packed`)."""
+        low, upto = max(low, self._removed), min(upto, self.sealed)
+        if low >= upto:
+            return None
+        wanted = np.full(len(self.totals.table), _NEVER)
+        wanted[[*after]] = np.maximum([*after.values()], low)
+        newest = self.totals.table["g"]
+        late = newest > wanted
+        if not late.any() or wanted[late].min() >= upto:
+            return None
+        found = self._place(int(wanted[late].min()) + 1)
+        if not found.has(wanted):
+            low, high = found.last + 1, int(newest[late].min())
+            while low <= high:
+                middle = self._place((low + high) // 2)
+                if middle.has(wanted):
+                    found, high = middle, middle.first - 1
+                else:
+                    low = middle.last + 1
+        run = self._pack(found.last).wanted(wanted, upto)
+        return run if len(run.headers) else None
 
     def scan(self, after: int, upto: int, limit: int) -> list[Chunk]:
         """Return at most `limit` chunks with `after` < g <= `upto`, in order."""
         found: list[Chunk] = []
-        after, upto = max(after, self._removed), min(upto, self.sealed)
-        while after < upto and len(found) < limit:
-            pack, _ = self._pack(after + 1)
-            after = max(after, pack.first - 1)
-            found += pack.chunks(after, min(upto, after + limit - len(found)))
-            after = pack.last
+        every = dict.fromkeys(range(len(self.totals.table)), 0)
+        while len(found) < limit and (run := self.next_run(every, after, upto)):
+            found += run.part(slice(limit - len(found))).chunks()
+            after = found[-1].g
         return found
 
-    def chunks(self, partition: int, after: int, upto: int, limit: int) -> list[Chunk]:
-        """Return the same of a stored partition."""
-        found: list[Chunk] = []
+    def totals_between(self, after: int, upto: int) -> Iterator[PackTotals]:
+        """Yield what the packs between two positions have (see `Log.packs`)."""
         after, upto = max(after, self._removed), min(upto, self.sealed)
-        while after < upto and len(found) < limit and (pack := self._next_with(partition, after)):
-            found += pack.chunks_of(partition, after, upto, limit - len(found))
-            after = pack.last
-        return found
+        before: Totals | None = None
+        most = 2
+        while after < upto:
+            given = {"feed": self._feed, "g": after + 1, "upto": upto, "most": most}
+            rows = self._read(_ALL, given)
+            for first, last, stored, time in rows:
+                totals = Totals.decode(stored)
+                if before is None:
+                    before = Totals.none(len(totals.table)) if first == 1 else self._before(first)
+                if before is not None and first == after + 1:
+                    sums = totals.since(before)
+                    places = {each: totals.place(each) for each in sums}
+                    yield PackTotals(first, last, time, sums, places)
+                before, after = totals, last
+            if len(rows) < most:
+                return
+            most = min(2 * most, _AT_A_TIME)
 
     def last(self, partitions: Iterable[int], upto: int) -> dict[int, Anchor]:
         """Return where the last chunk, up to g = `upto`, of each stored partition with one is."""
         pack, totals = None, self.totals
         if upto < self.sealed:
-            pack, totals = self._pack(upto)
-            if upto != pack.last:
-                before = self._read(_BEFORE, {"feed": self._feed, "g": pack.first})
-                totals = Totals.decode(before[0][0]) if before else Totals.none(len(totals.table))
+            found = self._place(max(upto, self._removed + 1))
+            totals = found.totals
+            if upto != found.last:
+                pack = self._pack(found.last)
+                totals = self._before(found.first) or Totals.none(len(totals.table))
         places = {
             each: (pack and pack.last_of(each, upto)) or totals.last_of(each) for each in partitions
         }
@@ -111,50 +159,40 @@ class PackedLog:
         known = self.totals.tags()
         found = {each: known[each] for each in wanted & known.keys()}
         for each in sorted(wanted - known.keys()):
-            found[each] = self._pack(each)[0].tag(each)
+            found[each] = self._pack(each).place(each).tag
         return found
 
-    def places(self, positions: Iterable[int]) -> Iterator[tuple[int, int | None]]:
-        """Yield the frames that have the lines of chunks, and their offsets (see `Pack.place`)."""
-        pack: Pack | None = None
-        for g in positions:
-            if pack is None or not pack.first <= g <= pack.last:
-                pack, _ = self._pack(g)
-            yield pack.place(g)
+    def frames(self, positions: Sequence[int]) -> Iterator[Place]:
+        """Yield the frames of chunks (see `Pack.frames`), whose positions ascend."""
+        begin = 0
+        while begin < len(positions):
+            pack = self._pack(positions[begin])
+            end = int(np.searchsorted(positions, pack.last, "right"))
+            for blob, chunks, offsets in pack.frames(positions[begin:end]):
+                yield Place(blob, [begin + each for each in chunks], offsets)
+            begin = end
 
-    def _next_with(self, partition: int, after: int) -> Pack | None:
-        """Return the first pack that has a chunk of a partition after a position."""
-        newest = self.totals.last_of(partition)
-        if newest is None or newest.g <= after:
-            return None
-        low, high = after + 1, newest.g  # the pack is not before low, and not after high
-        while True:
-            pack, totals = self._pack(low)
-            if _has(totals, partition, after):
-                return pack
-            low = pack.last + 1
-            middle, totals = self._pack((low + high) // 2)
-            if _has(totals, partition, after):
-                high = middle.first
-            else:
-                low = middle.last + 1
+    def _pack(self, g: int) -> Pack:
+        """Return the pack with a position."""
+        if (pack := self._read_last) is None or not pack.first <= g <= pack.last:
+            rows = self._read(_HEADERS, {"feed": self._feed, "g": g})
+            pack = self._read_last = decode(rows[0][0]) if rows else None
+            if pack is None or pack.first > g:
+                raise damaged(f"its pack with position {g} is missing")
+        return pack
 
-    def _pack(self, g: int) -> tuple[Pack, Totals]:
-        """Return the pack with a position, or the next one, and its totals."""
-        for pack, totals in self._held.values():
-            if pack.first <= g <= pack.last:
-                return pack, totals
-        found = self._read(_FROM, {"feed": self._feed, "g": g})
-        if not found:
+    def _place(self, g: int) -> _Found:
+        """Return where the pack with a position begins and ends, and its totals."""
+        rows = self._read(_TOTALS, {"feed": self._feed, "g": g})
+        if not rows or rows[0][0] > g:  # packs follow each other without a gap
             raise damaged(f"its pack with position {g} is missing")
-        pack, totals = decode(found[0][0]), Totals.decode(found[0][1])
-        wanted = max(g, self._removed + 1)  # packs follow each other without a gap
-        if not pack.first <= wanted <= pack.last:
-            raise damaged(f"its pack with position {wanted} is missing")
-        if len(self._held) == _HELD:
-            del self._held[next(iter(self._held))]
-        self._held[pack.first] = pack, totals
-        return pack, totals
+        first, last, stored = rows[0]
+        return _Found(first, last, Totals.decode(stored))
+
+    def _before(self, g: int) -> Totals | None:
+        """Return the totals of the newest pack before a position, if one is left."""
+        rows = self._read(_BEFORE, {"feed": self._feed, "g": g})
+        return Totals.decode(rows[0][0]) if rows else None
 
 
 def packed_log(connection: Connection, feed: int, partitions: int) -> PackedLog:
@@ -166,8 +204,3 @@ def packed_log(connection: Connection, feed: int, partitions: int) -> PackedLog:
     newest = connection.execute(_NEWEST, {"feed": feed}).one_or_none()
     removed = connection.scalar(select(func.max(anchors.c.g)).where(anchors.c.feed == feed))
     return PackedLog(read, feed, partitions, newest and (newest[0], newest[1]), int(removed or 0))
-
-
-def _has(totals: Totals, partition: int, after: int) -> bool:
-    last = totals.last_of(partition)
-    return last is not None and last.g > after

@@ -106,6 +106,7 @@ packs = Table(
     Column("feed", ForeignKey("feeds.id"), primary_key=True),
     Column("last", BigInteger, primary_key=True, autoincrement=False),
     Column("first", BigInteger, nullable=False),
+    Column("time", BigInteger, nullable=False),  # of the first chunk
     Column("headers", LargeBinary, nullable=False),  # with the ids of the blobs that it has
     Column("totals", LargeBinary, nullable=False),
 )

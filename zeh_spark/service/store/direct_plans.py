@@ -5,8 +5,8 @@ time ascends. It reads the index and never a frame, in one snapshot. It ends ear
 keep the snapshot for long.
 
 Most plans begin where the last one ended: every chunk after the highest position is wanted, and is
-found by one scan. Partitions whose position is far behind are looked up one by one, up to that
-point.
+found by one scan, or known from the totals of whole packs. Partitions whose position is far behind
+are looked up one by one, up to that point.
 
 Runs in the publisher's worker threads.
 """
@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from zeh_spark.service.store.direct_reads import check_not_ahead
 from zeh_spark.service.store.interface import Chunk, FeedState, Log, Store
-from zeh_spark.service.store.packs import header_records
+from zeh_spark.service.store.packs import PackTotals, header_records
 from zeh_spark.service.store.problems import Problem, other_history
 from zeh_spark.service.store.reading import (
     chunks_after,
@@ -37,6 +38,7 @@ from zeh_spark.wire.direct_reads import (
     Plan,
     PlannedRange,
     PlanRequest,
+    Totals,
     totals,
 )
 
@@ -52,10 +54,17 @@ _PLAN_SECONDS = 5.0
 
 @dataclass(slots=True)
 class _Range:
-    """The chunks of a range, and the bytes of their lines."""
+    """What a range has so far: chunks, and what whole packs have of its partition.
+
+    Attributes:
+        size: The bytes of the lines of both.
+        last: The cursor after the last chunk.
+    """
 
     chunks: list[Chunk] = field(default_factory=list)
+    sums: Totals = Totals()
     size: int = 0
+    last: str = ""
 
 
 class Planner:
@@ -83,29 +92,29 @@ class Planner:
         if isinstance(request.upto, str):
             self._upto = min(self._upto, self._position(request.upto))
         self._stored_ends = self._by_stored(self._ends)
+        self._found: dict[int, list[_Range]] = defaultdict(lambda: [_Range()])
+        self._goal = _given(request.range_bytes, RANGE_BYTES)
+        limits = _given(request.max_events, _ENDLESS), _given(request.max_bytes, _ENDLESS)
+        self._left = [*limits, PLAN_CHUNKS]
 
     def plan(self) -> Plan:
-        found: dict[int, list[_Range]] = defaultdict(lambda: [_Range()])
-        request = self._request
-        events, size = _given(request.max_events, _ENDLESS), _given(request.max_bytes, _ENDLESS)
-        chunks = min(_given(request.max_chunks, PLAN_CHUNKS), PLAN_CHUNKS)
-        goal = _given(request.range_bytes, RANGE_BYTES)
         more, last = False, 0
-        for chunk in self._wanted():  # one of them at most exceeds a limit
-            if last and (min(events, size, chunks) <= 0 or time.monotonic() > self._end):
+        for step in self._wanted():  # one chunk at most exceeds a limit
+            if last and (min(self._left) <= 0 or time.monotonic() > self._end):
                 more = True
                 break
-            last = chunk.g
-            events, size, chunks = events - chunk.events, size - chunk.size, chunks - 1
-            ranges = found[chunk.partition % request.n]
-            if ranges[-1].size >= goal:
-                ranges.append(_Range())
-            ranges[-1].chunks.append(chunk)
-            ranges[-1].size += chunk.size
+            if isinstance(step, Chunk):
+                last = step.g
+                self._count(step.events, step.size)
+                self._add(step)
+            else:
+                last = step.last
+                self._count(*_events_and_bytes(step))
+                self._add_all(step)
         reached = self._ends if self._ends and not more else self._starts
         cursors = {each: cursor for each, (_, cursor) in reached.items()}
         if reached is self._starts:
-            cursors |= {each: ranges[-1].chunks[-1].cursor for each, ranges in found.items()}
+            cursors |= {each: ranges[-1].last for each, ranges in self._found.items()}
         return Plan(
             {str(each): cursor for each, cursor in sorted(cursors.items())},
             more,
@@ -114,33 +123,74 @@ class Planner:
             self._feed.head - last if more else 0,
             [
                 each
-                for partition in sorted(found)
-                for each in self._planned(partition, found[partition], cursors[partition])
+                for partition in sorted(self._found)
+                for each in self._planned(partition, cursors[partition])
             ],
         )
 
-    def _planned(
-        self, partition: int, ranges: Sequence[_Range], end: str
-    ) -> Iterator[PlannedRange]:
-        """Yield the ranges of a partition: each begins where the one before it ends."""
-        ends = [each.chunks[-1].cursor for each in ranges[:-1]] + [end]
-        begins = [self._starts[partition][1], *ends]
-        for each, begin, to in zip(ranges, begins, ends, strict=False):
-            told = totals(header_records(each.chunks))
-            yield PlannedRange(partition, begin, to, told.chunks, told.events, told.bytes, told.hex)
-
-    def _wanted(self) -> Iterator[Chunk]:
+    def _wanted(self) -> Iterator[Chunk | PackTotals]:
         """Yield the chunks after the positions, in order of g, and not after explicit ends."""
-        ends = self._stored_ends
         high = min(max(self._stored.values(), default=0), self._upto)
         before = {each: g for each, g in self._stored.items() if g < high}
         behind = self._log.unread(before, high)
-        late = {each: before[each] for each in sorted(behind)}
-        everything = dict.fromkeys(range(self._feed.partitions), high)
-        for after, upto in ((late, high), (everything, self._upto)):
-            found = chunks_after(lambda: self._log, after, upto, _FIRST_CHUNKS, _SCAN_CHUNKS)
-            within = (each for each in found if each.g <= ends[each.partition])
-            yield from within if ends else found
+        yield from self._chunks({each: before[each] for each in sorted(behind)}, high)
+        everything = range(self._feed.partitions)
+        first_end = min(self._stored_ends.values(), default=self._upto)
+        for pack in self._log.packs(high, min(self._upto, first_end)):
+            whole = all(map(int.__lt__, _events_and_bytes(pack), self._left))
+            if (upto := pack.first - 1 if whole else pack.last) > high:
+                yield from self._chunks(dict.fromkeys(everything, high), upto)
+            if whole:
+                yield pack
+            high = pack.last
+        yield from self._chunks(dict.fromkeys(everything, high), self._upto)
+
+    def _chunks(self, after: Mapping[int, int], upto: int) -> Iterator[Chunk]:
+        ends = self._stored_ends
+        found = chunks_after(lambda: self._log, after, upto, _FIRST_CHUNKS, _SCAN_CHUNKS)
+        return (each for each in found if each.g <= ends[each.partition]) if ends else found
+
+    def _count(self, events: int, size: int) -> None:
+        self._left = [left - more for left, more in zip(self._left, (events, size, 1), strict=True)]
+
+    def _range(self, partition: int) -> _Range:
+        """Return the range of a reader's partition that the next chunk is in."""
+        ranges = self._found[partition]
+        if ranges[-1].size >= self._goal:
+            ranges.append(_Range())
+        return ranges[-1]
+
+    def _add(self, chunk: Chunk) -> None:
+        found = self._range(chunk.partition % self._request.n)
+        found.chunks.append(chunk)
+        found.size += chunk.size
+        found.last = chunk.cursor
+
+    def _add_all(self, pack: PackTotals) -> None:
+        """Add a pack: what it has of a reader's partition as one sum, unless a range ends in it."""
+        of: dict[int, list[int]] = defaultdict(list)
+        for stored in pack.sums:
+            of[stored % self._request.n].append(stored)
+        for partition, some in of.items():
+            found, sums = self._range(partition), Totals()
+            for each in some:
+                sums += pack.sums[each]
+            if found.size + sums.bytes <= self._goal:
+                found.sums += sums
+                found.size += sums.bytes
+                found.last = max((pack.places[each] for each in some), key=attrgetter("g")).cursor
+            else:
+                for chunk in self._chunks(dict.fromkeys(some, pack.first - 1), pack.last):
+                    self._add(chunk)
+
+    def _planned(self, partition: int, end: str) -> Iterator[PlannedRange]:
+        """Yield the ranges of a partition: each begins where the one before it ends."""
+        ranges = self._found[partition]
+        ends = [each.last for each in ranges[:-1]] + [end]
+        begins = [self._starts[partition][1], *ends]
+        for each, begin, to in zip(ranges, begins, ends, strict=False):
+            told = each.sums + totals(header_records(each.chunks))
+            yield PlannedRange(partition, begin, to, told.chunks, told.events, told.bytes, told.hex)
 
     def _checked(self, cursors: Mapping[int, str]) -> dict[int, tuple[int, str]]:
         for partition, cursor in cursors.items():
@@ -186,7 +236,7 @@ def check_plan(request: PlanRequest, most: int) -> None:
     `most` is the most partitions that a reader may work with.
     """
     n, ends = request.n, request.ends if isinstance(request.ends, dict) else request.cursors
-    limits = request.max_events, request.max_bytes, request.max_chunks, request.range_bytes
+    limits = request.max_events, request.max_bytes, request.range_bytes
     wrong = None
     if not 1 <= n <= most:
         wrong = f"n is {n}; allowed are 1 to {most}"
@@ -200,6 +250,11 @@ def check_plan(request: PlanRequest, most: int) -> None:
         wrong = "an end is _last; allowed are _first, and cursors that the feed gave"
     if wrong:
         raise Problem(problems.BAD_PLAN, wrong)
+
+
+def _events_and_bytes(pack: PackTotals) -> tuple[int, int]:
+    sums = pack.sums.values()
+    return sum(each.events for each in sums), sum(each.bytes for each in sums)
 
 
 def _every(cursors: Mapping[str, str], n: int) -> bool:

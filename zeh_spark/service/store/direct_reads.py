@@ -9,17 +9,19 @@ Runs in the publisher's worker threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 
+import numpy as np
+import zstandard
+
 from zeh_spark.service.store.answer_cache import AnswerCache, key_of
-from zeh_spark.service.store.interface import Chunk, FeedState, Log, Store
-from zeh_spark.service.store.packs import header_records, lines_in
+from zeh_spark.service.store.interface import FeedState, Log, Store
+from zeh_spark.service.store.packs import Run, cut
 from zeh_spark.service.store.problems import Problem, other_history
 from zeh_spark.service.store.reading import (
     Reading,
     covered,
-    groups,
     head_of,
     numbers_of,
     parse_cursor,
@@ -28,16 +30,16 @@ from zeh_spark.service.store.reading import (
 from zeh_spark.wire import direct_reads, problems, wire
 from zeh_spark.wire.direct_reads import (
     MAX_RANGES,
+    PLACES,
     ChunksRequest,
     EncodedGroup,
     Totals,
     encode_end,
     encode_group,
 )
-from zeh_spark.wire.upload_format import frame_of
+from zeh_spark.wire.upload_format import CHUNK_BYTES, frame_of
 
-_FIRST_CHUNKS = 64
-_GROUP_CHUNKS, _GROUP_BYTES = direct_reads.GROUP_CHUNKS, 4 << 20
+_GROUP_BYTES = 4 << 20
 _MANY_PIECES = 64
 
 
@@ -66,19 +68,18 @@ def requested_chunks(
         for number, (wanted, (begin, end)) in enumerate(zip(request.ranges, found, strict=True)):
             sent = Totals()
             after = dict.fromkeys(covered(wanted.partition, request.n, log.state.partitions), begin)
-            chunks = reading.chunks(after, end, _FIRST_CHUNKS, _GROUP_CHUNKS)
-            for group in groups(chunks, _GROUP_BYTES, _GROUP_CHUNKS):
-                more = sum(chunk.size for chunk in group)
+            for run in reading.runs(after, end, _GROUP_BYTES, direct_reads.GROUP_CHUNKS):
+                more = int(run.headers["size"].sum(dtype=np.int64))
                 if size and (size + more > _GROUP_BYTES or len(made) >= _MANY_PIECES):
                     yield made
                     made, size = [], 0
-                key = key_of("group", log.state.origin, group)
-                encoded = cache.get(key, partial(_encoded, reading, group))
+                key = key_of("group", log.state.origin, (), run.headers.tobytes(), run.names)
+                encoded = cache.get(key, partial(_encoded, reading, run))
                 count(encoded.totals.events)
                 made += [encoded.line(number), encoded.body]
                 size += more
                 sent += encoded.totals
-                reading.taken(group)
+                reading.taken(run.headers["partition"].tolist(), run.positions)
             made.append(encode_end(number, wanted.to, sent))
         yield made
 
@@ -86,12 +87,32 @@ def requested_chunks(
         yield from made
 
 
-def _encoded(reading: Reading, chunks: Sequence[Chunk]) -> EncodedGroup:
-    names = {each.producer for each in chunks}
-    found = reading.frames(chunks)
-    packed = any(each.offset is not None for each in found)
-    frames = map(frame_of, lines_in(chunks, found)) if packed else (each.packed for each in found)
-    return encode_group(header_records(chunks), names, [*frames])
+def _encoded(reading: Reading, run: Run) -> EncodedGroup:
+    """Return the group of a run. A frame of which it needs less than half is cut first."""
+    sizes = run.headers["size"].tolist()
+    places = np.zeros(len(sizes), PLACES)
+    frames: list[bytes] = []
+    pieces: dict[int, bytes] = {}
+
+    def cut_frame() -> None:
+        places["frame"][[*pieces]] = len(frames)
+        places["offset"][[*pieces]] = np.cumsum([0, *map(len, pieces.values())])[:-1]
+        frames.append(frame_of(b"".join(pieces.values())))
+        pieces.clear()
+
+    for each in reading.log().frames(run.positions, run.blobs):
+        used = sum(sizes[at] for at in each.chunks)
+        if each.offsets and 2 * used < zstandard.frame_content_size(each.packed):
+            pieces.update(zip(each.chunks, cut(sizes, each), strict=True))
+            if sum(map(len, pieces.values())) > CHUNK_BYTES // 2:
+                cut_frame()
+        else:
+            places["frame"][each.chunks] = len(frames)
+            places["offset"][each.chunks] = each.offsets or 0
+            frames.append(each.packed)
+    if pieces:
+        cut_frame()
+    return encode_group(run.headers, run.names, places, frames)
 
 
 def check_ranges(request: ChunksRequest, most: int) -> None:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.store.acts import ACTS_SHOWN, EVERY_ACT, Act, ActFilter, Actor
@@ -25,6 +25,9 @@ from zeh_spark.service.store.batches import Batches
 from zeh_spark.service.store.cursor_sets import CursorSets
 from zeh_spark.service.store.token_rights import Token
 from zeh_spark.wire.feed_identity import FeedIdentity
+
+if TYPE_CHECKING:
+    from zeh_spark.service.store.packs import PackTotals, Run
 
 MAX_PARTITIONS = 1024
 """Most partitions of a feed."""
@@ -106,15 +109,18 @@ class Chunk(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Where the lines of a chunk are.
+    """Where the lines of chunks are.
 
     Attributes:
         packed: A zstd frame.
-        offset: Where they begin in what it unpacks to; None if they are all of it.
+        chunks: Which of the chunks that were asked for are in it, as places in their list.
+        offsets: Where the lines of each begin in what it unpacks to; None if it has the lines of
+            one chunk, and no others.
     """
 
     packed: bytes
-    offset: int | None = None
+    chunks: Sequence[int]
+    offsets: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,16 +196,33 @@ class Log(Protocol):
         state: The feed.
         identity: The feed's id and its epochs.
         anchors: What was removed last, by stored partition, as far as something was removed.
+        sealed: The position up to which chunks are in packs (see `packs`); 0 if there are none.
         tags: The tags by g: of the chunks at the positions that the snapshot was opened with, as
             far as they exist; of the anchors; and of the feed's beginning, position 0.
     """
 
     state: FeedState
+    sealed: int
     anchors: Mapping[int, Anchor]
     tags: Mapping[int, str]
 
     @property
     def identity(self) -> FeedIdentity: ...
+
+    def packed(self, after: Mapping[int, int], low: int, upto: int) -> Run | None:
+        """Return chunks of some stored partitions that are in the next pack which has any.
+
+        Args:
+            after: For each stored partition, the position after which to begin.
+            low: A position after which all begin.
+            upto: The highest position.
+
+        Returns:
+            None if no more of them are in packs.
+        """
+
+    def packs(self, after: int, upto: int) -> Iterator[PackTotals]:
+        """Yield what the packs that lie between two positions have, in order."""
 
     def chunks(self, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
         """Return chunks of some stored partitions, in the order of g.
@@ -219,8 +242,11 @@ class Log(Protocol):
     def last(self, partitions: Iterable[int], upto: int) -> dict[int, Anchor]:
         """Return where the last chunk, up to g = `upto`, of each stored partition with one is."""
 
-    def frames(self, chunks: Sequence[Chunk]) -> list[Frame]:
-        """Return where the lines of chunks are, in the given order (see `packs.lines_in`)."""
+    def frames(self, positions: Sequence[int], blobs: Sequence[int]) -> Iterator[Frame]:
+        """Yield the frames of chunks, each once, a few at a time (see `packs.lines_in`).
+
+        `positions` ascend. `blobs` are the chunks' own (see `Chunk`).
+        """
 
 
 class Administration(Protocol):

@@ -16,10 +16,9 @@ Pure; runs in the publisher and in commands that write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import islice
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -27,21 +26,30 @@ import numpy as np
 import zstandard
 
 from zeh_spark.service.store.interface import Anchor, Chunk, Frame, damaged
+from zeh_spark.wire import direct_reads
 from zeh_spark.wire.direct_reads import HEADERS, name_hash
 from zeh_spark.wire.upload_format import count_lines, lines_of
 
-PACK_CHUNKS, PACK_BYTES = 1024, 8 << 20
+PACK_CHUNKS, PACK_BYTES = 1024, 4 << 20
 """Most chunks of a pack, and most bytes of its lines."""
 
 SEALED_AFTER_MS = 600_000
 """The age in ms from which chunks are packed. Most readers have read them by then, one by one."""
 
-BLOCK_BYTES, OWN_BYTES = 1 << 20, 256 << 10
-"""Bytes of lines from which a block is full, and from which a chunk has a block of its own."""
+BLOCK_BYTES, ENDING_BYTES, OWN_BYTES = 128 << 10, 32 << 10, 256 << 10
+"""Bytes of lines from which a block is full, from which it ends where another partition begins, and
+from which a chunk has a block of its own.
+
+A reader of one chunk unpacks a block. Measured: blocks of 1 MiB are no smaller, but for events that
+are repeated word for word.
+"""
 
 TOTALS = np.dtype(
-    [("g", "<i8"), ("tag", "<u4"), ("chunks", "<i8"), ("events", "<i8"), ("bytes", "<i8")]
-)
+    [
+        ("g", "<i8"), ("tag", "<u4"), ("chunks", "<i8"), ("events", "<i8"), ("bytes", "<i8"),
+        ("digest", "<u8", 2),
+    ]
+)  # fmt: skip
 """The last chunk of a stored partition (0 if there is none), and what there was up to it."""
 
 _COLUMNS = ("g", "partition", "events", "size", "time", "batch", "sequence")
@@ -58,85 +66,153 @@ class _Stored(msgspec.Struct, array_like=True):
     columns: bytes
 
 
+class Place(NamedTuple):
+    """A `Frame` that was not read yet: its number in the store takes the place of its bytes."""
+
+    blob: int
+    chunks: Sequence[int]
+    offsets: Sequence[int] | None
+
+
 @dataclass(frozen=True)
-class Pack:
-    """The chunks of a pack.
+class Run:
+    """Chunks in the order of g, by columns.
 
     Attributes:
-        first: The position of the first one. The others follow without a gap.
-        headers: What they are, in the order of g: an array of HEADERS.
-        producers: The names of their producers.
+        headers: What they are: an array of HEADERS.
+        producers: The names of their producers, and maybe others.
         of: For each chunk the number of its producer.
-        blocks: The blocks, in the order of partition and position.
+        blobs: For each chunk the number of its frame in the store; 0 if it is in a pack.
     """
 
-    first: int
     headers: np.ndarray
     producers: Sequence[str]
     of: np.ndarray
+    blobs: Sequence[int]
+
+    @classmethod
+    def made(cls, chunks: Sequence[Chunk]) -> Run:
+        """Return the same chunks by columns."""
+        names = sorted({each.producer for each in chunks})
+        numbers = {name: at for at, name in enumerate(names)}
+        of = np.array([numbers[each.producer] for each in chunks], np.int64)
+        return cls(header_records(chunks), names, of, [each.blob for each in chunks])
+
+    @classmethod
+    def joined(cls, runs: Sequence[Run]) -> Run:
+        """Return runs that follow each other as one."""
+        if len(runs) == 1:
+            return runs[0]
+        names: list[str] = []
+        of = []
+        for each in runs:
+            of.append(each.of + len(names))
+            names += each.producers
+        headers = np.concatenate([each.headers for each in runs])
+        blobs = [blob for each in runs for blob in each.blobs]
+        return cls(headers, names, np.concatenate(of), blobs)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the producers of these chunks, sorted."""
+        return sorted({self.producers[each] for each in np.unique(self.of).tolist()})
+
+    @property
+    def positions(self) -> list[int]:
+        found: list[int] = self.headers["g"].tolist()
+        return found
+
+    def part(self, which: slice | np.ndarray) -> Run:
+        """Return some of the chunks: those at these places, which ascend."""
+        headers = self.headers[which]
+        return Run(headers, self.producers, self.of[which], [0] * len(headers))
+
+    def chunks(self) -> list[Chunk]:
+        columns = {name: self.headers[name].tolist() for name in (*_COLUMNS, "tag")}
+        columns["tag"] = [f"{each:08x}" for each in columns["tag"]]
+        columns["producer"] = [self.producers[each] for each in self.of.tolist()]
+        columns["blob"] = self.blobs
+        rows = zip(*(columns[name] for name in Chunk._fields), strict=True)
+        return list(map(Chunk._make, rows))
+
+
+@dataclass(frozen=True)
+class Pack:
+    """The chunks of a pack, which follow each other without a gap, and its blocks.
+
+    Attributes:
+        blocks: In the order of partition and position.
+    """
+
+    run: Run
     blocks: Sequence[_Block]
 
     @cached_property
+    def first(self) -> int:
+        return int(self.run.headers["g"][0])
+
+    @cached_property
     def last(self) -> int:
-        """The position of the last chunk."""
-        return self.first + len(self.headers) - 1
+        return self.first + len(self.run.headers) - 1
 
-    def chunks(self, after: int, upto: int) -> list[Chunk]:
-        """Return the chunks with `after` < g <= `upto`, in order."""
-        return self._made(slice(max(0, after + 1 - self.first), max(0, upto + 1 - self.first)))
-
-    def chunks_of(self, partition: int, after: int, upto: int, limit: int) -> list[Chunk]:
-        """Return the first chunks of a stored partition with `after` < g <= `upto`, in order."""
-        places = self._places(partition)
-        begin, end = np.searchsorted(places, [after + 1 - self.first, upto + 1 - self.first])
-        return self._made(places[begin : min(end, begin + limit)])
+    def wanted(self, after: np.ndarray, upto: int) -> Run:
+        """Return the chunks after the position of their stored partition, up to g = `upto`."""
+        headers = self.run.headers[: max(0, upto + 1 - self.first)]
+        return self.run.part(np.flatnonzero(headers["g"] > after[headers["partition"]]))
 
     def last_of(self, partition: int, upto: int) -> Anchor | None:
         """Return the place of the last chunk of a stored partition, up to g = `upto`."""
-        places = self._places(partition)
-        end = int(np.searchsorted(places, upto + 1 - self.first))
-        if not end:
-            return None
-        g = self.first + int(places[end - 1])
-        return Anchor(g, self.tag(g))
+        headers = self.run.headers[: max(0, upto + 1 - self.first)]
+        found = np.flatnonzero(headers["partition"] == partition)
+        return self.place(int(found[-1]) + self.first) if len(found) else None
 
-    def tag(self, g: int) -> str:
-        """Return the tag of a chunk."""
-        return f"{self.headers['tag'][g - self.first]:08x}"
+    def place(self, g: int) -> Anchor:
+        """Return the position of a chunk with its tag."""
+        return Anchor(g, f"{self.run.headers['tag'][g - self.first]:08x}")
 
-    def place(self, g: int) -> tuple[int, int | None]:
-        """Return the frame (`Chunk.blob`) that has a chunk's lines, and their offset (`Frame`)."""
-        return self._places_in_blocks[g - self.first]
+    def frames(self, which: Sequence[int]) -> Iterator[Place]:
+        """Yield the frames of the chunks at some positions."""
+        numbers, offsets = self._places
+        places = np.array(which, np.int64) - self.first
+        blocks = numbers[places]
+        order = np.argsort(blocks, kind="stable")
+        found, begins = np.unique(blocks[order], return_index=True)
+        for number, some in zip(found.tolist(), np.split(order, begins[1:]), strict=True):
+            blob, chunks = self.blocks[number]
+            at = offsets[places[some]].tolist() if chunks > 1 else None
+            yield Place(blob, some.tolist(), at)
 
     @cached_property
-    def _order(self) -> np.ndarray:
-        return _stored_order(self.headers)
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        """For each chunk the number of its block, and its offset in that."""
+        order = _stored_order(self.run.headers)
+        counts = [each.chunks for each in self.blocks]
+        in_order = np.repeat(np.arange(len(counts)), counts)
+        ends = np.cumsum(self.run.headers["size"][order], dtype=np.int64)
+        begins = np.concatenate(([0], ends))
+        firsts = np.concatenate(([0], np.cumsum(counts)[:-1]))
+        numbers, offsets = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+        numbers[order] = in_order
+        offsets[order] = begins[:-1] - begins[firsts][in_order]
+        return numbers, offsets
 
-    @cached_property
-    def _places_in_blocks(self) -> Sequence[tuple[int, int | None]]:
-        found: list[tuple[int, int | None]] = [(0, None)] * len(self.headers)
-        order, sizes = iter(self._order.tolist()), self.headers["size"].tolist()
-        for blob, chunks in self.blocks:
-            offset = 0
-            for at in islice(order, chunks):
-                found[at] = blob, offset if chunks > 1 else None
-                offset += sizes[at]
-        return found
 
-    def _places(self, partition: int) -> np.ndarray:
-        """Return the chunks of a stored partition as indices, ascending."""
-        partitions = self.headers["partition"][self._order]
-        begin, end = np.searchsorted(partitions, [partition, partition + 1])
-        return self._order[begin:end]
+class PackTotals(NamedTuple):
+    """What a pack has in all.
 
-    def _made(self, which: slice | np.ndarray) -> list[Chunk]:
-        some, of = self.headers[which], self.of[which].tolist()
-        columns = {name: some[name].tolist() for name in (*_COLUMNS, "tag")}
-        columns["tag"] = [f"{each:08x}" for each in columns["tag"]]
-        columns["producer"] = [self.producers[each] for each in of]
-        columns["blob"] = [0] * len(of)
-        rows = zip(*(columns[name] for name in Chunk._fields), strict=True)
-        return list(map(Chunk._make, rows))
+    Attributes:
+        first: The position of its first chunk.
+        last: That of its last one.
+        time: When the first one was committed, in ms since 1970.
+        sums: What it has of each stored partition with something.
+        places: Where the last chunk of each of these is.
+    """
+
+    first: int
+    last: int
+    time: int
+    sums: Mapping[int, direct_reads.Totals]
+    places: Mapping[int, Anchor]
 
 
 class Totals:
@@ -158,8 +234,12 @@ class Totals:
 
     def last_of(self, partition: int) -> Anchor | None:
         """Return the place of the last chunk of a stored partition; None if there is none."""
+        return self.place(partition) if self.table["g"][partition] else None
+
+    def place(self, partition: int) -> Anchor:
+        """Return the same of a stored partition that has one."""
         g, tag = (self.table[name][partition] for name in ("g", "tag"))
-        return Anchor(int(g), f"{tag:08x}") if g else None
+        return Anchor(int(g), f"{tag:08x}")
 
     def tags(self) -> dict[int, str]:
         """Return the tags of the last chunks, by their positions."""
@@ -167,16 +247,32 @@ class Totals:
         tags = [f"{each:08x}" for each in found["tag"].tolist()]
         return dict(zip(found["g"].tolist(), tags, strict=True))
 
-    def after(self, chunks: Iterable[Chunk]) -> Totals:
+    def since(self, before: Totals) -> dict[int, direct_reads.Totals]:
+        """Return what there was after other totals, by stored partition with something."""
+        more = np.flatnonzero(self.table["chunks"] != before.table["chunks"])
+        return {
+            each: direct_reads.totals_between(_sums(self, each), _sums(before, each))
+            for each in more.tolist()
+        }
+
+    def after(self, headers: np.ndarray) -> Totals:
         """Return the totals after more chunks, which follow in the order of g."""
         table = self.table.copy()
-        for each in chunks:
-            at = table[each.partition]
-            at["g"], at["tag"] = each.g, int(each.tag, 16)
-            at["chunks"] += 1
-            at["events"] += each.events
-            at["bytes"] += each.size
+        for partition in np.unique(headers["partition"]).tolist():
+            some = headers[headers["partition"] == partition]
+            sums = _sums(self, partition) + direct_reads.totals(some)
+            digest = sums.digest.to_bytes(16, "little")
+            table[partition] = (
+                some["g"][-1], some["tag"][-1], sums.chunks, sums.events, sums.bytes,
+                np.frombuffer(digest, "<u8"),
+            )  # fmt: skip
         return Totals(table)
+
+
+def _sums(totals: Totals, partition: int) -> direct_reads.Totals:
+    _, _, chunks, events, size, digest = totals.table[partition]
+    number = int.from_bytes(digest.tobytes(), "little")
+    return direct_reads.Totals(int(chunks), int(events), int(size), number)
 
 
 def header_records(chunks: Sequence[Chunk]) -> np.ndarray:
@@ -211,14 +307,16 @@ def sealable(oldest: Sequence[Chunk], before: int) -> Sequence[Chunk]:
 
 def blocks_of(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
     """Return the chunks of a pack by the blocks that they get."""
-    found: list[list[Chunk]] = [[]]
+    found: list[list[Chunk]] = []
     size = 0
     for chunk in sorted(chunks, key=lambda each: (each.partition, each.g)):
-        if found[-1] and (size >= BLOCK_BYTES or chunk.size >= OWN_BYTES or size < 0):
+        last = found[-1][-1] if found else chunk
+        full = BLOCK_BYTES if last.partition == chunk.partition else ENDING_BYTES
+        if not found or size >= full or OWN_BYTES <= max(last.size, chunk.size):
             found.append([])
             size = 0
         found[-1].append(chunk)
-        size = -1 if chunk.size >= OWN_BYTES else size + chunk.size
+        size += chunk.size
     return found
 
 
@@ -236,43 +334,44 @@ def block_of(lines: Iterable[bytes]) -> bytes:
     return made
 
 
-def lines_in(chunks: Sequence[Chunk], frames: Sequence[Frame]) -> list[bytes]:
-    """Return the lines of chunks, which are in these frames. Each frame is unpacked once."""
-    found = [b""] * len(chunks)
-    of: dict[int, list[int]] = {}
-    for at, (packed, _) in enumerate(frames):
-        of.setdefault(id(packed), []).append(at)
-    for places in of.values():  # one block is unpacked at a time: they may be of as many packs
-        block = lines_of(frames[places[0]].packed)
-        for at in places:
-            chunk, offset = chunks[at], frames[at].offset
-            lines = block if offset is None else block[offset : offset + chunk.size]
-            if offset is not None and (len(lines) != chunk.size or lines[-1:] != b"\n"):
-                raise damaged(f"the block of position {chunk.g} does not have its lines")
+def lines_in(sizes: Sequence[int], frames: Iterable[Frame]) -> list[bytes]:
+    """Return the lines of chunks of these sizes in bytes, which are in these frames."""
+    found = [b""] * len(sizes)
+    for each in frames:
+        for at, lines in zip(each.chunks, cut(sizes, each), strict=True):
             found[at] = lines
     return found
 
 
-def encode(chunks: Sequence[Chunk], blocks: Iterable[tuple[int, int]]) -> bytes:
+def cut(sizes: Sequence[int], frame: Frame) -> Iterator[bytes]:
+    """Yield the lines of the chunks of a frame. Raises StoreError if they are not there."""
+    block = lines_of(frame.packed)
+    for at, offset in zip(frame.chunks, frame.offsets or [0], strict=True):
+        lines = block[offset : offset + sizes[at]] if frame.offsets else block
+        if len(lines) != sizes[at] or lines[-1:] != b"\n":
+            raise damaged("a frame does not have the lines of its chunks")
+        yield lines
+
+
+def encode(headers: Run, blocks: Iterable[tuple[int, int]]) -> bytes:
     """Return the headers of a pack, as they are stored.
 
-    `chunks` are in the order of g. `blocks` are the id of each block's frame, and the number of its
-    chunks.
+    `blocks` are the id of each block's frame, and the number of its chunks.
     """
-    headers = header_records(chunks)
-    order = _stored_order(headers)
-    producers = sorted({each.producer for each in chunks})
-    numbers = {name: at for at, name in enumerate(producers)}
-    of = np.array([numbers[each.producer] for each in chunks], np.int64)
-    columns = [*(headers[name].astype(np.int64)[order] for name in _COLUMNS), of[order]]
-    raw = b"".join(_delta(each).tobytes() for each in columns)
-    raw += headers["tag"][order].tobytes()
-    stored = _Stored(producers, [_Block(*each) for each in blocks], raw)
+    order = _stored_order(headers.headers)
+    columns = [*(headers.headers[name].astype(np.int64)[order] for name in _COLUMNS)]
+    raw = b"".join(_delta(each).tobytes() for each in (*columns, headers.of[order]))
+    raw += headers.headers["tag"][order].tobytes()
+    stored = _Stored([*headers.producers], [_Block(*each) for each in blocks], raw)
     return block_of([msgspec.msgpack.encode(stored)])
 
 
+@lru_cache(64)
 def decode(encoded: bytes) -> Pack:
-    """Return the pack whose headers these are. Raises StoreError if they were changed."""
+    """Return the pack whose headers these are. Raises StoreError if they were changed.
+
+    Those that were used last are kept: each of a feed's partitions is read by itself.
+    """
     stored = msgspec.msgpack.decode(_unpacked(encoded), type=_Stored)
     count = sum(each.chunks for each in stored.blocks)
     table = np.frombuffer(stored.columns, "<i8", (len(_COLUMNS) + 1) * count)
@@ -285,7 +384,7 @@ def decode(encoded: bytes) -> Pack:
     headers["tag"] = tags[order]
     hashes = np.array([name_hash(each) for each in stored.producers], np.uint64)
     headers["producer"] = hashes[of[order]]
-    return Pack(int(headers["g"][0]), headers, stored.producers, of[order], stored.blocks)
+    return Pack(Run(headers, stored.producers, of[order], [0] * count), stored.blocks)
 
 
 def _unpacked(stored: bytes) -> bytes:

@@ -24,7 +24,6 @@ from itertools import chain, islice
 from typing import Generic, TypeVar
 
 from zeh_spark.service.store.interface import Chunk, FeedState, Log, Store
-from zeh_spark.service.store.packs import lines_in
 from zeh_spark.service.store.reading import (
     READ_BYTES,
     Reading,
@@ -65,7 +64,7 @@ class Part:
         """Yield the blocks of the part. Raises Problem if its chunks are gone."""
         for each, cursor in self.cursors.items():
             yield Block(each, b"", cursor)
-        lines = lines_in(self.chunks, self.reading.frames(self.chunks)) if self.chunks else []
+        lines = self.reading.lines(self.chunks) if self.chunks else []
         for chunk, some in zip(self.chunks, lines, strict=True):
             stamped = stamps(chunk.partition, chunk.time, chunk.producer, chunk.batch)
             yield Block(chunk.partition, some, chunk.cursor, stamped, chunk.sequence)
@@ -135,7 +134,7 @@ def open_page(
                 cursors.pop(chunk.partition % n, None)
             part = Part(log, reading, group)
             yield part, make(part)
-            reading.taken(group)
+            reading.taken([each.partition for each in group], [each.g for each in group])
         if cursors:
             part = Part(log, reading, cursors=cursors)
             yield part, make(part)

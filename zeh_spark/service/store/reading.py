@@ -17,16 +17,18 @@ from contextlib import ExitStack
 from operator import attrgetter
 from typing import TypeVar
 
+import numpy as np
+
 from zeh_spark.service.store.commit_plan import tag
 from zeh_spark.service.store.interface import (
     Anchor,
     Chunk,
     FeedState,
-    Frame,
     Log,
     Store,
     StoreBusyError,
 )
+from zeh_spark.service.store.packs import Run, lines_in
 from zeh_spark.service.store.problems import Problem, bad_cursor, cursor_gone, other_history
 from zeh_spark.wire import problems, wire
 
@@ -36,8 +38,10 @@ READ_BYTES = 1 << 20
 """Bytes of lines, about, that one read of the store brings if chunks are small."""
 
 _CURSOR = re.compile(r"(0|[1-9][0-9]{0,17})\.([0-9a-f]{8})")
-_WINDOW, _LEAST_WINDOW = 1024, 4
-"""Most chunks that are looked up at a time for all partitions, and least for each of them."""
+_WINDOW, _LEAST_WINDOW, _FIRST_CHUNKS = 1024, 4, 64
+"""Most chunks that are looked up at a time for all partitions, least for each of them, and how many
+of an answer are looked up first.
+"""
 
 _NEAR = 64
 """Positions that are no further apart are read by one scan, if they are of all partitions."""
@@ -106,13 +110,40 @@ class Reading:
             check_kept(self.log(), self._after)
             yield from chunks_after(self.log, after, upto, limit, most, self._seen)
 
-    def frames(self, chunks: Sequence[Chunk]) -> list[Frame]:
-        """Return where the lines of chunks are. Raises Problem if no snapshot can be opened."""
-        return self.log().frames(chunks)
+    def runs(
+        self, after: Mapping[int, int], upto: int, most_bytes: int, most_chunks: int
+    ) -> Iterator[Run]:
+        """Yield the same by columns: those of packs, several at a time; then `groups`."""
+        self._after = {partition: g for partition, g in after.items() if g < upto}
+        if not self._after:
+            return
+        check_kept(self.log(), self._after)
+        runs: list[Run] = []
+        wanted, low, size, count = dict(self._after), 0, 0, 0
+        while run := self.log().packed(wanted, low, upto):
+            headers = run.headers
+            more = int(headers["size"].sum(dtype=np.int64))
+            if runs and (size + more > most_bytes or count + len(headers) > most_chunks):
+                yield Run.joined(runs)
+                runs, size, count = [], 0, 0
+            runs.append(run)
+            size, count = size + more, count + len(headers)
+            low = self._seen(run.part(slice(-1, None)).chunks())[-1].g
+        if runs:
+            yield Run.joined(runs)
+        wanted = {partition: max(g, low) for partition, g in wanted.items()}
+        found = chunks_after(self.log, wanted, upto, _FIRST_CHUNKS, _WINDOW, self._seen)
+        yield from map(Run.made, groups(found, most_bytes, most_chunks))
 
-    def taken(self, chunks: Iterable[Chunk]) -> None:
-        """Note that these chunks were read: they may be removed."""
-        self._after.update((chunk.partition, chunk.g) for chunk in chunks)
+    def lines(self, chunks: Sequence[Chunk]) -> list[bytes]:
+        """Return the lines of chunks. Raises Problem if no snapshot can be opened."""
+        log = self.log()
+        frames = log.frames([each.g for each in chunks], [each.blob for each in chunks])
+        return lines_in([each.size for each in chunks], frames)
+
+    def taken(self, partitions: Iterable[int], positions: Iterable[int]) -> None:
+        """Note that chunks were read, given their stored partitions: they may be removed."""
+        self._after.update(zip(partitions, positions, strict=True))
 
     def _seen(self, chunks: list[Chunk]) -> list[Chunk]:
         if chunks and (self._furthest is None or self._furthest.g < chunks[-1].g):
@@ -276,6 +307,12 @@ def chunks_after(
     `seen` is told what was looked up. `limit` chunks are looked up at first, then more at a time,
     up to `most`.
     """
+    wanted, low = {each: g for each, g in after.items() if g < upto}, 0
+    while wanted and (run := log().packed(wanted, low, upto)):
+        found = seen(run.part(slice(limit)).chunks())
+        yield from found
+        low, limit = found[-1].g, min(2 * limit, most)
+    after = {each: max(g, log().sealed) for each, g in after.items()}
     low, high = min(after.values(), default=upto), max(after.values(), default=upto)
     if low < upto and len(after) == log().state.partitions and high - low <= _NEAR:
         while low < upto:
