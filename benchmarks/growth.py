@@ -20,7 +20,7 @@ from benchmarks import queries
 from benchmarks.feeds import PARTITIONS, Filling, fill, filling, flights, serving
 from benchmarks.rows import MIB, Row, ratio
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.service.store.feed import ChunkFeed
+from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.wire.direct_reads import PlanRequest
 
 FEW = 1000

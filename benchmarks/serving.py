@@ -24,7 +24,7 @@ from benchmarks.fanout import READERS, WAITING, Load, get, load, post
 from benchmarks.feeds import PARTITIONS, build, serving
 from benchmarks.rows import MIB, Row
 from tests.fix_nginx import Nginx
-from zeh_spark.service.store.pages import DEFAULT_HINT
+from zeh_spark.service.reads.pages import DEFAULT_HINT
 
 EVENTS, ROUNDS = 250_000, 3
 """Most events of the feed, which are more than the publisher keeps; how often all is measured."""

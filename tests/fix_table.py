@@ -20,7 +20,7 @@ from tests import postgresql
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import SqlTableFeed
 from zeh_spark.service.app.config import FeedConfig, engine_of, table_feed
-from zeh_spark.service.store.feed import EVERY
+from zeh_spark.service.reads.feed import EVERY
 
 
 class Database(ABC):

@@ -21,7 +21,8 @@ from zeh_spark.service.sql.uploads import insert_blobs
 from zeh_spark.service.sqlite.store import open_sqlite
 from zeh_spark.service.store.batches import RECEIPTS, Call, CommitFacts, Declared, ProducerState
 from zeh_spark.service.store.commit_plan import Moved, published
-from zeh_spark.service.store.interface import Clock, Log, now_ms
+from zeh_spark.service.store.interface import Clock, now_ms
+from zeh_spark.service.store.log import Log
 from zeh_spark.wire.upload_format import Content, StagedChunk
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None

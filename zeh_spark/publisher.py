@@ -18,10 +18,10 @@ from zeh_spark.service.app.app import Publisher
 from zeh_spark.service.databases import migrate_store, open_store, shown_url
 from zeh_spark.service.network.draining import Draining
 from zeh_spark.service.outbox.feed import SqlTableFeed, TableState
+from zeh_spark.service.reads.feed import Feed
 from zeh_spark.service.retention.pruner import Pruner
 from zeh_spark.service.sql.upgrades import Migration
 from zeh_spark.service.store.acts import Act, ActFilter, Action, Actor, Via
-from zeh_spark.service.store.feed import Feed
 from zeh_spark.service.store.interface import Store
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.health import Check, Telemetry

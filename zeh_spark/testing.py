@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from zeh_spark.errors import ZeroEventHubError
 from zeh_spark.publisher import create_app
 from zeh_spark.service.app.server import Server, listen
-from zeh_spark.service.store.feed import Feed
+from zeh_spark.service.reads.feed import Feed
 from zeh_spark.service.store.interface import Store
 from zeh_spark.tools.loading import one_batch
 from zeh_spark.wire.batch_uploader import BatchUploader

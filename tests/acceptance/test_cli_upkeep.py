@@ -13,9 +13,9 @@ from tests.fix_cli import Run, published
 from tests.fix_upgrades import BEFORE
 from zeh_spark.publisher import open_store
 from zeh_spark.service.app.server import only_publisher
+from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.service.sql.schema import VERSION
 from zeh_spark.service.store.clock import DAY_MS
-from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.service.store.interface import now_ms
 
 

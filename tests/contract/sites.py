@@ -21,7 +21,8 @@ from tests.scratch_store import empty_store
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.service.store.batches import RECEIPTS
-from zeh_spark.service.store.interface import Clock, Log, now_ms
+from zeh_spark.service.store.interface import Clock, now_ms
+from zeh_spark.service.store.log import Log
 
 
 class OurSite:

@@ -31,14 +31,15 @@ from tests.store_contract.writers import (
     upload,
 )
 from zeh_spark.publisher import Problem, Store
+from zeh_spark.service.reads import reading
+from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.service.sql import commits as sql_commits
 from zeh_spark.service.sql import producers as sql_producers
 from zeh_spark.service.sql import uploads as sql_uploads
 from zeh_spark.service.sql.schema import chunks, uploads
-from zeh_spark.service.store import commit_decision, reading
+from zeh_spark.service.store import commit_decision
 from zeh_spark.service.store.batches import Call, StoredReceipt
 from zeh_spark.service.store.commit_plan import published
-from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.tools.loading.one_batch import next_batch
 
 Scenario = Callable[[World], None]

@@ -18,8 +18,8 @@ from tests.postgresql import Pooler, Server
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import FEED, chunk, publish
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.service.store import pages
-from zeh_spark.service.store.feed import ChunkFeed
+from zeh_spark.service.reads import pages
+from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.testing import running_publisher
 
 ALONE, TOGETHER, APART = {0: 0}, {0: 0, 1: 0}, {0: 0, 1: 70}

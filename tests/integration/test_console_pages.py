@@ -17,8 +17,8 @@ from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app
 from zeh_spark.service.app import telemetry_api
 from zeh_spark.service.console import feed_facts
+from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.service.sql.log import SqlLog
-from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.service.store.interface import Retention
 from zeh_spark.service.store.token_rights import ADMIN, Grant, Right
 from zeh_spark.testing import publish, running_publisher

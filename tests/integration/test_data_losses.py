@@ -10,8 +10,8 @@ from tests.fix_stream import Log, position
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.errors import CursorGoneError, ReplayError
+from zeh_spark.service.reads import direct_plans
 from zeh_spark.service.retention.rules import prune
-from zeh_spark.service.store import direct_plans
 from zeh_spark.service.store.interface import Retention
 from zeh_spark.spark.source import planned_batch
 from zeh_spark.testing import publish, running_publisher

@@ -61,7 +61,7 @@ def feed() -> Iterator[tuple[str, dict[str, int]]]:
     noise = random.Random(4711)
     numbers: dict[str, int] = {}
     with closing(ScratchStore()) as store, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("zeh_spark.service.store.direct_reads._GROUP_BYTES", GROUP_BYTES)
+        patch.setattr("zeh_spark.service.reads.direct_reads._GROUP_BYTES", GROUP_BYTES)
         store.create("orders", 2)
         for partition in range(2):
             texts = [

@@ -11,7 +11,7 @@ from zeh_spark.client.http import direct_client
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse
-from zeh_spark.service.store import direct_plans, direct_reads
+from zeh_spark.service.reads import direct_plans, direct_reads
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire import direct_reads as wire
 

@@ -16,7 +16,7 @@ from tests.patience import PATIENCE, Halt, eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.errors import StoreError
 from zeh_spark.service.app import direct_api
-from zeh_spark.service.store.interface import FeedState
+from zeh_spark.service.store.log import FeedState
 from zeh_spark.testing import publish, running_publisher
 
 HOURS = 7200

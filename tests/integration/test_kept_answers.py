@@ -21,9 +21,9 @@ from tests.patience import PATIENCE
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import everything
 from zeh_spark.publisher import Problem, Store, create_app, open_store
-from zeh_spark.service.store import direct_plans, pages
-from zeh_spark.service.store import direct_reads as store_reads
-from zeh_spark.service.store.feed import ChunkFeed
+from zeh_spark.service.reads import direct_plans, pages
+from zeh_spark.service.reads import direct_reads as store_reads
+from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.service.store.interface import StoreBusyError
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire import direct_reads

@@ -18,7 +18,7 @@ from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import Gate, Store, create_app, open_store
 from zeh_spark.service.access.gate import Right
 from zeh_spark.service.app.server import Running, listen
-from zeh_spark.service.store import pages
+from zeh_spark.service.reads import pages
 from zeh_spark.service.store.token_rights import Grant
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire.page_headers import LAG, PROXY_TIME, TELL

@@ -20,7 +20,7 @@ from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import Block, Feed
 from zeh_spark.service.app import direct_api, read_requests
 from zeh_spark.service.app.long_polling import POLL_SECONDS
-from zeh_spark.service.store.interface import FeedState
+from zeh_spark.service.store.log import FeedState
 from zeh_spark.testing import publish, running_publisher
 
 READERS = 20

@@ -17,7 +17,7 @@ import requests
 from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app, open_store
-from zeh_spark.service.store.answer_cache import AnswerCache
+from zeh_spark.service.reads.answer_cache import AnswerCache
 from zeh_spark.testing import publish, running_publisher
 
 Ask = Callable[[str], requests.Response]

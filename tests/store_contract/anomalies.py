@@ -27,7 +27,7 @@ from tests.store_contract.drivers import DriverRow, Execution
 from tests.store_contract.writers import FEED, everything, frames_of
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.service.store.batches import RECEIPTS, Call, StoredReceipt
-from zeh_spark.service.store.interface import Chunk
+from zeh_spark.service.store.log import Chunk
 from zeh_spark.wire.upload_format import lines_of
 
 Batch = tuple[str, int]

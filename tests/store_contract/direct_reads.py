@@ -10,7 +10,7 @@ from tests.store_contract.writers import FEED, chunk, everything, publish
 from zeh_spark.client.decoding.chunks import unpacked
 from zeh_spark.client.http.direct_client import FetchedGroup
 from zeh_spark.publisher import Store
-from zeh_spark.service.store import direct_plans, direct_reads
+from zeh_spark.service.reads import direct_plans, direct_reads
 from zeh_spark.wire.direct_reads import (
     ChunksRequest,
     Group,

@@ -24,11 +24,12 @@ from tests.store_contract.writers import (
 )
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store
+from zeh_spark.service.reads import direct_plans
+from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.service.retention import rules
 from zeh_spark.service.retention.pruner import Pruner
 from zeh_spark.service.sql import packed_log
-from zeh_spark.service.store import direct_plans, packs
-from zeh_spark.service.store.feed import ChunkFeed
+from zeh_spark.service.store import packs
 from zeh_spark.service.store.interface import Retention, StoreBusyError
 from zeh_spark.service.store.packs import SEALED_AFTER_MS, blocks_of
 from zeh_spark.wire.direct_reads import PlanRequest
@@ -102,7 +103,7 @@ def test_readers_get_the_same_after_a_seal(store, clock, monkeypatch, removed):
 def test_what_is_under_way_goes_on_after_a_seal(store, monkeypatch, sealed):
     """A page that was begun, and a plan whose chunks a task fetches later, or once more."""
     monkeypatch.setattr("zeh_spark.service.store.packs.PACK_CHUNKS", 4)
-    monkeypatch.setattr("zeh_spark.service.store.pages._CHUNKS", 3)
+    monkeypatch.setattr("zeh_spark.service.reads.pages._CHUNKS", 3)
     for batch in range(30):
         publish(store, chunk(batch % 2, b"%d" % batch))
     request = PlanRequest(2, {"0": "_first", "1": "_first"}, range_bytes=200)

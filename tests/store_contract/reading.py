@@ -22,9 +22,10 @@ from tests.store_contract.writers import (
 )
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store
-from zeh_spark.service.store.feed import ChunkFeed
-from zeh_spark.service.store.interface import Chunk, StoreBusyError, UnknownFeedError
-from zeh_spark.service.store.pages import Part
+from zeh_spark.service.reads.feed import ChunkFeed
+from zeh_spark.service.reads.pages import Part
+from zeh_spark.service.store.interface import StoreBusyError, UnknownFeedError
+from zeh_spark.service.store.log import Chunk
 
 
 def test_batches_get_positions_in_the_order_of_their_commits(store):

@@ -34,7 +34,8 @@ from zeh_spark.service.retention.rules import (
 )
 from zeh_spark.service.store.acts import Actor
 from zeh_spark.service.store.batches import Call
-from zeh_spark.service.store.interface import Chunk, Retention, StoreBusyError
+from zeh_spark.service.store.interface import Retention, StoreBusyError
+from zeh_spark.service.store.log import Chunk
 from zeh_spark.wire.upload_format import StagedChunk
 from zeh_spark.wire.wire import BATCH_INCARNATION
 

@@ -28,9 +28,9 @@ from tests.store_contract.writers import (
     publish_as,
 )
 from zeh_spark.publisher import Problem
+from zeh_spark.service.reads import direct_plans
+from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.service.retention.rules import prune
-from zeh_spark.service.store import direct_plans
-from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.service.store.interface import Retention
 from zeh_spark.wire.direct_reads import HEADERS, PlanRequest
 

@@ -18,11 +18,11 @@ from tests.store_contract.writers import (
     refused,
 )
 from zeh_spark.publisher import Problem, Store
+from zeh_spark.service.reads import pages
+from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.service.retention import rules as retention
 from zeh_spark.service.retention.rules import Removal, plan, prune
-from zeh_spark.service.store import pages
 from zeh_spark.service.store.acts import Actor
-from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.service.store.interface import Retention
 
 

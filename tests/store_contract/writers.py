@@ -22,7 +22,7 @@ from zeh_spark.service.store.batches import (
     TaskAttempt,
     Upload,
 )
-from zeh_spark.service.store.interface import Chunk
+from zeh_spark.service.store.log import Chunk
 from zeh_spark.service.store.packs import cut
 from zeh_spark.tools.loading.one_batch import next_batch
 from zeh_spark.wire.upload_format import Chunker, Content, StagedChunk, frame_of, lines_of

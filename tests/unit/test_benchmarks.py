@@ -6,7 +6,7 @@ from benchmarks import cpu, feeds
 from benchmarks.cpu import Cost, Seen
 from tests.cases import each_case
 from zeh_spark.publisher import open_store
-from zeh_spark.service.store.feed import ChunkFeed
+from zeh_spark.service.reads.feed import ChunkFeed
 
 
 def test_cpu_time_is_counted_by_part():

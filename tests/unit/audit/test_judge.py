@@ -12,8 +12,8 @@ import pytest
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import FEED, call, chunk, commit, upload
 from zeh_spark.service.app.rendering import body
+from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.service.store.batches import StoredReceipt
-from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.tools.audit.findings import Difference, Tally
 from zeh_spark.tools.audit.judge import Judge
 from zeh_spark.tools.audit.ledger import Ledger, ListedProducer

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests.cases import each_case
-from zeh_spark.service.store.answer_cache import AnswerCache, key_of
-from zeh_spark.service.store.interface import Chunk
+from zeh_spark.service.reads.answer_cache import AnswerCache, key_of
+from zeh_spark.service.store.log import Chunk
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from tests.cases import each_case
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import FEED, chunk, everything, publish, refusal
 from zeh_spark.publisher import Problem
-from zeh_spark.service.store import direct_plans, direct_reads
-from zeh_spark.service.store.interface import Chunk
+from zeh_spark.service.reads import direct_plans, direct_reads
+from zeh_spark.service.store.log import Chunk
 from zeh_spark.wire.direct_reads import (
     ChunksRequest,
     PlanRequest,

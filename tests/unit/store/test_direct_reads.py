@@ -1,7 +1,6 @@
 """What plans and chunk answers tell of chunks, and how the chunks of one partition are found."""
 
-from zeh_spark.service.store.interface import Chunk
-from zeh_spark.service.store.packs import header_records
+from zeh_spark.service.store.log import Chunk, header_records
 from zeh_spark.wire.direct_reads import HEADERS, name_hash
 
 

@@ -14,10 +14,10 @@ from tests.cases import each_case
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import chunk as chunk_of
 from tests.store_contract.writers import refusal
-from zeh_spark.service.store.feed import ChunkFeed
-from zeh_spark.service.store.interface import Chunk
+from zeh_spark.service.reads.feed import ChunkFeed
+from zeh_spark.service.reads.reading import READ_BYTES, groups, in_order
+from zeh_spark.service.store.log import Chunk
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.service.store.reading import READ_BYTES, groups, in_order
 from zeh_spark.wire import wire
 from zeh_spark.wire.served_lines import Block
 

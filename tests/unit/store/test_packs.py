@@ -10,17 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.store.interface import Anchor, Chunk, Frame
-from zeh_spark.service.store.packs import (
-    Run,
-    Totals,
-    block_of,
-    blocks_of,
-    decode,
-    encode,
-    header_records,
-    lines_in,
-)
+from zeh_spark.service.store.log import Anchor, Chunk, Frame, Run, header_records
+from zeh_spark.service.store.packs import Totals, block_of, blocks_of, decode, encode, lines_in
 from zeh_spark.wire import direct_reads
 
 _NUMBERS = st.integers(0, 2**53 - 1)

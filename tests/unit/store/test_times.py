@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import FEED, chunk, everything
 from zeh_spark.publisher import Problem
-from zeh_spark.service.store.feed import ChunkFeed
+from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.wire import problems
 
 COMMITS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=30)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zeh_spark.service.store.cursor_sets import NOBODY, CursorSet
-from zeh_spark.service.store.interface import Anchor, Chunk
+from zeh_spark.service.store.log import Anchor, Chunk
 from zeh_spark.service.telemetry.lag import POSITIONS, PRECISION, Backlog, Lag
 
 

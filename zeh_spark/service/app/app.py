@@ -40,7 +40,7 @@ from zeh_spark.service.network.bodies import BODY_MEMORY
 from zeh_spark.service.network.draining import Draining, stopping_on_signals
 from zeh_spark.service.network.shares import Shares, Unsent
 from zeh_spark.service.outbox.feed import SqlTableFeed
-from zeh_spark.service.store.feed import ChunkFeed, Feed
+from zeh_spark.service.reads.feed import ChunkFeed, Feed
 from zeh_spark.service.store.interface import RESERVED_NAMES, Store
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.access_log import EarlyRefusals

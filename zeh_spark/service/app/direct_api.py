@@ -25,9 +25,9 @@ from zeh_spark.service.app.feed_calls import LARGE_BYTES, WORKERS, Asker, Begun,
 from zeh_spark.service.app.read_requests import MAX_N, MAX_WAIT, parse_time_query
 from zeh_spark.service.network.bodies import check_length, received
 from zeh_spark.service.network.shares import Shares
-from zeh_spark.service.store.direct_plans import check_plan
-from zeh_spark.service.store.direct_reads import check_ranges
-from zeh_spark.service.store.feed import ChunkFeed, state_of
+from zeh_spark.service.reads.direct_plans import check_plan
+from zeh_spark.service.reads.direct_reads import check_ranges
+from zeh_spark.service.reads.feed import ChunkFeed, state_of
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.exchange import Tally, exchange_of
 from zeh_spark.wire import direct_reads, problems

@@ -24,9 +24,10 @@ from zeh_spark.service.app.answers import Answer, Taken
 from zeh_spark.service.app.long_polling import FeedWatch
 from zeh_spark.service.network.draining import POLL_SECONDS, Draining
 from zeh_spark.service.network.shares import Shares, Unsent
-from zeh_spark.service.store.answer_cache import AnswerCache
-from zeh_spark.service.store.feed import ChunkFeed, Feed
-from zeh_spark.service.store.interface import FeedState, Store, UnknownFeedError
+from zeh_spark.service.reads.answer_cache import AnswerCache
+from zeh_spark.service.reads.feed import ChunkFeed, Feed
+from zeh_spark.service.store.interface import Store, UnknownFeedError
+from zeh_spark.service.store.log import FeedState
 from zeh_spark.service.telemetry.exchange import Tally
 from zeh_spark.service.telemetry.lag import Backlogs
 from zeh_spark.service.telemetry.rare_log import RareLog

@@ -28,7 +28,8 @@ from zeh_spark.service.app import (
     upload_validation,
 )
 from zeh_spark.service.network import bodies
-from zeh_spark.service.store import batches, feed, interface, pages
+from zeh_spark.service.reads import feed, pages
+from zeh_spark.service.store import batches, interface
 from zeh_spark.wire import (
     direct_reads,
     event_key,

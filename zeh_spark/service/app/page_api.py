@@ -41,12 +41,12 @@ from zeh_spark.service.app.rendering import (
     render_blocks,
     with_fields,
 )
-from zeh_spark.service.store.answer_cache import AnswerCache
-from zeh_spark.service.store.feed import ChunkFeed, Feed, state_of
-from zeh_spark.service.store.interface import Chunk, Log
-from zeh_spark.service.store.pages import DEFAULT_HINT, Page
+from zeh_spark.service.reads.answer_cache import AnswerCache
+from zeh_spark.service.reads.feed import ChunkFeed, Feed, state_of
+from zeh_spark.service.reads.pages import DEFAULT_HINT, Page
+from zeh_spark.service.reads.reading import head_of
+from zeh_spark.service.store.log import Chunk, Log
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.service.store.reading import head_of
 from zeh_spark.service.store.token_rights import Maker
 from zeh_spark.service.telemetry.exchange import Tally, exchange_of
 from zeh_spark.wire import page_headers, wire

@@ -23,9 +23,9 @@ from functools import partial
 
 import zeh_spark
 from zeh_spark import _zlib
-from zeh_spark.service.store.answer_cache import AnswerCache, key_of
-from zeh_spark.service.store.interface import Chunk, Log
-from zeh_spark.service.store.pages import Part
+from zeh_spark.service.reads.answer_cache import AnswerCache, key_of
+from zeh_spark.service.reads.pages import Part
+from zeh_spark.service.store.log import Chunk, Log
 from zeh_spark.service.telemetry.exchange import Tally
 from zeh_spark.wire import wire
 from zeh_spark.wire.served_lines import Block, Render, renderer

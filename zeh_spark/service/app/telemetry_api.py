@@ -24,7 +24,7 @@ import zeh_spark
 from zeh_spark.errors import ZeroEventHubError
 from zeh_spark.service.access.gate import Gate, holder_of, knows_anything, nothing, watches
 from zeh_spark.service.app.answers import json_answer
-from zeh_spark.service.store.feed import Feed
+from zeh_spark.service.reads.feed import Feed
 from zeh_spark.service.store.interface import Store
 from zeh_spark.service.store.token_rights import Need, Right
 from zeh_spark.service.telemetry.health import PATIENCE_SECONDS, Readiness

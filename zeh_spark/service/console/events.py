@@ -17,7 +17,8 @@ import msgspec
 from msgspec import Raw
 
 from zeh_spark.service.console.text import visible
-from zeh_spark.service.store.interface import Chunk, Log, Store
+from zeh_spark.service.store.interface import Store
+from zeh_spark.service.store.log import Chunk, Log
 from zeh_spark.service.store.packs import lines_in
 
 EVENTS, CHUNKS, BYTES = 25, 25, 4 << 20

@@ -12,7 +12,8 @@ from zeh_spark.service.console.events import newest
 from zeh_spark.service.console.viewer import Viewer
 from zeh_spark.service.retention.rules import words
 from zeh_spark.service.store.batches import MAX_NUMBER, ProducerState
-from zeh_spark.service.store.interface import Log, Retention, Store
+from zeh_spark.service.store.interface import Retention, Store
+from zeh_spark.service.store.log import Log
 from zeh_spark.service.telemetry.lag import Lag
 
 PARTITIONS, PRODUCERS, CONSUMERS, RECEIPTS = 16, 20, 50, 20

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zeh_spark.service.console.viewer import Viewer
-from zeh_spark.service.store.feed import Feed
+from zeh_spark.service.reads.feed import Feed
 from zeh_spark.service.store.interface import Store
 from zeh_spark.service.telemetry.store_gauges import StoreGauges
 

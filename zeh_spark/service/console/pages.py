@@ -49,7 +49,7 @@ from zeh_spark.service.console.overview import overview
 from zeh_spark.service.console.refusal_table import sides
 from zeh_spark.service.console.sessions import Sessions
 from zeh_spark.service.console.viewer import Viewer
-from zeh_spark.service.store.feed import Feed
+from zeh_spark.service.reads.feed import Feed
 from zeh_spark.service.store.interface import Store, UnknownFeedError
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.health import Readiness

@@ -23,9 +23,9 @@ from zeh_spark.service.outbox.table import (
     parse_cursor,
 )
 from zeh_spark.service.outbox.table_facts import TableStatus
+from zeh_spark.service.reads.reading import covered
 from zeh_spark.service.store.interface import StoreBusyError
 from zeh_spark.service.store.problems import Problem, cursor_gone, other_history
-from zeh_spark.service.store.reading import covered
 from zeh_spark.wire import wire
 
 

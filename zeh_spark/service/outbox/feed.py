@@ -25,10 +25,10 @@ from zeh_spark.service.outbox.postgresql_ddl import CHANNEL
 from zeh_spark.service.outbox.table import CURSORS, HISTORY, OutboxTable
 from zeh_spark.service.outbox.table_facts import BlockingTransaction, More
 from zeh_spark.service.postgresql.commit_listener import POLL_SECONDS, Watch
-from zeh_spark.service.store.feed import EVERY, Feed, LoadCursors, SaveCursors
+from zeh_spark.service.reads.feed import EVERY, Feed, LoadCursors, SaveCursors
+from zeh_spark.service.reads.reading import time_is_ahead
 from zeh_spark.service.store.interface import now_ms
 from zeh_spark.service.store.problems import Problem, no_cursors_on_replica
-from zeh_spark.service.store.reading import time_is_ahead
 from zeh_spark.service.telemetry.lag import TableLook
 from zeh_spark.wire import page_headers
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, parse

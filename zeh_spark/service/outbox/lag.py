@@ -18,10 +18,10 @@ from zeh_spark.service.outbox.cursors import Starts, after
 from zeh_spark.service.outbox.queries import TableSql
 from zeh_spark.service.outbox.table import Cursor, parse_cursor
 from zeh_spark.service.outbox.table_facts import TableStatus
+from zeh_spark.service.reads.reading import covered
 from zeh_spark.service.store.cursor_sets import CursorSet
 from zeh_spark.service.store.interface import now_ms
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.service.store.reading import covered
 from zeh_spark.service.telemetry.lag import Lag, NewestRow, TableLook, Unread, joined
 from zeh_spark.wire.direct_reads import PartitionLag
 

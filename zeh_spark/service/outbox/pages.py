@@ -36,9 +36,9 @@ from zeh_spark.service.outbox.table import (
     quoted,
 )
 from zeh_spark.service.outbox.table_facts import TableStatus
-from zeh_spark.service.store.pages import DEFAULT_HINT
+from zeh_spark.service.reads.pages import DEFAULT_HINT
+from zeh_spark.service.reads.reading import covered
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.service.store.reading import covered
 from zeh_spark.service.telemetry.rare_log import RareLog
 from zeh_spark.wire import problems, wire
 from zeh_spark.wire.served_lines import Block

@@ -10,11 +10,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.sql.upgrades import upgraded_meanwhile
-from zeh_spark.service.store.interface import (
-    StoreBusyError,
-    StoreReadOnlyError,
-    StoreSilentError,
-)
+from zeh_spark.service.store.interface import StoreBusyError, StoreReadOnlyError, StoreSilentError
 
 _AGAIN = {
     "40001",  # serialization failure; on a standby, a read that is in the way of the replay

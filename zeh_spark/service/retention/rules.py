@@ -21,11 +21,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from zeh_spark.service.reads.reading import parse_cursor
 from zeh_spark.service.store.acts import Actor
-from zeh_spark.service.store.interface import NAMES_MS, Chunk, Retention, Store
+from zeh_spark.service.store.interface import NAMES_MS, Retention, Store
+from zeh_spark.service.store.log import Chunk
 from zeh_spark.service.store.packs import SEALED_AFTER_MS
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.service.store.reading import parse_cursor
 from zeh_spark.wire.phrases import counted, in_units
 
 _SIZES = ((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B"))

@@ -45,10 +45,10 @@ from zeh_spark.service.store.acts import (
     Actor,
     log_act,
 )
-from zeh_spark.service.store.interface import Chunk, FeedState, Retention, new_feed
+from zeh_spark.service.store.interface import Retention, new_feed
+from zeh_spark.service.store.log import Chunk, FeedState, Run
 from zeh_spark.service.store.packs import (
     PACK_CHUNKS,
-    Run,
     block_of,
     blocks_of,
     checked_lines,

@@ -70,7 +70,8 @@ from zeh_spark.service.store.commit_plan import (
     joined,
     published,
 )
-from zeh_spark.service.store.interface import Chunk, Clock, FeedState
+from zeh_spark.service.store.interface import Clock
+from zeh_spark.service.store.log import Chunk, FeedState
 from zeh_spark.service.store.packs import decode
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire.upload_format import Content

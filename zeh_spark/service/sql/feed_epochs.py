@@ -23,7 +23,7 @@ import secrets
 from collections.abc import Sequence
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.store.interface import FeedState
+from zeh_spark.service.store.log import FeedState
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, feed_of
 
 _NUMBERED_FROM = 1_577_836_800_000

@@ -34,16 +34,9 @@ from zeh_spark.service.sql.feed_epochs import identity_of
 from zeh_spark.service.sql.packed_log import PackedLog
 from zeh_spark.service.sql.schema import blobs, chunks
 from zeh_spark.service.store.commit_plan import tag
-from zeh_spark.service.store.interface import (
-    Anchor,
-    Chunk,
-    FeedState,
-    Frame,
-    StoreBusyError,
-    damaged,
-    unknown_feed,
-)
-from zeh_spark.service.store.packs import PackTotals, Place, Run
+from zeh_spark.service.store.interface import StoreBusyError, unknown_feed
+from zeh_spark.service.store.log import Anchor, Chunk, FeedState, Frame, PackTotals, Run, damaged
+from zeh_spark.service.store.packs import Place
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
 
 SNAPSHOT_SECONDS = 30.0

@@ -13,8 +13,8 @@ import numpy as np
 from sqlalchemy import Connection, Executable, bindparam, func, select
 
 from zeh_spark.service.sql.schema import anchors, packs
-from zeh_spark.service.store.interface import Anchor, Chunk, damaged
-from zeh_spark.service.store.packs import Pack, PackTotals, Place, Run, Totals, decode
+from zeh_spark.service.store.log import Anchor, Chunk, PackTotals, Run, damaged
+from zeh_spark.service.store.packs import Pack, Place, Totals, decode
 
 _AT_A_TIME = 64
 """Most packs whose totals are read at a time."""

@@ -48,7 +48,8 @@ from zeh_spark.service.store.batches import (
     base,
 )
 from zeh_spark.service.store.commit_plan import Publication
-from zeh_spark.service.store.interface import FeedState, unknown_feed
+from zeh_spark.service.store.interface import unknown_feed
+from zeh_spark.service.store.log import FeedState
 from zeh_spark.wire.wire import BATCH_INCARNATION
 
 _FEED = [

@@ -22,7 +22,7 @@ from zeh_spark.service.store.batches import (
     StoredReceipt,
     receipt_for,
 )
-from zeh_spark.service.store.interface import Chunk, FeedState
+from zeh_spark.service.store.log import Chunk, FeedState
 from zeh_spark.wire.upload_format import CHUNK_BYTES, CHUNK_EVENTS, frame_of, lines_of
 
 SMALL_EVENTS, SMALL_BYTES, JOINED_BYTES = 200, 32 << 10, 4 << 20

@@ -14,20 +14,18 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Protocol
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.store.acts import ACTS_SHOWN, EVERY_ACT, Act, ActFilter, Actor
 from zeh_spark.service.store.batches import Batches
 from zeh_spark.service.store.cursor_sets import CursorSets
+from zeh_spark.service.store.log import FeedState, Log
 from zeh_spark.service.store.token_rights import Token
 from zeh_spark.wire.feed_identity import FeedIdentity
-
-if TYPE_CHECKING:
-    from zeh_spark.service.store.packs import PackTotals, Run
 
 MAX_PARTITIONS = 1024
 """Most partitions of a feed."""
@@ -72,98 +70,6 @@ class StoreOutcomeUnknownError(StoreError):
     """It is not known yet whether a commit took effect. Asking or committing again tells."""
 
 
-class Chunk(NamedTuple):
-    """A committed chunk, without its lines.
-
-    It is a tuple, because feeds of tiny chunks make one for a few events: a frozen dataclass takes
-    four times as long to make.
-
-    Attributes:
-        g: The position in the feed, from 1.
-        partition: The stored partition.
-        events: The number of events.
-        size: The bytes of its lines.
-        time: The time of its commit, in ms since 1970.
-        tag: A short hash of the history up to this chunk.
-        producer: The producer's name.
-        batch: The number of the producer's batch.
-        sequence: The producer's number of the first event, in the chunk's partition.
-        blob: The number of its frame in the store; 0 if it is in a pack.
-    """
-
-    g: int
-    partition: int
-    events: int
-    size: int
-    time: int
-    tag: str
-    producer: str
-    batch: int
-    sequence: int
-    blob: int = 0
-
-    @property
-    def cursor(self) -> str:
-        """The feed's cursor after this chunk."""
-        return f"{self.g}.{self.tag}"
-
-
-class Frame(NamedTuple):
-    """Where the lines of chunks are.
-
-    Attributes:
-        packed: A zstd frame.
-        chunks: Which of the chunks that were asked for are in it, as places in their list.
-        offsets: Where the lines of each begin in what it unpacks to; None if it has the lines of
-            one chunk, and no others.
-    """
-
-    packed: bytes
-    chunks: Sequence[int]
-    offsets: Sequence[int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FeedState:
-    """A feed as of now.
-
-    Attributes:
-        name: The name.
-        partitions: The number of stored partitions.
-        origin: 32 random bytes, the history before the first chunk. The first 8 are the feed's id.
-        head: The position of the newest chunk; 0 if there is none.
-        history: The hash of the history up to `head`.
-        time: The time of the last commit or epoch, whichever is later, in ms since 1970; 0 if there
-            was none.
-        events: The number of events that the feed has now.
-        size: The bytes of their lines.
-        replica: Whether the store is a replica, which may lag, and takes no writes.
-    """
-
-    name: str
-    partitions: int
-    origin: bytes
-    head: int
-    history: bytes
-    time: int
-    events: int = 0
-    size: int = 0
-    replica: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """Where a chunk is, or was: its position and tag."""
-
-    g: int
-    tag: str
-
-    @property
-    def cursor(self) -> str:
-        """The feed's cursor after this chunk."""
-        return f"{self.g}.{self.tag}"
-
-
 NAMES_MS = 90 * 86_400_000
 """For how many milliseconds a feed can compare the contents of batches with names, by default."""
 
@@ -187,66 +93,6 @@ class Retention:
     readers: tuple[str, ...] = ()
     names_ms: int | None = NAMES_MS
     producers_ms: int | None = None
-
-
-class Log(Protocol):
-    """A feed's log as of one moment (see `Store.snapshot`).
-
-    Attributes:
-        state: The feed.
-        identity: The feed's id and its epochs.
-        anchors: What was removed last, by stored partition, as far as something was removed.
-        sealed: The position up to which chunks are in packs (see `packs`); 0 if there are none.
-        tags: The tags by g: of the chunks at the positions that the snapshot was opened with, as
-            far as they exist; of the anchors; and of the feed's beginning, position 0.
-    """
-
-    state: FeedState
-    sealed: int
-    anchors: Mapping[int, Anchor]
-    tags: Mapping[int, str]
-
-    @property
-    def identity(self) -> FeedIdentity: ...
-
-    def packed(self, after: Mapping[int, int], low: int, upto: int) -> Run | None:
-        """Return chunks of some stored partitions that are in the next pack which has any.
-
-        Args:
-            after: For each stored partition, the position after which to begin.
-            low: A position after which all begin.
-            upto: The highest position.
-
-        Returns:
-            None if no more of them are in packs.
-        """
-
-    def packs(self, after: int, upto: int) -> Iterator[PackTotals]:
-        """Yield what the packs that lie between two positions have, in order."""
-
-    def chunks(self, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
-        """Return chunks of some stored partitions, in the order of g.
-
-        Args:
-            positions: For each stored partition, the position after which to begin.
-            upto: The highest position.
-            limit: Most chunks of each partition.
-        """
-
-    def scan(self, after: int, upto: int, limit: int) -> list[Chunk]:
-        """Return at most `limit` chunks of all partitions with `after` < g <= `upto`, in order."""
-
-    def unread(self, positions: Mapping[int, int], upto: int) -> set[int]:
-        """Return the stored partitions that have a chunk after their position, up to `upto`."""
-
-    def last(self, partitions: Iterable[int], upto: int) -> dict[int, Anchor]:
-        """Return where the last chunk, up to g = `upto`, of each stored partition with one is."""
-
-    def frames(self, positions: Sequence[int], blobs: Sequence[int]) -> Iterator[Frame]:
-        """Yield the frames of chunks, each once, a few at a time (see `packs.lines_in`).
-
-        `positions` ascend. `blobs` are the chunks' own (see `Chunk`).
-        """
 
 
 class Administration(Protocol):
@@ -464,13 +310,6 @@ def unknown_feed(name: str) -> UnknownFeedError:
     """Return the error for a feed that the store does not have."""
     return UnknownFeedError(
         f"there is no feed {name!r} in this store", anchor="there-is-no-store-or-no-feed"
-    )
-
-
-def damaged(what: str) -> StoreError:
-    """Return the error of a store in which something is missing or wrong."""
-    return StoreError(
-        f"the store is damaged: {what}. Restore it from a backup", anchor="the-store-is-damaged"
     )
 
 

@@ -16,7 +16,7 @@ Pure; runs in the publisher and in commands that write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import zstandard
 
-from zeh_spark.service.store.interface import Anchor, Chunk, Frame, damaged
+from zeh_spark.service.store.log import COLUMNS, Anchor, Chunk, Frame, Run, damaged
 from zeh_spark.wire import direct_reads
 from zeh_spark.wire.direct_reads import HEADERS, name_hash
 from zeh_spark.wire.upload_format import count_lines, lines_of
@@ -52,8 +52,6 @@ TOTALS = np.dtype(
 )  # fmt: skip
 """The last chunk of a stored partition (0 if there is none), and what there was up to it."""
 
-_COLUMNS = ("g", "partition", "events", "size", "time", "batch", "sequence")
-
 
 class _Block(NamedTuple):
     blob: int
@@ -72,68 +70,6 @@ class Place(NamedTuple):
     blob: int
     chunks: Sequence[int]
     offsets: Sequence[int] | None
-
-
-@dataclass(frozen=True)
-class Run:
-    """Chunks in the order of g, by columns.
-
-    Attributes:
-        headers: What they are: an array of HEADERS.
-        producers: The names of their producers, and maybe others.
-        of: For each chunk the number of its producer.
-        blobs: For each chunk the number of its frame in the store; 0 if it is in a pack.
-    """
-
-    headers: np.ndarray
-    producers: Sequence[str]
-    of: np.ndarray
-    blobs: Sequence[int]
-
-    @classmethod
-    def made(cls, chunks: Sequence[Chunk]) -> Run:
-        """Return the same chunks by columns."""
-        names = sorted({each.producer for each in chunks})
-        numbers = {name: at for at, name in enumerate(names)}
-        of = np.array([numbers[each.producer] for each in chunks], np.int64)
-        return cls(header_records(chunks), names, of, [each.blob for each in chunks])
-
-    @classmethod
-    def joined(cls, runs: Sequence[Run]) -> Run:
-        """Return runs that follow each other as one."""
-        if len(runs) == 1:
-            return runs[0]
-        names: list[str] = []
-        of = []
-        for each in runs:
-            of.append(each.of + len(names))
-            names += each.producers
-        headers = np.concatenate([each.headers for each in runs])
-        blobs = [blob for each in runs for blob in each.blobs]
-        return cls(headers, names, np.concatenate(of), blobs)
-
-    @cached_property
-    def names(self) -> list[str]:
-        """The names of the producers of these chunks, sorted."""
-        return sorted({self.producers[each] for each in np.unique(self.of).tolist()})
-
-    @property
-    def positions(self) -> list[int]:
-        found: list[int] = self.headers["g"].tolist()
-        return found
-
-    def part(self, which: slice | np.ndarray) -> Run:
-        """Return some of the chunks: those at these places, which ascend."""
-        headers = self.headers[which]
-        return Run(headers, self.producers, self.of[which], [0] * len(headers))
-
-    def chunks(self) -> list[Chunk]:
-        columns = {name: self.headers[name].tolist() for name in (*_COLUMNS, "tag")}
-        columns["tag"] = [f"{each:08x}" for each in columns["tag"]]
-        columns["producer"] = [self.producers[each] for each in self.of.tolist()]
-        columns["blob"] = self.blobs
-        rows = zip(*(columns[name] for name in Chunk._fields), strict=True)
-        return list(map(Chunk._make, rows))
 
 
 @dataclass(frozen=True)
@@ -197,24 +133,6 @@ class Pack:
         return numbers, offsets
 
 
-class PackTotals(NamedTuple):
-    """What a pack has in all.
-
-    Attributes:
-        first: The position of its first chunk.
-        last: That of its last one.
-        time: When the first one was committed, in ms since 1970.
-        sums: What it has of each stored partition with something.
-        places: Where the last chunk of each of these is.
-    """
-
-    first: int
-    last: int
-    time: int
-    sums: Mapping[int, direct_reads.Totals]
-    places: Mapping[int, Anchor]
-
-
 class Totals:
     """The totals up to some position: an array of TOTALS, by stored partition."""
 
@@ -273,20 +191,6 @@ def _sums(totals: Totals, partition: int) -> direct_reads.Totals:
     _, _, chunks, events, size, digest = totals.table[partition]
     number = int.from_bytes(digest.tobytes(), "little")
     return direct_reads.Totals(int(chunks), int(events), int(size), number)
-
-
-def header_records(chunks: Sequence[Chunk]) -> np.ndarray:
-    """Return the header records of chunks: an array of HEADERS."""
-    found = np.empty(len(chunks), HEADERS)
-    if not chunks:
-        return found
-    columns = dict(zip(Chunk._fields, zip(*chunks, strict=True), strict=True))
-    hashes = {name: name_hash(name) for name in set(columns["producer"])}
-    for name in ("g", "time", "batch", "sequence", "partition", "events", "size"):
-        found[name] = columns[name]
-    found["producer"] = [hashes[each] for each in columns["producer"]]
-    found["tag"] = np.frombuffer(bytes.fromhex("".join(columns["tag"])), ">u4")
-    return found
 
 
 def sealable(oldest: Sequence[Chunk], before: int) -> Sequence[Chunk]:
@@ -359,7 +263,7 @@ def encode(headers: Run, blocks: Iterable[tuple[int, int]]) -> bytes:
     `blocks` are the id of each block's frame, and the number of its chunks.
     """
     order = _stored_order(headers.headers)
-    columns = [*(headers.headers[name].astype(np.int64)[order] for name in _COLUMNS)]
+    columns = [*(headers.headers[name].astype(np.int64)[order] for name in COLUMNS)]
     raw = b"".join(_delta(each).tobytes() for each in (*columns, headers.of[order]))
     raw += headers.headers["tag"][order].tobytes()
     stored = _Stored([*headers.producers], [_Block(*each) for each in blocks], raw)
@@ -374,12 +278,12 @@ def decode(encoded: bytes) -> Pack:
     """
     stored = msgspec.msgpack.decode(_unpacked(encoded), type=_Stored)
     count = sum(each.chunks for each in stored.blocks)
-    table = np.frombuffer(stored.columns, "<i8", (len(_COLUMNS) + 1) * count)
+    table = np.frombuffer(stored.columns, "<i8", (len(COLUMNS) + 1) * count)
     *columns, of = np.cumsum(table.reshape(-1, count), axis=1)
     tags = np.frombuffer(stored.columns, "<u4", count, table.nbytes)
     order = np.argsort(columns[0])
     headers = np.empty(count, HEADERS)
-    for name, column in zip(_COLUMNS, columns, strict=True):
+    for name, column in zip(COLUMNS, columns, strict=True):
         headers[name] = column[order]
     headers["tag"] = tags[order]
     hashes = np.array([name_hash(each) for each in stored.producers], np.uint64)

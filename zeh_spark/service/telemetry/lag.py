@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from zeh_spark.service.reads.reading import covered
 from zeh_spark.service.store.commit_plan import tag
 from zeh_spark.service.store.cursor_sets import CursorSet
-from zeh_spark.service.store.interface import Anchor, Chunk, FeedState, Store
-from zeh_spark.service.store.reading import covered
+from zeh_spark.service.store.interface import Store
+from zeh_spark.service.store.log import Anchor, Chunk, FeedState
 from zeh_spark.wire.direct_reads import PartitionLag
 
 POSITIONS = 1024

@@ -18,7 +18,8 @@ from functools import partial
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from zeh_spark.service.store.interface import FeedState, Store, now_ms
+from zeh_spark.service.store.interface import Store, now_ms
+from zeh_spark.service.store.log import FeedState
 from zeh_spark.service.telemetry.lag import Backlogs, Lag, TableLook, Unread
 from zeh_spark.service.telemetry.metrics import FEEDS
 

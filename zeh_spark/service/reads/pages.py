@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Generic, TypeVar
 
-from zeh_spark.service.store.interface import Chunk, FeedState, Log, Store
-from zeh_spark.service.store.reading import (
+from zeh_spark.service.reads.reading import (
     READ_BYTES,
     Reading,
     covered,
@@ -32,6 +31,8 @@ from zeh_spark.service.store.reading import (
     numbers_of,
     positions,
 )
+from zeh_spark.service.store.interface import Store
+from zeh_spark.service.store.log import Chunk, FeedState, Log
 from zeh_spark.wire.feed_identity import FeedIdentity
 from zeh_spark.wire.served_lines import Block, stamps
 

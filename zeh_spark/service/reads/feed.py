@@ -11,13 +11,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from zeh_spark.service.store import direct_plans, direct_reads
-from zeh_spark.service.store.answer_cache import AnswerCache
+from zeh_spark.service.reads import direct_plans, direct_reads
+from zeh_spark.service.reads.answer_cache import AnswerCache
+from zeh_spark.service.reads.pages import Page, Part, open_page
+from zeh_spark.service.reads.reading import cursors_at
 from zeh_spark.service.store.cursor_sets import NOBODY
-from zeh_spark.service.store.interface import Chunk, FeedState, Log, Store
-from zeh_spark.service.store.pages import Page, Part, open_page
+from zeh_spark.service.store.interface import Store
+from zeh_spark.service.store.log import Chunk, FeedState, Log
 from zeh_spark.service.store.problems import Problem, no_cursors, no_cursors_on_replica
-from zeh_spark.service.store.reading import cursors_at
 from zeh_spark.service.store.token_rights import Maker
 from zeh_spark.wire import problems, wire
 from zeh_spark.wire.direct_reads import OFFER, ChunksRequest, Plan, PlanRequest

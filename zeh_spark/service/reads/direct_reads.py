@@ -15,11 +15,8 @@ from functools import partial
 import numpy as np
 import zstandard
 
-from zeh_spark.service.store.answer_cache import AnswerCache, key_of
-from zeh_spark.service.store.interface import FeedState, Log, Store
-from zeh_spark.service.store.packs import Run, cut
-from zeh_spark.service.store.problems import Problem, other_history
-from zeh_spark.service.store.reading import (
+from zeh_spark.service.reads.answer_cache import AnswerCache, key_of
+from zeh_spark.service.reads.reading import (
     Reading,
     covered,
     head_of,
@@ -27,6 +24,10 @@ from zeh_spark.service.store.reading import (
     parse_cursor,
     positions,
 )
+from zeh_spark.service.store.interface import Store
+from zeh_spark.service.store.log import FeedState, Log, Run
+from zeh_spark.service.store.packs import cut
+from zeh_spark.service.store.problems import Problem, other_history
 from zeh_spark.wire import direct_reads, problems, wire
 from zeh_spark.wire.direct_reads import (
     MAX_RANGES,

@@ -19,11 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from zeh_spark.service.store.direct_reads import check_not_ahead
-from zeh_spark.service.store.interface import Chunk, FeedState, Log, Store
-from zeh_spark.service.store.packs import PackTotals, header_records
-from zeh_spark.service.store.problems import Problem, other_history
-from zeh_spark.service.store.reading import (
+from zeh_spark.service.reads.direct_reads import check_not_ahead
+from zeh_spark.service.reads.reading import (
     chunks_after,
     covered,
     head_of,
@@ -31,6 +28,9 @@ from zeh_spark.service.store.reading import (
     parse_cursor,
     positions,
 )
+from zeh_spark.service.store.interface import Store
+from zeh_spark.service.store.log import Chunk, FeedState, Log, PackTotals, header_records
+from zeh_spark.service.store.problems import Problem, other_history
 from zeh_spark.wire import problems, wire
 from zeh_spark.wire.direct_reads import (
     MAX_LIMIT,

@@ -20,15 +20,9 @@ from typing import TypeVar
 import numpy as np
 
 from zeh_spark.service.store.commit_plan import tag
-from zeh_spark.service.store.interface import (
-    Anchor,
-    Chunk,
-    FeedState,
-    Log,
-    Store,
-    StoreBusyError,
-)
-from zeh_spark.service.store.packs import Run, lines_in
+from zeh_spark.service.store.interface import Store, StoreBusyError
+from zeh_spark.service.store.log import Anchor, Chunk, FeedState, Log, Run
+from zeh_spark.service.store.packs import lines_in
 from zeh_spark.service.store.problems import Problem, bad_cursor, cursor_gone, other_history
 from zeh_spark.wire import problems, wire
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from zeh_spark.service.store.interface import Chunk
+from zeh_spark.service.store.log import Chunk
 
 _OVERHEAD = 512
 """Bytes of memory, about, that a part takes beside its own."""
