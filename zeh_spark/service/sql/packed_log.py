@@ -6,6 +6,7 @@ packed; of the others, each reads the pack in question, or finds it by bisection
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,8 +25,8 @@ _NEVER = 1 << 62
 _OF_FEED = packs.c.feed == bindparam("feed")
 _FROM = packs.c.last >= bindparam("g")
 _PLACE = packs.c.first, packs.c.last, packs.c.totals
-_HEADERS = select(packs.c.headers).where(_OF_FEED, _FROM).order_by(packs.c.last).limit(1)
 _TOTALS = select(*_PLACE).where(_OF_FEED, _FROM).order_by(packs.c.last).limit(1)
+_WHOLE = select(*_PLACE, packs.c.headers).where(_OF_FEED, _FROM).order_by(packs.c.last).limit(1)
 _BEFORE = (
     select(packs.c.totals)
     .where(_OF_FEED, packs.c.last < bindparam("g"))
@@ -80,7 +81,7 @@ class PackedLog:
         self._read = read
         self._feed = feed
         self._removed = removed
-        self._read_last: Pack | None = None
+        self._held: Pack | None = None
         self.sealed = newest[0] if newest else 0
         self.totals = Totals.decode(newest[1]) if newest else Totals.none(partitions)
 
@@ -95,7 +96,12 @@ class PackedLog:
         late = newest > wanted
         if not late.any() or wanted[late].min() >= upto:
             return None
-        found = self._place(int(wanted[late].min()) + 1)
+        if (held := self._held) and held.first <= low <= held.last:
+            if len((run := held.wanted(wanted, upto)).headers):
+                return run
+            if (low := held.last) >= upto:
+                return None
+        found = self._place(max(low, int(wanted[late].min())) + 1, _WHOLE)
         if not found.has(wanted):
             low, high = found.last + 1, int(newest[late].min())
             while low <= high:
@@ -167,26 +173,30 @@ class PackedLog:
         begin = 0
         while begin < len(positions):
             pack = self._pack(positions[begin])
-            end = int(np.searchsorted(positions, pack.last, "right"))
+            end = bisect_right(positions, pack.last, begin)
             for blob, chunks, offsets in pack.frames(positions[begin:end]):
                 yield Place(blob, [begin + each for each in chunks], offsets)
             begin = end
 
     def _pack(self, g: int) -> Pack:
         """Return the pack with a position."""
-        if (pack := self._read_last) is None or not pack.first <= g <= pack.last:
-            rows = self._read(_HEADERS, {"feed": self._feed, "g": g})
-            pack = self._read_last = decode(rows[0][0]) if rows else None
-            if pack is None or pack.first > g:
-                raise damaged(f"its pack with position {g} is missing")
+        if (pack := self._held) is None or not pack.first <= g <= pack.last:
+            self._place(g, _WHOLE)
+            pack = self._held
+            assert pack
         return pack
 
-    def _place(self, g: int) -> _Found:
-        """Return where the pack with a position begins and ends, and its totals."""
-        rows = self._read(_TOTALS, {"feed": self._feed, "g": g})
+    def _place(self, g: int, statement: Executable = _TOTALS) -> _Found:
+        """Return where the pack with a position begins and ends, and its totals.
+
+        With the statement _WHOLE, hold the pack.
+        """
+        rows = self._read(statement, {"feed": self._feed, "g": g})
         if not rows or rows[0][0] > g:  # packs follow each other without a gap
             raise damaged(f"its pack with position {g} is missing")
-        first, last, stored = rows[0]
+        first, last, stored, *headers = rows[0]
+        for each in headers:
+            self._held = decode(each)
         return _Found(first, last, Totals.decode(stored))
 
     def _before(self, g: int) -> Totals | None:
