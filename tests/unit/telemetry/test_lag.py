@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.scratch_store import ScratchStore
+from tests.store_contract.writers import chunk as staged
 from zeh_spark.service.store.cursor_sets import NOBODY, CursorSet
 from zeh_spark.service.store.log import Anchor, Chunk
-from zeh_spark.service.telemetry.lag import POSITIONS, PRECISION, Backlog, Lag
+from zeh_spark.service.telemetry.lag import POSITIONS, PRECISION, Backlog, Backlogs, Lag
 
 
 def chunk(g: int, partition: int = 0, events: int = 1) -> Chunk:
@@ -72,3 +75,26 @@ def test_a_long_feed_takes_little_memory_and_the_lag_stays_near(sizes):
         since = None if read == count else True
         assert since == (found.since and found.since <= 1000 * (read + 1))
     assert len(backlog._partitions[0]._positions) <= POSITIONS
+
+
+@pytest.mark.parametrize("removed", [0, 3, 130])
+def test_the_lag_of_what_is_packed_is_as_near(monkeypatch, removed):
+    """Also of a partition with few events, and of one that was written at once and never again, and
+    if retention has removed a part of a pack.
+    """
+    monkeypatch.setattr("zeh_spark.service.store.packs.PACK_CHUNKS", 4)
+    store = ScratchStore(orders=3)
+    partitions = [0] * 90 + [1] * 20 + [2] + [0] * 90 + [2] + [0] * 400
+    store.append("orders", [staged(each, b"1") for each in partitions], range(1, 603))
+    while store.seal("orders", before=1 << 62):
+        pass
+    store.remove("orders", removed)
+    state = store.feed("orders")
+    with Backlogs(store).up_to_date(state, 60) as backlog:
+        for read in range(removed, 603):
+            for each in range(3):
+                left = [g for g, at in enumerate(partitions, 1) if at == each and g > read]
+                found = backlog.after(each, 3, f"{read}.00000000", {})
+                assert len(left) <= found.events <= (1 + 1 / PRECISION) * len(left)
+                near = left and left[0] - 4 <= found.since <= left[0]
+                assert near if left else found.since is None

@@ -137,7 +137,9 @@ class PackedLog:
                 if before is not None and first == after + 1:
                     sums = totals.since(before)
                     places = {each: totals.place(each) for each in sums}
-                    yield PackTotals(first, last, time, sums, places)
+                    more = self.totals.table["events"] - totals.table["events"]
+                    later = {each: int(more[each]) for each in sums}
+                    yield PackTotals(first, last, time, sums, places, later)
                 before, after = totals, last
             if len(rows) < most:
                 return

@@ -181,6 +181,7 @@ class PackTotals(NamedTuple):
         time: When the first one was committed, in ms since 1970.
         sums: What it has of each stored partition with something.
         places: Where the last chunk of each of these is.
+        later: How many events each of these has in the packs after it.
     """
 
     first: int
@@ -188,6 +189,7 @@ class PackTotals(NamedTuple):
     time: int
     sums: Mapping[int, direct_reads.Totals]
     places: Mapping[int, Anchor]
+    later: Mapping[int, int]
 
 
 class Log(Protocol):

@@ -2,8 +2,9 @@
 
 A `Backlog` keeps, for each stored partition, the number of events up to each position. Each look
 adds only the chunks that are new since the last look, so that its cost does not depend on the size
-of the feed. Old positions are kept more sparsely: near the head the lag is exact; far behind it may
-be too high by two percent, because it counts from a position before the cursor.
+of the feed; packs (see `store.packs`) tell theirs in all. Old positions are kept more sparsely:
+near the head the lag is exact; far behind it may be too high by two percent, because it counts from
+a position before the cursor.
 
 Metrics, pages and plans of direct reads share the backlogs of a store (`Backlogs`).
 
@@ -20,13 +21,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import NamedTuple
 
 from zeh_spark.service.reads.reading import covered
 from zeh_spark.service.store.commit_plan import tag
 from zeh_spark.service.store.cursor_sets import CursorSet
 from zeh_spark.service.store.interface import Store
-from zeh_spark.service.store.log import Anchor, Chunk, FeedState
+from zeh_spark.service.store.log import Anchor, Chunk, FeedState, Log, PackTotals
 from zeh_spark.wire.direct_reads import PartitionLag
 
 POSITIONS = 1024
@@ -143,8 +145,19 @@ class Backlog:
     def add(self, chunks: Iterable[Chunk]) -> None:
         """Add the chunks after the head, in the order of g."""
         for each in chunks:
-            self._partitions[each.partition].add(each)
+            self._partitions[each.partition].add(each.g, each.events, each.time)
             self.head, self.tag = each.g, each.tag
+
+    def add_pack(self, log: Log, pack: PackTotals) -> None:
+        """Add the chunks of a pack, which begins after the head: as one, where that is precise."""
+        few = {p: 0 for p, sums in pack.sums.items() if sums.events * PRECISION > pack.later[p]}
+        exact = log.packed(few, pack.first - 1, pack.last) if few else None
+        self.add(exact.chunks() if exact else ())
+        for partition in pack.sums.keys() - few.keys():
+            g, events = pack.places[partition].g, pack.sums[partition].events
+            self._partitions[partition].add(g, events, pack.time)
+        newest = max(pack.places.values(), key=attrgetter("g"))
+        self.head, self.tag = newest.g, newest.tag
 
     def lags(self, cursor_set: CursorSet, anchors: Mapping[int, Anchor]) -> Iterable[Lag]:
         """Yield the lag of a cursor set, for each n under which it has cursors.
@@ -213,6 +226,11 @@ class Backlogs:
             known = log.tags.get(backlog.head, backlog.tag)
             if backlog.head > feed.head or backlog.tag not in ("", known):
                 backlog.begin_again(feed.partitions)
+            for pack in log.packs(backlog.head, feed.head):
+                if time.monotonic() > end:
+                    return
+                backlog.add(log.scan(backlog.head, pack.first - 1, pack.first))  # of one in part
+                backlog.add_pack(log, pack)
             while backlog.head < feed.head and time.monotonic() < end:
                 found = log.scan(backlog.head, feed.head, SCAN_CHUNKS)
                 if not found:  # retention has removed them
@@ -231,10 +249,10 @@ class _Sums:
         self._totals = array("q")
         self._times = array("q")
 
-    def add(self, chunk: Chunk) -> None:
-        self._positions.append(chunk.g)
-        self._totals.append((self._totals[-1] if self._totals else 0) + chunk.events)
-        self._times.append(chunk.time)
+    def add(self, g: int, events: int, time: int) -> None:
+        self._positions.append(g)
+        self._totals.append((self._totals[-1] if self._totals else 0) + events)
+        self._times.append(time)
         if len(self._positions) > POSITIONS:
             self._thin()
 
