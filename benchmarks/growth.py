@@ -39,6 +39,7 @@ def measured(
 ) -> Iterator[Row]:
     """All of it: a store of so many chunks against one of FEW, and feeds of these sizes."""
     yield from depth(work, chunks)
+    yield from idle(work, chunks)
     yield from partitions(work, chunks)
     yield from consumers(work)
     peaks = {size: memory(work, size) for size in sorted(gigabytes)}
@@ -59,14 +60,19 @@ def tiny(partitions: int, chunks: int) -> Iterator[Filling]:
 
 
 def depth(work: Path, chunks: int) -> Iterator[Row]:
-    """Plans and pages of a large store against the same of a small one."""
+    """Plans and pages of a large store against the same of a small one, before and after all that
+    can be packed is packed.
+    """
     small = _store(work, PARTITIONS, FEW)
     large = _store(work, PARTITIONS, chunks)
     with closing(small), closing(large):
-        times = medians(_of_depth(small), _of_depth(large))
-        for name, (few, many) in times.items():
-            what = f"{name}: {chunks:,} chunks / {FEW:,} ({few * 1000:.2f} ms)"
-            yield ratio(what, many / few, "<= 2")
+        for packed, aim in (("", "<= 2"), (", packed", "<= 1.5")):
+            times = medians(_of_depth(small), _of_depth(large))
+            for name, (few, many) in times.items():
+                what = f"{name}{packed}: {chunks:,} chunks / {FEW:,} ({few * 1000:.2f} ms)"
+                yield ratio(what, many / few, aim)
+            while large.seal("flights", before=1 << 62):
+                pass
 
 
 def _of_depth(store: Store) -> Calls:
@@ -86,6 +92,41 @@ def _of_depth(store: Store) -> Calls:
         "page of 500 events at the beginning": lambda: page(feed, first, PARTITIONS),
         "page of 500 events at the end": lambda: page(feed, end, PARTITIONS),
         "page of one partition at the end": lambda: page(feed, {1: end[1]}, PARTITIONS),
+    }
+
+
+def idle(work: Path, chunks: int) -> Iterator[Row]:
+    """Plans and pages of a packed store of which most partitions have one old chunk."""
+    made = [_idle_store(work, each) for each in (MANY_PARTITIONS + FEW, chunks)]
+    with closing(made[0]), closing(made[1]):
+        while made[1].seal("flights", before=1 << 62):
+            pass
+        times = medians(*map(_of_idle, made))
+        for name, (few, many) in times.items():
+            what = f"{name}: {chunks:,} chunks, packed / {MANY_PARTITIONS + FEW:,}"
+            yield ratio(f"{what} ({few * 1000:.2f} ms)", many / few, "<= 1.5")
+
+
+def _idle_store(work: Path, chunks: int) -> Store:
+    some = itertools.chain(
+        tiny(MANY_PARTITIONS, MANY_PARTITIONS), tiny(PARTITIONS, chunks - MANY_PARTITIONS)
+    )
+    return open_store(fill(work, f"idle-{chunks}", MANY_PARTITIONS, some))
+
+
+def _of_idle(store: Store) -> Calls:
+    feed = ChunkFeed(store, "flights")
+    head = store.feed("flights").head
+    with store.snapshot("flights") as log:
+        last = log.last(range(MANY_PARTITIONS), head - FEW // 2)
+    end = {each: place.cursor for each, place in last.items()}
+    return {
+        "plan of 500 chunks at the end, 1,020 cursors idle": (
+            lambda: feed.plan(request(end, FEW // 2))
+        ),
+        "page of 500 events at the end, 1,020 cursors idle": (
+            lambda: page(feed, end, MANY_PARTITIONS)
+        ),
     }
 
 
@@ -164,7 +205,7 @@ def at(store: Store, partitions: int, g: int) -> dict[int, str]:
 
 def request(cursors: Mapping[int, str], chunks: int) -> PlanRequest:
     named = {str(each): cursor for each, cursor in cursors.items()}
-    return PlanRequest(len(cursors), named, max_chunks=chunks)
+    return PlanRequest(len(cursors), named, max_events=chunks)
 
 
 def page(feed: ChunkFeed, cursors: Mapping[int, str], n: int, events: int = FEW // 2) -> None:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -30,6 +33,7 @@ from zeh_spark.wire.upload_format import Chunker, Content, rest_of
 
 UNCHECKED = Path(__file__).with_name("unchecked")
 BATCHES = {"range": 4, "parquet": 8}
+PACKED = "chunks of one event, packed"
 """Measured, by the shape of the rows: those that Spark makes, and those of files, one a batch.
 
 Another batch is before them, which warms up. A file is written, and published, by one task.
@@ -310,29 +314,62 @@ def commit(work: Path, events: int) -> Iterator[Row]:
 
 def small(work: Path, events: int) -> Iterator[Row]:
     """Reading what 1,000 small batches of 200 tasks wrote, and a quarter as many events in chunks
-    of one event each, against a feed of full chunks.
+    of one event each, as they are and packed, against a feed of full chunks.
     """
     spark = queries.session()
-    of_one = (filling(each % PARTITIONS, [each]) for each in range(events // 4))
     stores = {
         "full chunks": build(work, events),
         "small batches": small_batches(work, events // 2000, 2000, 200),
-        "chunks of one event": fill(work, "one", PARTITIONS, of_one),
     }
+    for name in ("chunks of one event", PACKED):
+        of_one = (filling(each % PARTITIONS, [each]) for each in range(events // 4))
+        stores[name] = fill(work, name.replace(" ", "-"), PARTITIONS, of_one)
+    sealed = seal(stores[PACKED])
     rates, costs_of = {}, {}
-    for name, store in stores.items():
+    for (name, store), fetch in product(stores.items(), ("executors", "driver")):
         with serving(store) as (url, publisher):
-            frame = queries.feed(spark, url)
+            frame = queries.feed(spark, url, fetch=fetch)
             queries.stream(frame)  # warms up
-            rates[name] = best(lambda frame=frame: queries.stream(frame)).rate
-            costs_of[name] = dict(costs.processes(frame, publisher))
-    for name, measured in rates.items():
-        yield rate(f"stream of {name}", measured)
-    for name in list(rates)[1:]:
-        yield ratio(f"{name} / full chunks", rates[name] / rates["full chunks"], ">= 0.3")
+            rates[name, fetch] = best(lambda frame=frame: queries.stream(frame)).rate
+            costs_of[f"{name}, fetch={fetch}"] = dict(costs.processes(frame, publisher))
+    for (name, fetch), measured in rates.items():
+        yield rate(f"stream of {name}, fetch={fetch}", measured)
+    for (name, fetch), measured in rates.items():
+        if name != "full chunks":
+            aim = ("" if fetch == "driver" else ">= 0.3") if name != PACKED else AIMS[fetch]
+            share = measured / rates["full chunks", fetch]
+            yield ratio(f"{name} / full chunks, fetch={fetch}", share, aim)
+    yield "packing a chunk of one event, µs", f"{sealed * 1e6:.0f}", ""
+    sizes = {name: stored_bytes(store) for name, store in stores.items()}
+    full = sizes["full chunks"] / 4
+    for name in ("chunks of one event", PACKED):
+        yield ratio(f"stored bytes: {name} / full chunks", sizes[name] / full, "<= 1.3")
     for name, spent in costs_of.items():
         told = ", ".join(f"{part} {seconds * 1e6:.2f}" for part, seconds in spent.items())
         yield f"CPU time of an event, µs: {name}", told, ""
+
+
+def seal(url: str) -> float:
+    """Pack what a store has of the feed; return the seconds that a chunk takes."""
+    with closing(open_store(url)) as store:
+        began = time.perf_counter()
+        while store.seal("flights", before=1 << 62):
+            pass
+        return (time.perf_counter() - began) / store.feed("flights").head
+
+
+def stored_bytes(url: str) -> int:
+    """The bytes of frames and of the tables of chunks and packs in a store's file, with indexes."""
+    query = (
+        "SELECT sum(pgsize) FROM dbstat JOIN sqlite_schema USING (name)"
+        " WHERE tbl_name IN ('blobs', 'recent_chunks', 'packs')"
+    )
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
+        return int(database.execute(query).fetchone()[0])
+
+
+AIMS = {"executors": ">= 0.8", "driver": ">= 0.4"}
+"""Of what is packed, as ratios to full chunks."""
 
 
 def best(run: Callable[[], Run]) -> Run:
