@@ -117,8 +117,8 @@ class ChunkDecoder:
                 found[name] = times_of(pa.array(chunks["time"].astype(np.int64)[chunk]))
             elif name == "feed":
                 assert self.feed is not None
-                epochs = pa.array([self.feed.at(each) for each in chunks["time"].tolist()])
-                found[name] = epochs.take(pa.array(chunk))
+                ids, epochs = _epochs(self.feed, chunks["time"])
+                found[name] = ids.take(pa.array(epochs[chunk]))
             elif name == "producer":
                 names = [group.producers[each] for each in chunks["producer"].tolist()]
                 found[name] = pa.array(names, pa.string()).take(pa.array(chunk))
@@ -173,8 +173,8 @@ class ChunkDecoder:
             (_texts(sequences), each_line),
         ]
         if self.feed is not None:
-            epochs = [self.feed.at(each) for each in chunks["time"].tolist()]
-            found.append((pa.array(epochs), chunk))
+            ids, epochs = _epochs(self.feed, chunks["time"])
+            found.append((ids, epochs[chunk]))
         return found
 
     def _unusual(self, lines: bytes, group: FetchedGroup) -> Iterator[pa.RecordBatch]:
@@ -190,6 +190,12 @@ class ChunkDecoder:
                 int(each["g"]),
             )
             begin = end
+
+
+def _epochs(feed: FeedIdentity, times: np.ndarray) -> tuple[pa.StringArray, np.ndarray]:
+    """Return the ids of a feed's epochs, and of each time the number of its epoch."""
+    begins = [each.time for each in feed.epochs[1:]]
+    return pa.array([each.id for each in feed.epochs]), np.searchsorted(begins, times, "right")
 
 
 def _place(chunk: np.ndarray, chunks: int) -> np.ndarray:

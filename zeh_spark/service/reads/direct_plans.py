@@ -137,12 +137,13 @@ class Planner:
         everything = range(self._feed.partitions)
         first_end = min(self._stored_ends.values(), default=self._upto)
         for pack in self._log.packs(high, min(self._upto, first_end)):
-            whole = all(map(int.__lt__, _events_and_bytes(pack), self._left))
-            if (upto := pack.first - 1 if whole else pack.last) > high:
-                yield from self._chunks(dict.fromkeys(everything, high), upto)
-            if whole:
-                yield pack
+            if high < pack.first - 1:
+                yield from self._chunks(dict.fromkeys(everything, high), pack.first - 1)
             high = pack.last
+            if all(map(int.__lt__, _events_and_bytes(pack), self._left)):
+                yield pack
+            else:
+                yield from self._chunks(dict.fromkeys(everything, pack.first - 1), high)
         yield from self._chunks(dict.fromkeys(everything, high), self._upto)
 
     def _chunks(self, after: Mapping[int, int], upto: int) -> Iterator[Chunk]:

@@ -7,6 +7,7 @@ packed; of the others, each reads the pack in question, or finds it by bisection
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,10 +16,13 @@ from sqlalchemy import Connection, Executable, bindparam, func, select
 
 from zeh_spark.service.sql.schema import anchors, packs
 from zeh_spark.service.store.log import Anchor, Chunk, PackTotals, Run, damaged
-from zeh_spark.service.store.packs import Pack, Place, Totals, decode
+from zeh_spark.service.store.packs import PACK_CHUNKS, Pack, Place, Totals, decode
 
 _AT_A_TIME = 64
 """Most packs whose totals are read at a time."""
+
+_AHEAD = 16
+"""Most packs whose headers are read at a time."""
 
 _NEVER = 1 << 62
 
@@ -26,7 +30,12 @@ _OF_FEED = packs.c.feed == bindparam("feed")
 _FROM = packs.c.last >= bindparam("g")
 _PLACE = packs.c.first, packs.c.last, packs.c.totals
 _TOTALS = select(*_PLACE).where(_OF_FEED, _FROM).order_by(packs.c.last).limit(1)
-_WHOLE = select(*_PLACE, packs.c.headers).where(_OF_FEED, _FROM).order_by(packs.c.last).limit(1)
+_HEADERS = (
+    select(packs.c.first, packs.c.last, packs.c.headers)
+    .where(_OF_FEED, _FROM)
+    .order_by(packs.c.last)
+    .limit(bindparam("most"))
+)
 _BEFORE = (
     select(packs.c.totals)
     .where(_OF_FEED, packs.c.last < bindparam("g"))
@@ -45,6 +54,12 @@ _NEWEST = (
 
 Read = Callable[[Executable, Mapping[str, Any]], Sequence[Sequence[Any]]]
 """Runs a statement in the snapshot."""
+
+
+class _Row(NamedTuple):
+    first: int
+    last: int
+    headers: bytes
 
 
 class _Found(NamedTuple):
@@ -81,7 +96,8 @@ class PackedLog:
         self._read = read
         self._feed = feed
         self._removed = removed
-        self._held: Pack | None = None
+        self._ahead: deque[_Row] = deque()
+        self._next, self._most = 0, 1
         self.sealed = newest[0] if newest else 0
         self.totals = Totals.decode(newest[1]) if newest else Totals.none(partitions)
 
@@ -96,22 +112,35 @@ class PackedLog:
         late = newest > wanted
         if not late.any() or wanted[late].min() >= upto:
             return None
-        if (held := self._held) and held.first <= low <= held.last:
-            if len((run := held.wanted(wanted, upto)).headers):
+        begin = max(low, int(wanted[late].min())) + 1
+        for is_near in (True, True, False):  # mostly it is in the pack that was read, or the next
+            if not is_near:
+                begin = self._first_with(wanted, begin, int(newest[late].max()))
+            if begin > upto:
+                break
+            pack = self._pack(begin)
+            if len((run := pack.wanted(wanted, upto)).headers):
                 return run
-            if (low := held.last) >= upto:
-                return None
-        found = self._place(max(low, int(wanted[late].min())) + 1, _WHOLE)
-        if not found.has(wanted):
-            low, high = found.last + 1, int(newest[late].min())
-            while low <= high:
-                middle = self._place((low + high) // 2)
-                if middle.has(wanted):
-                    found, high = middle, middle.first - 1
-                else:
-                    low = middle.last + 1
-        run = self._pack(found.last).wanted(wanted, upto)
-        return run if len(run.headers) else None
+            begin = pack.last + 1
+        return None
+
+    def _first_with(self, after: np.ndarray, low: int, high: int) -> int:
+        """Return where the first pack begins that has a chunk after its partition's position.
+
+        It is between two positions, and `high` is in one that has such a chunk, too. The search
+        goes ahead in steps that double, and then back.
+        """
+        step, found = PACK_CHUNKS, self._place(low)
+        while not found.has(after):
+            low = found.last + 1
+            found, step = self._place(min(low + step, high)), 2 * step
+        while low < found.first:
+            middle = self._place((low + found.first - 1) // 2)
+            if middle.has(after):
+                found = middle
+            else:
+                low = middle.last + 1
+        return found.first
 
     def scan(self, after: int, upto: int, limit: int) -> list[Chunk]:
         """Return at most `limit` chunks with `after` < g <= `upto`, in order."""
@@ -181,24 +210,24 @@ class PackedLog:
             begin = end
 
     def _pack(self, g: int) -> Pack:
-        """Return the pack with a position."""
-        if (pack := self._held) is None or not pack.first <= g <= pack.last:
-            self._place(g, _WHOLE)
-            pack = self._held
-            assert pack
-        return pack
+        """Return the pack with a position. More are read ahead if one follows the other."""
+        while self._ahead and self._ahead[0].last < g:
+            self._ahead.popleft()
+        if not self._ahead or g < self._ahead[0].first:
+            self._most = min(2 * self._most, _AHEAD) if g == self._next else 1
+            given = {"feed": self._feed, "g": g, "most": self._most}
+            self._ahead = deque(_Row(*each) for each in self._read(_HEADERS, given))
+            if not self._ahead or g < self._ahead[0].first:  # they follow each other without a gap
+                raise damaged(f"its pack with position {g} is missing")
+        self._next = self._ahead[-1].last + 1
+        return decode(self._ahead[0].headers)
 
-    def _place(self, g: int, statement: Executable = _TOTALS) -> _Found:
-        """Return where the pack with a position begins and ends, and its totals.
-
-        With the statement _WHOLE, hold the pack.
-        """
-        rows = self._read(statement, {"feed": self._feed, "g": g})
-        if not rows or rows[0][0] > g:  # packs follow each other without a gap
+    def _place(self, g: int) -> _Found:
+        """Return where the pack with a position begins and ends, and its totals."""
+        rows = self._read(_TOTALS, {"feed": self._feed, "g": g})
+        if not rows or rows[0][0] > g:
             raise damaged(f"its pack with position {g} is missing")
-        first, last, stored, *headers = rows[0]
-        for each in headers:
-            self._held = decode(each)
+        first, last, stored = rows[0]
         return _Found(first, last, Totals.decode(stored))
 
     def _before(self, g: int) -> Totals | None:
