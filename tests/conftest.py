@@ -25,6 +25,7 @@ pytest_plugins = [
     "tests.fix_upgrades",
     "tests.fix_publisher",
     "tests.fix_publish",
+    "tests.fix_crashes",
     "tests.fix_cli",
     "tests.fix_shop",
     "tests.fix_raw_server",

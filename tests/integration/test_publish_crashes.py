@@ -7,55 +7,23 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import postgresql
+from tests.fix_crashes import crashed, reopened
 from tests.fix_publish import Caller, Who, data_in, events_of
-from tests.fix_publisher import HERE, served
+from tests.fix_publisher import served
 from tests.programs import crash_publisher as crash
 from tests.store_contract.writers import everything
-from zeh_spark.publisher import Store, open_store
+from zeh_spark.publisher import Store
 from zeh_spark.service.store.batches import Call, Upload, chained
 from zeh_spark.service.store.interface import UnknownFeedError
 
 OLD = crash.OLD
-
-
-def reopened(url: str) -> closing[Store]:
-    return closing(open_store(url))
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.campaign)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """For `crash_publisher`."""
-    if request.param == "sqlite":
-        yield str(tmp_path)
-        return
-    postgresql.needed()
-    server = postgresql.shared()
-    prefix = server.create_database()
-    yield server.url(prefix)
-    names = server.execute(f"SELECT datname FROM pg_database WHERE datname ~ '^{prefix}(_|$)'")
-    for (name,) in names:
-        server.drop_database(name)
-
-
-def crashed(act: str, place: str) -> list[tuple[str, str]]:
-    """The stores of an act that died at each of its points, in order; the last one lived."""
-    command = [sys.executable, "-m", "tests.programs.crash_publisher", act, place]
-    said = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True).stdout
-    points = said.splitlines()
-    assert "done" == points[-1]
-    return [(f"{at}: {name}", crash.url_of(place, at)) for at, name in enumerate(points)]
 
 
 def data_of(uploads: list[Upload]) -> list[bytes]:
@@ -105,10 +73,10 @@ def check_commit(store: Store, by: Call, uploads: list[Upload]) -> bool:
         ("release", crash.call(1), crash.LARGE),
     ],
 )
-def test_batch_is_whole_or_absent_wherever_the_publisher_dies(place, act, by, uploads):
+def test_batch_is_whole_or_absent_wherever_the_publisher_dies(crash_place, act, by, uploads):
     """Killed anywhere, it has my batch with its receipt, or nothing of it (F14, PU-04, PU-07)."""
     there = []
-    for point, url in crashed(act, place):
+    for point, url in crashed(act, crash_place):
         with reopened(url) as store:
             try:
                 there.append(check_commit(store, by, uploads))
@@ -120,9 +88,9 @@ def test_batch_is_whole_or_absent_wherever_the_publisher_dies(place, act, by, up
 
 @pytest.mark.kill
 @pytest.mark.slow
-def test_batches_of_one_transaction_are_there_together(place):
+def test_batches_of_one_transaction_are_there_together(crash_place):
     """Commits that share a transaction share its fate, and none is torn (F14)."""
-    for point, url in crashed("together", place):
+    for point, url in crashed("together", crash_place):
         with reopened(url) as store:
             found = [store.receipt(crash.FEED, name, 0, "a") for name in "qrs"]
             there = [each for each in found if each]
@@ -135,10 +103,10 @@ def test_batches_of_one_transaction_are_there_together(place):
 
 
 @pytest.mark.kill
-def test_cleaning_up_takes_nothing_that_is_committed(place):
+def test_cleaning_up_takes_nothing_that_is_committed(crash_place):
     """Killed while it cleans up, the publisher continues, and every event is there (F14)."""
     expected = [*OLD, *data_of(crash.LARGE)]
-    for _, url in crashed("tidy", place):
+    for _, url in crashed("tidy", crash_place):
         with reopened(url) as store:
             assert sorted(expected) == sorted(events_of(store))
             crash.tidy(store)

@@ -27,6 +27,7 @@ from sqlalchemy.engine.default import DefaultDialect
 
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.service.sqlite.writer import Writer
+from zeh_spark.service.store import packs
 from zeh_spark.service.store.batches import Call, Declared, Overrides, TaskAttempt, Upload
 from zeh_spark.wire.upload_format import Chunker, Content, StagedChunk
 
@@ -64,6 +65,11 @@ SMALL = [
     for at in range(4)
 ]
 ALONE = [upload(0, chunk(0, [b"7"]))]
+MANY = [chunk(at % 2, [b"%d" % at] * (90 if at == 2 else 1 + at % 3)) for at in range(9)]
+SIZES = {"PACK_CHUNKS": 4, "BLOCK_BYTES": 120, "OWN_BYTES": 2000}
+"""Of packs: OLD and MANY are two of them, one with a block of a chunk's own, and a rest."""
+REMOVED = 3, 6
+"""Positions up to which chunks are removed: in the first of these packs, and in the second one."""
 
 
 def stage(store: Store, by: Call, uploads: list[Upload]) -> None:
@@ -118,6 +124,14 @@ def held_writer(writer: Writer) -> Iterator[None]:
     holder.join()
 
 
+def keep_tidy(store: Store) -> None:
+    """Seal what can be sealed, then remove what is in one pack and a half, in two steps."""
+    while store.seal(FEED, before=1 << 62):
+        pass
+    for upto in REMOVED:
+        store.remove(FEED, upto)
+
+
 def nothing(store: Store) -> None: ...
 
 
@@ -155,6 +169,12 @@ ACTS: dict[str, tuple[Callable[[Store], object], Callable[[Store], object]]] = {
     "together": (
         lambda store: [stage(store, call(0, name), ALONE) for name in "qrs"],
         commit_together,
+    ),
+    "seal and remove": (
+        lambda store: [
+            publish(store, call(at), [upload(0, each)]) for at, each in enumerate(MANY, 1)
+        ],
+        keep_tidy,
     ),
 }
 
@@ -224,6 +244,8 @@ def make(place: str, name: object, template: str | None) -> None:
 
 def main(act: str, place: str) -> None:
     prepare, do = ACTS[act]
+    for name, size in SIZES.items():
+        setattr(packs, name, size)
     make(place, "before", None)
 
     def begin() -> None:
