@@ -115,12 +115,15 @@ def test_acts_stay(site, store):
             site.execute(statement)
 
 
-def test_store_that_is_upgraded_meanwhile_takes_no_writes(site, store):
+def test_store_that_is_upgraded_meanwhile_takes_no_writes(site, store, monkeypatch):
     """Who has it open reads on, and writes nothing that a newer one would misunderstand."""
-    publish(store, chunk(0, b"1"))
+    monkeypatch.setattr("zeh_spark.service.store.packs.PACK_CHUNKS", 1)
+    for each in (b"1", b"2"):
+        publish(store, chunk(0, each))
     site.set_version(99)
     for write in (
-        lambda: publish(store, chunk(0, b"2")),
+        lambda: publish(store, chunk(0, b"3")),
+        lambda: store.seal(FEED, before=1 << 62),
         lambda: store.stage(FEED, call(), upload(chunk(0, b"3"))),
         lambda: store.remove(FEED, 1),
         lambda: store.save_cursors(FEED, "mailer", 2, {0: "1.x"}),
@@ -132,4 +135,4 @@ def test_store_that_is_upgraded_meanwhile_takes_no_writes(site, store):
     ):
         with pytest.raises(StoreBusyError, match=r"was upgraded.*may only read.*Replace"):
             write()
-    assert [b"1"] == data(store)
+    assert [b"1", b"2"] == data(store)
