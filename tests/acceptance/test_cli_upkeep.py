@@ -122,28 +122,53 @@ def test_a_clock_that_is_far_ahead_removes_nothing(
     assert "not trusted" not in run("clock").stdout
 
 
-def test_old_chunks_are_packed_and_read_as_before(run: Run, store_url: str, tmp_path: Path) -> None:
-    """Small batches take less room after `zeh-spark seal`."""
+def events(store_url: str) -> list[bytes]:
+    """Return all lines of the feed `orders`, in order."""
+    with closing(open_store(store_url)) as store:
+        blocks = [*ChunkFeed(store, "orders").page({0: "_first"}, 1, 10_000)]
+    return [line for block in blocks for line in block.lines.splitlines()]
+
+
+def old_events(run: Run, folder: Path) -> None:
+    """Make a feed of 1,024 partitions, with 2,048 chunks that are old enough to be packed."""
     run("create", "orders", "--partitions", "1024")
     lines = "".join(f'{{"key": "{each}", "data": {each}}}\n' for each in range(3000))
     for producer in ("first", "second"):
         run("load", "orders", "-", "--envelope", "--producer", producer, stdin=lines)
-
-    def read() -> list[bytes]:
-        with closing(open_store(store_url)) as store:
-            return [
-                data
-                for block in ChunkFeed(store, "orders").page({0: "_first"}, 1, 10_000)
-                for data in block.lines.splitlines()
-            ]
-
-    before = read()
-    assert 6000 == len(before)
     assert "packed 0 chunks into 0 packs" in run("seal", "orders").stdout
-    with closing(sqlite3.connect(tmp_path / "feeds.db")) as database, database:
+    with closing(sqlite3.connect(folder / "feeds.db")) as database, database:
         database.execute("UPDATE recent_chunks SET time = time - 700000")
+
+
+def test_old_chunks_are_packed_and_read_as_before(run: Run, store_url: str, tmp_path: Path) -> None:
+    """Small batches take less room after `zeh-spark seal`."""
+    old_events(run, tmp_path)
+    before = events(store_url)
+    assert 6000 == len(before)
     assert "packed 1,024 chunks into 1 pack" in run("seal", "orders").stdout
-    assert before == read()
+    assert before == events(store_url)
+
+
+def test_backups_are_of_what_is_packed_too(run: Run, store_url: str, tmp_path: Path) -> None:
+    """Whether a backup was made before `zeh-spark seal` or after it: restored, it has each event,
+    the rest can be packed, and a smaller file is what packing brings.
+    """
+    old_events(run, tmp_path)
+    before = events(store_url)
+    run("backup", "rows.db")
+    run("seal", "orders")
+    run("backup", "packed.db")
+    run("load", "orders", "-", "--producer", "third", stdin="1\n2\n")
+    for copy, more in (("rows.db", "1,024 chunks into 1 pack"), ("packed.db", "0 chunks")):
+        done = run("restore", copy, "--yes")
+        assert (0, True) == (done.returncode, "have zeh-feed" in done.stdout), done.stderr
+        assert before == events(store_url)
+        assert f"packed {more}" in run("seal", "orders").stdout
+        assert before == events(store_url)
+        run("load", "orders", "-", "--producer", "third", stdin="1\n")
+        assert 6001 == len(events(store_url))
+    rows, packed = ((tmp_path / name).stat().st_size for name in ("rows.db", "packed.db"))
+    assert packed < 0.9 * rows
 
 
 @pytest.mark.usefixtures("invented")
