@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, event
 
+from tests.store_contract import writers as contract
+from tests.store_contract.packs import EVER
+from tests.store_contract.writers import FEED
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.service.sql import store as sql_store
@@ -113,3 +116,65 @@ def test_keeping_many_cursors_takes_few_statements(store):
         event.remove(Engine, "before_cursor_execute", note)
     assert later == store.load_cursors("orders", "w", 1024)
     assert len(statements) < 20
+
+
+def one_by_one(store: Store, rounds: int) -> None:
+    """Publish so many times 1,024 chunks of one event each, and pack what can be packed."""
+    for _ in range(rounds):
+        for _ in range(16):
+            contract.publish(store, *(contract.chunk(each, b"1") for each in range(64)))
+        while store.seal(FEED, before=EVER):
+            pass
+
+
+def test_the_room_of_what_is_packed_is_used_again(tmp_path: Path) -> None:
+    """The file of a feed of single events stays small, and a backup has nothing of what is free."""
+    file = tmp_path / "feeds.db"
+    with closing(open_store(f"sqlite:///{file}", receipts=3)) as store:
+        store.create(FEED, 64)
+        one_by_one(store, 3)
+        before = emptied(file)
+        one_by_one(store, 4)
+        copy = tmp_path / "copy.db"
+        backup(str(file), copy)
+    after = emptied(file)
+    assert after < before + 4 * 40_000  # in rows, a round takes 130,000 bytes
+    assert copy.stat().st_size < after - 100_000
+
+
+def emptied(file: Path) -> int:
+    """Return the size of a file whose log is in it."""
+    with closing(sqlite3.connect(file)) as other:
+        assert (0, 0, 0) == other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return file.stat().st_size
+
+
+def test_packing_waits_while_a_reader_keeps_the_log_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that reads for hours does not fill my disk: nothing is packed until it ends, and
+    it goes on reading what there was.
+    """
+    for limit, short in (("LOG_BYTES", 1 << 20), ("_READERS_SECONDS", 0.05)):
+        monkeypatch.setattr(f"zeh_spark.service.sqlite.writer.{limit}", short)
+    monkeypatch.setattr("zeh_spark.service.sqlite.store.LOG_BYTES", 1 << 20)
+    monkeypatch.setattr("zeh_spark.service.store.packs.PACK_CHUNKS", 100)
+    file, log = tmp_path / "feeds.db", tmp_path / "feeds.db-wal"
+    with closing(open_store(f"sqlite:///{file}", receipts=3)) as store:
+        store.create(FEED, 64)
+        for _ in range(4):
+            contract.publish(store, *(contract.chunk(each, b"1") for each in range(64)))
+        assert 100 == store.seal(FEED, before=EVER)
+        count = "SELECT count(*) FROM recent_chunks"
+        with closing(sqlite3.connect(file, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            before = reader.execute(count).fetchall()
+            while log.stat().st_size <= 1 << 20:
+                contract.publish(store, contract.chunk(0, b"1"))
+            grown = log.stat().st_size
+            for _ in range(9):
+                assert 0 == store.seal(FEED, before=EVER)
+            assert (before, grown) == (reader.execute(count).fetchall(), log.stat().st_size)
+        store.see_clock(store.now())  # as a publisher does in each of its rounds
+        assert 100 == store.seal(FEED, before=EVER)
+        assert log.stat().st_size <= 1 << 20
