@@ -18,12 +18,15 @@ from tests.integration.test_openapi import check
 from tests.integration.test_table_holders import until_replayed
 from tests.integration.test_table_restores import events
 from tests.patience import eventually
+from tests.store_contract.packs import EVER
+from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.service.retention.pruner import Pruner
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.testing import publish, running_publisher
 
 FIRST = {"0": "_first", "1": "_first"}
+PLANNED = "partition", "from", "to"
 
 
 @dataclass
@@ -175,14 +178,21 @@ def test_publishing_to_a_standby_says_where_to_publish(
     assert [] == [each for each in caplog.messages if "fails" in each]
 
 
-def test_a_standby_serves_pages_and_direct_reads(pair: Pair) -> None:
-    """Pages, plans with their chunks, and a program that polls have all that was replayed."""
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_standby_serves_pages_and_direct_reads(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, sealed: bool
+) -> None:
+    """Pages, plans with their chunks, and a program that polls have all that was replayed, also of
+    what is packed.
+    """
     publish(pair.store, "orders", [2, 3, 4])
+    if sealed:
+        assert 2 == sealed_by_two(pair, monkeypatch)
     pair.arrive()
     both = pair.primary, pair.replica
     pages = [page(each, "cursor0=_first&cursor1=_first") for each in both]
     plans = [plan(each, FIRST).json()["ranges"] for each in both]
-    ranges = [{name: each[name] for name in ("partition", "from", "to")} for each in plans[1]]
+    ranges = [{name: each[name] for name in PLANNED} for each in plans[1]]
     chunks = [
         requests.post(f"{each}/orders/chunks", json={"n": 2, "ranges": ranges}, timeout=30)
         for each in both
@@ -191,6 +201,38 @@ def test_a_standby_serves_pages_and_direct_reads(pair: Pair) -> None:
     assert [plans[0], pages[0].content, chunks[0].content] == [
         plans[1], pages[1].content, chunks[1].content,
     ]  # fmt: skip
+
+
+def sealed_by_two(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Pack the oldest chunks of the primary; return how many these were."""
+    monkeypatch.setattr("zeh_spark.service.store.packs.PACK_CHUNKS", 2)
+    return pair.store.seal("orders", before=EVER)
+
+
+def test_a_standby_that_has_not_heard_of_a_seal_gives_the_same(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I go from one to the other with my cursors and my plans, whichever of them has packed what I
+    read. A standby packs nothing itself.
+    """
+    for each in range(4):
+        publish(pair.store, "orders", [each])
+    pair.arrive()
+    pair.lag()
+    assert 2 == sealed_by_two(pair, monkeypatch)
+    query = "cursor0=_first&cursor1=_first&headers=_all"
+    both = pair.primary, pair.replica
+    plans = [plan(each, FIRST).json() for each in both]
+    for planned, other in zip(plans, both[::-1], strict=True):
+        wanted = [{name: each[name] for name in PLANNED} for each in planned["ranges"]]
+        assert requests.post(
+            f"{other}/orders/chunks", json={"n": 2, "ranges": wanted}, timeout=30
+        ).ok
+    assert plans[0]["ends"] == plans[1]["ends"]
+    assert page(pair.primary, query).content == page(pair.replica, query).content
+    assert read_plainly(f"{pair.primary}/orders") == read_plainly(f"{pair.replica}/orders")
+    with pytest.raises(StoreError):
+        pair.copy.seal("orders", before=EVER)
 
 
 def replica_lag(base: str) -> tuple[float, str]:
