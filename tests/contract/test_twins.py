@@ -125,11 +125,11 @@ class Twins(RuleBasedStateMachine):
         for each in blocks or ():
             self._given(n, {each.partition % n: each.cursor})
 
-    @rule(n=NS, chunks=st.integers(1, 9), size=st.sampled_from([1, 100, 1 << 20]))
-    def plan(self, n: int, chunks: int, size: int) -> None:
+    @rule(n=NS, events=st.integers(1, 9), size=st.sampled_from([1, 100, 1 << 20]))
+    def plan(self, n: int, events: int, size: int) -> None:
         """With ranges, digests and ends."""
         cursors = {str(each): cursor for each, cursor in self.readers[n].items()}
-        request = PlanRequest(n, cursors, max_chunks=chunks, range_bytes=size)
+        request = PlanRequest(n, cursors, max_events=events, range_bytes=size)
         if found := self.same(lambda store: ChunkFeed(store, FEED).plan(request)):
             self._given(n, {int(each): cursor for each, cursor in found[1].ends.items()})
 
