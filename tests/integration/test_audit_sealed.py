@@ -79,5 +79,5 @@ def test_what_was_changed_in_a_pack_is_found(
     found = difference(publisher.url)
     assert re.fullmatch(expected, found), found
     if kind == "lost":
-        with pytest.raises(StoreError, match="is damaged: .* does not have (its|the) lines"):
+        with pytest.raises(StoreError, match=r"is damaged: .* does not have (its|the) lines"):
             data(publisher.store)
