@@ -12,7 +12,7 @@ from tests.store_contract.packs import EVER, answers
 from tests.store_contract.writers import FEED, chunk, data, publish, refused
 from zeh_spark import reading
 from zeh_spark.publisher import Store
-from zeh_spark.service.store.feed import ChunkFeed
+from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.testing import running_publisher
 
 

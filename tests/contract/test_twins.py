@@ -26,8 +26,8 @@ from tests.store_contract.packs import EVER, answers
 from tests.store_contract.site import StoppedClock, histories
 from tests.store_contract.writers import FEED, call, chunk, everything, publish_as
 from zeh_spark.publisher import Problem, Store
+from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.service.retention.rules import prune
-from zeh_spark.service.store.feed import ChunkFeed
 from zeh_spark.service.store.interface import Retention
 from zeh_spark.service.telemetry.lag import Backlogs
 from zeh_spark.wire.direct_reads import PlanRequest
