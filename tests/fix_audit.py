@@ -65,7 +65,7 @@ class Vandal:
         return self._database.execute(statement, values).fetchall()
 
     def change_lines(self, g: int, change: Callable[[bytes], bytes]) -> None:
-        """Of the chunk at a position."""
+        """Of the chunk at a position, whose row tells their size: others would not be served."""
         blob = "SELECT blob FROM recent_chunks WHERE g = ?"
         ((frame,),) = self.run(f"SELECT frame FROM blobs WHERE id = ({blob})", g)
         assert isinstance(frame, bytes)
@@ -73,6 +73,7 @@ class Vandal:
         after = change(before)
         assert before != after
         self.run(f"UPDATE blobs SET frame = ? WHERE id = ({blob})", frame_of(after), g)
+        self.run("UPDATE recent_chunks SET size = ? WHERE g = ?", len(after), g)
 
     def change_receipt(
         self, producer: str, number: int, /, *, hashed: bool, **changes: object

@@ -164,6 +164,14 @@ def test_a_chunk_with_other_lines_is_not_packed(store, monkeypatch):
     assert everything(store)[0].blob
 
 
+def test_a_chunk_with_other_lines_is_not_served(store, site):
+    """I get an error, and not more or fewer events than were committed."""
+    publish(store, chunk(0, b"1"), chunk(1, b"2"))
+    site.execute(f"UPDATE {site.schema}recent_chunks SET size = size - 1 WHERE g = 2")
+    with pytest.raises(StoreError, match="damaged: a frame does not have the lines of its chunks"):
+        [*ChunkFeed(store, FEED).page({1: "_first"}, 2, 100)]
+
+
 def test_the_frames_of_a_pack_go_with_the_last_of_its_chunks(store, site, monkeypatch):
     """Retention frees the room of what is packed, too."""
     monkeypatch.setattr("zeh_spark.service.store.packs.PACK_CHUNKS", 3)

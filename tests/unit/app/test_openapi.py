@@ -208,7 +208,7 @@ def problems_raised() -> Iterator[tuple[str, set[str]]]:
     of_refusals = {"producer", "incarnation", "run", "batch", "remedy"}
     calls = [
         call
-        for folder in ("access", "app", "network", "outbox", "store")
+        for folder in ("access", "app", "network", "outbox", "reads", "store")
         for path in sorted((PACKAGE / folder).glob("*.py"))
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(call, ast.Call)

@@ -222,7 +222,13 @@ def placed(*places: tuple[int, int], frames: Sequence[bytes] = (LINE * 2,)) -> F
     """Chunks of one line each at some places, by frame and offset, in frames with these lines."""
     group = group_of([(0, 10 + at, "p", [({}, 0)]) for at in range(len(places))])
     there = np.array([*places], PLACES)
-    return FetchedGroup(0, group.headers, group.producers, there, [*map(frame_of, frames)])
+    sent = [each if each.startswith(b"\x28\xb5") else frame_of(each) for each in frames]
+    return FetchedGroup(0, group.headers, group.producers, there, sent)
+
+
+def of_size(size: int) -> bytes:
+    """A frame of nothing that says that it unpacks to so many bytes (RFC 8878, 3.1.1.1)."""
+    return b"\x28\xb5\x2f\xfd\xe0" + size.to_bytes(8, "little") + b"\x01\0\0"
 
 
 def decoded(
@@ -250,6 +256,9 @@ def test_a_damaged_line_is_an_error(rest):
         (changed(frame=b"no frame at all"), "store is damaged"),
         (changed(frame=frame_of(LINE)[:-3]), "store is damaged"),
         (changed(frame=frame_of(b"") * 2), "store is damaged"),
+        (changed(frame=of_size(1 << 63)), "another size"),
+        (placed(*[(each, 0) for each in range(4)], frames=[of_size(1 << 62)] * 4), "another size"),
+        (changed(lines=b"", frame=frame_of(b""), events=0), "another size"),
         (placed((0, 0), (0, 0)), "where another one is"),
         (placed((0, 0), (0, len(LINE) - 1)), "where another one is"),
         (placed((0, 0), (0, len(LINE) + 1)), "not in its frame"),

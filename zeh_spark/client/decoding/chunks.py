@@ -218,9 +218,12 @@ def unpacked(group: FetchedGroup) -> bytes:
     """Return the lines of all chunks of a group. Raises PublisherError for a damaged frame."""
     needed = group.headers["size"].astype(np.int64)
     try:
-        sizes = np.array([*map(zstandard.frame_content_size, group.frames)], np.int64)
-        if sizes.min() < 0 or needed.max() > CHUNK_BYTES or sizes.sum() > 2 * needed.sum():
+        told = [*map(zstandard.frame_content_size, group.frames)]  # of any size: a peer tells it
+        if not (min(told) >= 0 < needed.min() and needed.max() <= CHUNK_BYTES) or (
+            sum(told) > 2 * int(needed.sum())
+        ):
             raise zstandard.ZstdError("a frame has another size than its chunks")
+        sizes = np.array(told, np.int64)
         ends = np.cumsum(sizes)
         begins = (ends - sizes)[group.places["frame"]] + group.places["offset"]
         beyond = begins + needed

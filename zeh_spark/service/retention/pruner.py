@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -90,13 +91,17 @@ class Pruner:
             return
         end = time.monotonic() + self._every_seconds
         left = [each.name for each in self._store.feeds()]
+        done: Counter[str] = Counter()
         while left:
             for feed in tuple(left):
                 begun = time.monotonic()
                 pack = partial(seal_next, self._store, feed)
                 packed = logged(log, f"feed {feed!r}: old chunks are not packed for now", pack)
+                done[feed] += packed or 0
                 if not packed or begun > end:
                     left.remove(feed)
+                    if done[feed]:
+                        log.info("feed %r: %d chunks were packed", feed, done[feed])
                 if self._ended.wait(time.monotonic() - begun):
                     return
 

@@ -212,7 +212,7 @@ def _rule(rule: Retention) -> dict[str, Any]:
 @click.argument("feed")
 @STORE
 def seal(feed: str, url: str) -> None:
-    """Pack the chunks of a feed that are older than ten minutes.
+    """Pack the chunks of a feed that are older than ten minutes. Publishers do it each minute.
 
     A pack has up to 1,024 chunks in one row, and their events in few frames. So small batches take
     less room, and are read faster. Readers and producers notice nothing. What does not fill a pack
@@ -227,6 +227,11 @@ def seal(feed: str, url: str) -> None:
     with opened(url) as store:
         packs, chunks = retaining.seal(store, feed)
     said = f"Feed {feed!r}: packed {counted(chunks, 'chunk')} into {counted(packs, 'pack')}."
+    if not packs:
+        said = (
+            f"Feed {feed!r}: nothing to pack. A pack needs 1,024 chunks or 4 MiB of events, all of "
+            f"them older than ten minutes."
+        )
     print_answer(said, feed=feed, packs=packs, chunks=chunks)
 
 
