@@ -76,7 +76,7 @@ def test_a_page_that_its_hint_ends_is_answered_304_without_reading_events(
         assert (304, b"") == (again.status_code, again.content)
         assert first.headers["ETag"] == again.headers["ETag"]
         assert "no-cache" == again.headers["Cache-Control"]
-    assert {"snapshot", "scan"} == {name for name, _ in store.reads}
+    assert {"snapshot", "packed", "scan"} == {name for name, _ in store.reads}
     assert first.content == ask(base, query, If_None_Match='"another"').content
 
 
