@@ -78,8 +78,8 @@ def test_a_sealed_feed_is_read_as_before(spark, store, url):
 @pytest.mark.slow
 @pytest.mark.parametrize("fetch", WAYS)
 def test_a_stream_goes_across_what_is_packed_meanwhile(stream, store, url, fetch, tmp_path):
-    """It begins in packs, goes on in chunks that are packed after they were planned, and ends in
-    new ones: each event once, in order. It is restarted on the way.
+    """I get each event once, in order, from packs, from chunks that are packed while I read, and
+    from new ones. The stream is restarted on the way.
     """
     found = []
     assert 2 == seal(store, most=2)

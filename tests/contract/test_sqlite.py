@@ -153,8 +153,8 @@ def emptied(file: Path) -> int:
 def test_packing_waits_while_a_reader_keeps_the_log_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that reads for hours does not fill my disk: nothing is packed until it ends, and
-    it goes on reading what there was.
+    """A program that reads for hours does not fill my disk. Nothing is packed until it ends, and
+    its snapshot stays the same.
     """
     for limit, short in (("LOG_BYTES", 1 << 20), ("_READERS_SECONDS", 0.05)):
         monkeypatch.setattr(f"zeh_spark.service.sqlite.writer.{limit}", short)

@@ -137,7 +137,7 @@ def test_only_full_packs_of_old_chunks_are_sealed(store, clock, monkeypatch):
 
 
 def test_two_publishers_seal_each_chunk_once(opened, store, monkeypatch):
-    """Each event is there once, also if another process prunes meanwhile."""
+    """No event is lost or doubled, even while another process removes old ones."""
     monkeypatch.setattr("zeh_spark.service.store.packs.PACK_CHUNKS", 2)
     for batch in range(30):
         publish(store, chunk(batch % 2, b"%d" % batch))

@@ -63,7 +63,7 @@ def test_a_pack_has_the_chunks_that_were_packed(log: list[Chunk], data: st.DataO
 
 @given(logs())
 def test_totals_tell_what_there_was_of_each_partition(log: list[Chunk]) -> None:
-    """Whoever asks how much there is, and where it ends, reads no headers."""
+    """Sums and last positions of a partition are known without reading the headers of packs."""
     half = header_records(log[: len(log) // 2])
     before = Totals.none(4).after(half)
     totals = Totals.decode(before.after(header_records(log[len(half) :])).encode())

@@ -2,9 +2,9 @@
 
 A `Backlog` keeps, for each stored partition, the number of events up to each position. Each look
 adds only the chunks that are new since the last look, so that its cost does not depend on the size
-of the feed; packs (see `store.packs`) tell theirs in all. Old positions are kept more sparsely:
-near the head the lag is exact; far behind it may be too high by two percent, because it counts from
-a position before the cursor.
+of the feed. A pack (see `store.packs`) is added as one sum. Old positions are kept more sparsely.
+Near the head the lag is exact. Far behind, it may be up to two percent too high, because it is
+counted from a position before the cursor.
 
 Metrics, pages and plans of direct reads share the backlogs of a store (`Backlogs`).
 
