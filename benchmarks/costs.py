@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -97,14 +98,16 @@ def _waited_for(process: psutil.Process) -> float:
 
 
 def _by_process(jvm: psutil.Process, publisher: int) -> dict[str, float]:
-    daemons = [each for each in jvm.children() if _is_daemon(each)]
-    workers = [*daemons, *(worker for each in daemons for worker in each.children())]
-    ended = sum(_waited_for(each) for each in daemons)
-    return {
-        "publisher": cpu([psutil.Process(publisher)]),
-        "Python workers": cpu(workers) + ended,
-        "JVM": cpu([jvm]),
-    }
+    for _ in range(100):
+        with suppress(psutil.NoSuchProcess):  # a worker ended meanwhile: then its parent counts it
+            daemons = [each for each in jvm.children() if _is_daemon(each)]
+            workers = [*daemons, *(worker for each in daemons for worker in each.children())]
+            return {
+                "publisher": cpu([psutil.Process(publisher)]),
+                "Python workers": cpu(workers) + sum(_waited_for(each) for each in daemons),
+                "JVM": cpu([jvm]),
+            }
+    raise RuntimeError("no moment without an ending process: is the publisher still there?")
 
 
 def _is_daemon(process: psutil.Process) -> bool:
