@@ -19,8 +19,8 @@ import pytest
 from pyarrow import fs
 
 from tests.ports import free_port
-from zeh_spark.spark.source.options import parse_staging
-from zeh_spark.spark.source.staging_location import delete_folder, opened
+from zeh_spark._locations import delete_folder, opened
+from zeh_spark.wire.option_values import parse_location
 
 _AZURITE = Path(__file__).parents[1] / ".venv-azurite/node_modules/azurite/dist/src/blob/main.js"
 _AZURE_ACCOUNT = "devstoreaccount1"  # with its key, it is in Azurite's documentation
@@ -59,7 +59,7 @@ class ObjectStore:
 
     def names(self) -> list[str]:
         """Return the objects that have content, below the folder."""
-        filesystem, path = opened(parse_staging(self.location()))
+        filesystem, path = opened(parse_location(self.location()))
         selector = fs.FileSelector(path, recursive=True, allow_not_found=True)
         found = filesystem.get_file_info(selector)
         return sorted(each.path.removeprefix(f"{path}/") for each in found if each.is_file)
@@ -153,7 +153,7 @@ def used(store: ObjectStore) -> Iterator[ObjectStore]:
         for name, value in store.environment.items():
             patch.setenv(name, value)
         yield store
-        delete_folder(*opened(parse_staging(store.location())))
+        delete_folder(*opened(parse_location(store.location())))
 
 
 def _send(method: str, url: str, body: bytes | None = None) -> None:

@@ -17,6 +17,7 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 LAYERS = {
+    "_locations": set(),
     "_zlib": set(),
     "errors": set(),
     "wire": {"errors"},
@@ -35,8 +36,8 @@ LAYERS = {
         "client.http", "client.options", "errors", "spark.frames", "wire", "wire.problems",
     },
     "spark.source": {
-        "client.decoding", "client.http", "client.options", "client.polling", "errors",
-        "spark.frames", "wire",
+        "_locations", "client.decoding", "client.http", "client.options", "client.polling",
+        "errors", "spark.frames", "wire",
     },
     "spark": {
         "client.decoding", "client.options", "errors", "spark.frames", "spark.sink", "spark.source",

@@ -11,7 +11,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 HEADER_PREFIX = "http.header."
 SECRET_HEADER_PREFIX = "http.secret.header."
@@ -29,6 +29,20 @@ _MOST_BYTES = 10**6 << 40
 """The largest size that an option may have; databases keep 64 bits."""
 
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_PARAMETERS = {
+    "file": set(),
+    "s3": {"region", "scheme", "endpoint_override", "force_virtual_addressing"},
+    "gs": {"scheme", "endpoint_override", "retry_limit_seconds"},
+    "abfs": {
+        "blob_storage_authority",
+        "client_id",
+        "credential_kind",
+        "dfs_storage_authority",
+        "enable_tls",
+        "tenant_id",
+    },
+}
+"""The parameters that the URI of a location may have, by its scheme. None of them is a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,3 +270,42 @@ def parse_traceparent(text: str) -> str:
             "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
         )
     return text
+
+
+def parse_location(text: str) -> str:
+    """Return an absolute path, or a URI that pyarrow.fs knows.
+
+    Spark shows options in plans, and errors show the location, so it never holds a secret.
+    pyarrow does not know `s3a:` and `dbfs:/Volumes/`: they become `s3:` and `/Volumes/`.
+
+    Raises ValueError if it is neither, or if it holds what may be a secret.
+    """
+    location = re.sub(r"^dbfs:/+Volumes/", "/Volumes/", text)
+    if location.startswith("/"):
+        return location.rstrip("/") or "/"
+    location = re.sub(r"^s3a:", "s3:", location)
+    scheme = location.partition(":")[0]
+    scheme = "abfs" if scheme == "abfss" else scheme
+    if scheme not in _PARAMETERS:
+        raise ValueError(
+            "must be an absolute path of a folder that all who use it share, or a URI with file, "
+            "s3, s3a, gs, abfs or abfss"
+        )
+    parts = urlsplit(location)
+    user, _, host = parts.netloc.rpartition("@")
+    # A secret may have a slash: in s3://KEY:SEC/RET@bucket the host is KEY:SEC.
+    named = ":" in user or (":" in host and not (scheme == "abfs" and user))
+    told = any("@" in value for _, value in parse_qsl(parts.query))
+    if named or told or (user and scheme != "abfs" and (scheme, user) != ("gs", "anonymous")):
+        raise ValueError(
+            "must not hold credentials, because it is shown, as in Spark's plans: give them to "
+            "all who use it by the environment or the machine's role"
+        )
+    names = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
+    if unknown := sorted(names - _PARAMETERS[scheme]):
+        known = ", ".join(sorted(_PARAMETERS[scheme])) or "none"
+        raise ValueError(
+            f"must not have the parameter {unknown[0]!r}, because it is shown: those of {scheme} "
+            f"are {known}, and credentials come from the environment"
+        )
+    return parts._replace(path=parts.path.rstrip("/"), fragment="").geturl()

@@ -7,10 +7,8 @@ DataSource is made, and touches neither network nor files.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, urlsplit
 
 import xxhash
 
@@ -21,6 +19,7 @@ from zeh_spark.wire.option_values import (
     parse_bool,
     parse_choice,
     parse_count,
+    parse_location,
     parse_size,
     parse_text,
     parse_timeout,
@@ -29,61 +28,6 @@ from zeh_spark.wire.option_values import (
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-_PARAMETERS = {
-    "file": set(),
-    "s3": {"region", "scheme", "endpoint_override", "force_virtual_addressing"},
-    "gs": {"scheme", "endpoint_override", "retry_limit_seconds"},
-    "abfs": {
-        "blob_storage_authority",
-        "client_id",
-        "credential_kind",
-        "dfs_storage_authority",
-        "enable_tls",
-        "tenant_id",
-    },
-}
-"""The parameters that the URI of a stage may have, by its scheme. None of them is a secret."""
-
-
-def parse_staging(text: str) -> str:
-    """Return an absolute path, or a URI that pyarrow.fs knows.
-
-    Spark shows options in plans, and errors show the location, so it never holds a secret.
-    It does not know `s3a:` and `dbfs:/Volumes/`: they become `s3:` and `/Volumes/`.
-
-    Raises ValueError if it is neither, or if it holds what may be a secret.
-    """
-    location = re.sub(r"^dbfs:/+Volumes/", "/Volumes/", text)
-    if location.startswith("/"):
-        return location.rstrip("/") or "/"
-    location = re.sub(r"^s3a:", "s3:", location)
-    scheme = location.partition(":")[0]
-    scheme = "abfs" if scheme == "abfss" else scheme
-    if scheme not in _PARAMETERS:
-        raise ValueError(
-            "must be an absolute path that driver and executors share, or a URI with "
-            "file, s3, s3a, gs, abfs or abfss"
-        )
-    parts = urlsplit(location)
-    user, _, host = parts.netloc.rpartition("@")
-    # A secret may have a slash: in s3://KEY:SEC/RET@bucket the host is KEY:SEC.
-    named = ":" in user or (":" in host and not (scheme == "abfs" and user))
-    told = any("@" in value for _, value in parse_qsl(parts.query))
-    if named or told or (user and scheme != "abfs" and (scheme, user) != ("gs", "anonymous")):
-        raise ValueError(
-            "must not hold credentials, because Spark shows it in plans: give them to driver and "
-            "executors by the environment or the machine's role"
-        )
-    names = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
-    if unknown := sorted(names - _PARAMETERS[scheme]):
-        known = ", ".join(sorted(_PARAMETERS[scheme])) or "none"
-        raise ValueError(
-            f"must not have the parameter {unknown[0]!r}, because Spark shows it in plans: those "
-            f"of {scheme} are {known}, and credentials come from the environment"
-        )
-    return parts._replace(path=parts.path.rstrip("/"), fragment="").geturl()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +84,7 @@ class SourceOptions(ReadingOptions):
         query="streaming",
     )
     staging_location: str | None = option(
-        parse_staging,
+        parse_location,
         "directory (absolute path or URI without credentials) that driver and executors share; it "
         "keeps the bytes of a micro-batch until Spark has processed it",
         query="streaming",

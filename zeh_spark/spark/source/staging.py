@@ -24,9 +24,9 @@ from functools import cached_property
 import xxhash
 from pyarrow import ArrowException, fs
 
+from zeh_spark._locations import delete_folder, opened, told
 from zeh_spark.errors import StagingError
 from zeh_spark.spark.source.offsets import StagedBatch
-from zeh_spark.spark.source.staging_location import delete_folder, opened, told
 from zeh_spark.spark.source.tasks import SegmentTask
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Staging:
     """One stage under a `stagingLocation`. It is pickled to executors.
 
     Args:
-        location: a path, or a URI, as `options.parse_staging` returns it.
+        location: a path, or a URI, as `option_values.parse_location` returns it.
     """
 
     def __init__(self, location: str, stage: str) -> None:

@@ -3,10 +3,11 @@
 import pytest
 
 from tests.cases import each_case
+from zeh_spark._locations import HAS_AZURE, opened, told
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import OptionError
-from zeh_spark.spark.source.options import SourceOptions, parse_staging
-from zeh_spark.spark.source.staging_location import HAS_AZURE, opened, told
+from zeh_spark.spark.source.options import SourceOptions
+from zeh_spark.wire.option_values import parse_location
 
 
 @each_case(
@@ -25,7 +26,7 @@ from zeh_spark.spark.source.staging_location import HAS_AZURE, opened, told
 )
 def test_a_location_is_a_path_or_the_address_of_a_folder(text, location):
     """Volumes of Unity Catalog are paths; the addresses are those that Spark takes."""
-    assert location == parse_staging(text)
+    assert location == parse_location(text)
 
 
 @each_case(
@@ -70,11 +71,11 @@ def test_azures_account_key_comes_from_the_environment(location, path, monkeypat
     """As Azure's own command line has it. The path is the one that pyarrow finds without a key."""
     if not HAS_AZURE:  # the oldest pyarrow
         with pytest.raises(ValueError, match="no file system for Azure"):
-            opened(parse_staging(location))
+            opened(parse_location(location))
         return
-    without = opened(parse_staging(location))
+    without = opened(parse_location(location))
     monkeypatch.setenv("AZURE_STORAGE_KEY", "Y2FuYXJ5")
-    with_key = opened(parse_staging(location))
+    with_key = opened(parse_location(location))
 
     assert (path, path) == (without[1], with_key[1])
     assert without[0] != with_key[0]

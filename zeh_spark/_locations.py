@@ -1,7 +1,8 @@
-"""The file systems in which batches are staged: those of a path, and of object stores.
+"""The file systems of locations: of a path, and of object stores.
 
-Credentials come from the environment of each process, or from the machine it runs on, never from a
-location (see `options.parse_staging`). Runs on the driver and on executors.
+Batches are staged there, and old events of a store are moved there. Credentials come from the
+environment of each process, or from the machine it runs on, never from a location (see
+`option_values.parse_location`). Runs on the driver, on executors and in the publisher.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def opened(location: str) -> tuple[fs.FileSystem, str]:
         if not HAS_AZURE:
             raise ValueError(
                 f"pyarrow {pa.__version__} has no file system for Azure. Install pyarrow 16 or "
-                f"later on the driver and on the executors"
+                f"later wherever the location is used"
             )
         if key := os.environ.get(_AZURE_KEY):
             return _azure(parts.netloc, unquote(parts.path), given, key)
