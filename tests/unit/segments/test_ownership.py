@@ -1,0 +1,64 @@
+"""A copy of a store never writes or deletes where the original does."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from zeh_spark.service.segments.objects import Objects
+from zeh_spark.service.segments.ownership import (
+    MARKER,
+    OwnerError,
+    adopt,
+    check_owner,
+    read_marker,
+    token_of_database,
+    token_of_file,
+)
+
+
+def test_the_first_store_has_the_location_until_another_one_adopts_it(tmp_path: Path) -> None:
+    """As after a restore: the copy is refused, until somebody says that the original is gone."""
+    objects = Objects(str(tmp_path / "cold"))
+    original, copy = tmp_path / "feeds.db", tmp_path / "copy.db"
+    original.write_bytes(b"x")
+    shutil.copy(original, copy)
+    mine, theirs = token_of_file(original), token_of_file(copy)
+
+    check_owner(objects, mine, is_used=False)
+    check_owner(objects, mine, is_used=True)
+    with pytest.raises(OwnerError, match=r"belongs to another store .* segments adopt"):
+        check_owner(objects, theirs, is_used=False)
+    assert read_marker(objects).owner == mine
+
+    adopt(objects, theirs)
+    check_owner(objects, theirs, is_used=True)
+    with pytest.raises(OwnerError, match="belongs to another store"):
+        check_owner(objects, mine, is_used=True)
+
+
+def test_a_lost_marker_is_not_written_again_by_itself(tmp_path: Path) -> None:
+    """The folder may not be mounted, or another copy may have it."""
+    objects = Objects(str(tmp_path / "cold"))
+
+    with pytest.raises(OwnerError, match=r"owner\.json is missing: a folder may not be mounted"):
+        check_owner(objects, "mine", is_used=True)
+
+    assert read_marker(objects) is None
+
+
+def test_a_marker_of_another_program_is_respected(tmp_path: Path) -> None:
+    objects = Objects(str(tmp_path / "cold"))
+    objects.put(MARKER, [b"{]"])
+
+    with pytest.raises(OwnerError, match=r"owner\.json is no marker"):
+        check_owner(objects, "mine", is_used=False)
+
+
+def test_a_promoted_copy_of_a_database_has_another_token() -> None:
+    """It has the same system identifier, and the next timeline."""
+    tokens = {token_of_database(7, timeline, base) for timeline in (1, 2) for base in (5, 6)}
+
+    assert len(tokens) == 4
