@@ -11,6 +11,7 @@ import pytest
 
 from tests.fix_cli import Run, published
 from tests.fix_upgrades import BEFORE
+from tests.store_contract.writers import chunk, data, publish
 from zeh_spark.publisher import open_store
 from zeh_spark.service.app.server import only_publisher
 from zeh_spark.service.reads.feed import ChunkFeed
@@ -172,6 +173,50 @@ def test_backups_are_of_what_is_packed_too(run: Run, store_url: str, tmp_path: P
         assert 6001 == len(events(store_url))
     rows, packed = ((tmp_path / name).stat().st_size for name in ("rows.db", "packed.db"))
     assert packed < 0.9 * rows
+
+
+def test_old_events_move_to_a_folder_and_are_read_as_before(
+    run: Run, store_url: str, tmp_path: Path
+) -> None:
+    """I move them, lose an object, put it back, restore a backup, and adopt the folder."""
+    run("create", "orders", "--partitions", "1")
+    with closing(open_store(store_url)) as store:
+        for each in range(1025):
+            publish(store, chunk(0, b"%d" % each), feed="orders")
+        assert 1024 == store.seal("orders", 1 << 62)
+        before = [each.lines for each in ChunkFeed(store, "orders").page({0: "_first"}, 1, 2_000)]
+    cold = str(tmp_path / "cold")
+    assert "0 B moved, in 0 segments" in run("offload", "orders", "--segments", cold).stdout
+    with closing(sqlite3.connect(tmp_path / "feeds.db")) as database:
+        rows = database.execute("SELECT count(*) FROM blobs").fetchone()
+    done = run("offload", "orders", "--older-than", "1ms", "--segments", cold)
+    assert "moved, in 1 segment." in done.stdout, done.stderr
+
+    with closing(sqlite3.connect(tmp_path / "feeds.db")) as database:
+        assert rows[0] > 1 == database.execute("SELECT count(*) FROM blobs").fetchone()[0]
+    with closing(open_store(store_url)) as store:
+        read = [each.lines for each in ChunkFeed(store, "orders").page({0: "_first"}, 1, 2_000)]
+    assert before == read
+    assert run("segments", "check", "--read").stdout.startswith("1 segment, ")
+
+    run("backup", "copy.db")
+    (segment,) = Path(cold).glob("*/*.segment")
+    segment.rename(tmp_path / "away")
+    looked = run("segments", "check")
+    assert (3, True) == (looked.returncode, f"no object {segment}" in looked.stdout)
+    restored = run("restore", "copy.db", "--yes")
+    assert f"Lost: there is no object {segment}" in restored.stderr
+    assert "until zeh-spark segments adopt" in restored.stderr
+    (tmp_path / "away").rename(segment)
+    Path(cold, "of-others").write_text("x")
+    assert "Not known: " in run("segments", "check", "--segments", cold).stdout
+    assert "belongs to" in run("segments", "adopt", "--yes").stdout
+
+    segment.unlink()
+    trimmed = run("segments", "check", "--trim", stdin="y\n")
+    assert "Removed: all events of feed 'orders' up to position 1024" in trimmed.stdout
+    with closing(open_store(store_url)) as store:
+        assert [b"1024"] == data(store)
 
 
 @pytest.mark.usefixtures("invented")

@@ -20,6 +20,9 @@ from tests import postgresql
 from tests.scratch_store import empty_store
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store, open_store
+from zeh_spark.service.retention.segments import offload
+from zeh_spark.service.segments.objects import Objects
+from zeh_spark.service.segments.ownership import adopt
 from zeh_spark.service.store.batches import RECEIPTS
 from zeh_spark.service.store.interface import Clock, now_ms
 from zeh_spark.service.store.log import Log
@@ -172,16 +175,20 @@ class PostgresqlSite(OurSite):
 
 
 class _Sealing:
-    """Seals the oldest chunks before half of all reads."""
+    """Seals the oldest chunks before half of all reads, and moves packs to a folder before some."""
 
     def open(self) -> Store:
         store = super().open()  # type: ignore[misc]
         chance, opened = random.Random(len(self._stores)), store.snapshot  # type: ignore[attr-defined]
+        moves = random.Random(f"{len(self._stores)}")  # type: ignore[attr-defined]
+        objects = Objects(str(self._directory / "cold"))  # type: ignore[attr-defined]
+        adopt(objects, store.owner())  # type: ignore[attr-defined]
 
         def snapshot(feed: str, positions: Iterable[int] = ()) -> AbstractContextManager[Log]:
             with suppress(StoreError):  # the read says what is wrong
                 while chance.random() < 0.5 and store.seal(feed, before=1 << 62):
-                    pass
+                    if moves.random() < 0.5:
+                        offload(store, feed, objects, before=1 << 62)  # type: ignore[arg-type]
             return opened(feed, positions)
 
         store.snapshot = snapshot
@@ -189,11 +196,11 @@ class _Sealing:
 
 
 class SealingSqliteSite(_Sealing, SqliteSite):
-    """The same, and what is read is packed at random moments."""
+    """The same, and what is read is packed, and moved to objects, at random moments."""
 
 
 class SealingPostgresqlSite(_Sealing, PostgresqlSite):
-    """The same, and what is read is packed at random moments."""
+    """The same, and what is read is packed, and moved to objects, at random moments."""
 
 
 SITES: dict[str, type[SqliteSite | PostgresqlSite]] = {

@@ -19,7 +19,7 @@ from tests.store_contract.writers import FEED, chunk, data, everything, publish
 from zeh_spark.service.postgresql import transactions as postgresql_reads
 from zeh_spark.service.postgresql import writer as postgresql_writer
 from zeh_spark.service.postgresql.store import READERS
-from zeh_spark.service.sql.outcome import attempted
+from zeh_spark.service.sql.execution import attempted
 from zeh_spark.service.store.interface import StoreBusyError
 
 __all__ = ["site", "store"]

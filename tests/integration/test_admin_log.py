@@ -38,6 +38,7 @@ CHANGING: dict[str, tuple[str, ...]] = {
     "token revoke": ("warehouse",),
     "restore": ("copy.db", "--yes"),
     "migrate": (),
+    "segments adopt": ("--segments", "/tmp", "--yes"),
 }
 """Commands that change a store, with arguments with which they do."""
 
@@ -51,12 +52,14 @@ LOOKING: dict[str, tuple[str, ...]] = {
     "cursor-sets": ("orders",),
     "clock": (),
     "migrate": ("--dry-run",),
+    "segments check": (),
 }
 """Commands that only look at a store, with their arguments."""
 
 NO_ACTS = {
     "load",  # publishes
     "seal",  # changes nothing that anybody can see
+    "offload",  # changes nothing that anybody can see, either
     "serve",  # serves what others publish
     "quickstart",  # makes a store of its own
     "explain",  # prints a page
@@ -73,6 +76,7 @@ ACTION = {
     "clock": Action.ACCEPT_CLOCK,
     "token create": Action.CREATE_TOKEN,
     "token revoke": Action.REVOKE_TOKEN,
+    "segments adopt": Action.ADOPT_SEGMENTS,
 }
 """The acts of commands that are not called as they are."""
 

@@ -22,7 +22,7 @@ from tests.store_contract.writers import (
 )
 from zeh_spark.publisher import Problem
 from zeh_spark.service.retention.pruner import Pruner
-from zeh_spark.service.sql.outcome import attempted
+from zeh_spark.service.sql.execution import attempted
 from zeh_spark.service.store.batches import UPLOAD_BYTES, TaskAttempt, Upload
 
 ONE = upload(chunk(0, b"1"))

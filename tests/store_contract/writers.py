@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pytest
 
 from zeh_spark.publisher import Problem, Store
+from zeh_spark.service.reads.reading import Reading
 from zeh_spark.service.store.batches import (
     Call,
     Declared,
@@ -107,14 +108,17 @@ def everything(store: Store, feed: str = FEED) -> list[Chunk]:
 
 def frames_of(store: Store, chunks: Iterable[Chunk], feed: str = FEED) -> list[bytes]:
     """Return the frames of chunks, in the given order; of what is packed, those it would have."""
-    made = []
-    with store.snapshot(feed) as log:
+    reading = Reading(store, feed, ())
+
+    def made() -> Iterator[list[bytes]]:
         for chunk in chunks:
-            (found,) = log.frames([chunk.g], [chunk.blob])
-            made += (
-                [found.packed] if found.offsets is None else map(frame_of, cut([chunk.size], found))
-            )
-    return made
+            (found,) = reading.frames([chunk.g], [chunk.blob])
+            if found.offsets is None:
+                yield [found.packed]
+            else:
+                yield [*map(frame_of, cut([chunk.size], found))]
+
+    return [frame for some in reading.parts(made()) for frame in some]
 
 
 def data(store: Store, chunks: Sequence[Chunk] | None = None) -> list[bytes]:

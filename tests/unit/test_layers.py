@@ -52,9 +52,11 @@ LAYERS = {
     "service.reads": {"service.store", "wire", "wire.problems"},
     "service.segments": {"_locations", "errors", "service.store", "wire"},
     "service.network": {"errors", "service.store", "wire.problems"},
-    "service.sql": {"errors", "service.store", "wire"},
+    "service.sql": {"errors", "service.segments", "service.store", "wire"},
     "service.postgresql": {"errors", "service.sql", "service.store"},
-    "service.retention": {"service.reads", "service.sql", "service.store", "wire"},
+    "service.retention": {
+        "errors", "service.reads", "service.segments", "service.sql", "service.store", "wire",
+    },
     "service.sqlite": {"errors", "service.sql", "service.store"},
     "service.telemetry": {
         "errors", "service.reads", "service.sql", "service.store", "wire", "wire.problems",
@@ -84,9 +86,9 @@ LAYERS = {
     "tools.doctor": {"client.http", "client.options", "errors", "spark", "tools.check"},
     "tools.cli": {
         "client", "client.http", "client.options", "errors", "service", "service.access",
-        "service.app", "service.network", "service.outbox", "service.retention", "service.sqlite",
-        "service.sql", "service.store", "service.telemetry", "spark.source", "tools.audit",
-        "tools.check", "tools.doctor", "tools.loading", "wire", "wire.problems",
+        "service.app", "service.network", "service.outbox", "service.retention", "service.segments",
+        "service.sql", "service.sqlite", "service.store", "service.telemetry", "spark.source",
+        "tools.audit", "tools.check", "tools.doctor", "tools.loading", "wire", "wire.problems",
     },
 }  # fmt: skip
 """Which packages, and modules at the root, each package may import. One that is missing here is a

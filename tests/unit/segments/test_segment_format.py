@@ -2,70 +2,62 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark.service.segments.objects import DamagedObjectError
 from zeh_spark.service.segments.segment_format import (
-    TAIL_BYTES,
-    Segment,
+    MAGIC,
+    Index,
     checked_block,
     decode_index,
-    encoded_index_place,
-    folder_of,
-    frames_in,
     new_name,
 )
+from zeh_spark.service.store.interface import DamagedObjectError
+from zeh_spark.service.store.log import BlockPlace
 
 _ORIGIN = bytes(range(32))
 _BLOCKS = st.dictionaries(st.integers(1, 2**53), st.binary(max_size=50), min_size=1, max_size=8)
 
 
-def made(blocks: dict[int, bytes]) -> tuple[bytes, Segment]:
-    segment = Segment(_ORIGIN, (5, "0a0b0c0d"), (9, "ffffffff"), [b"headers", b"of packs"])
-    return b"".join(segment.parts(blocks.items())), segment
+def made(blocks: dict[int, bytes]) -> tuple[bytes, Index]:
+    index = Index(_ORIGIN, (5, "0a0b0c0d"), (9, "ffffffff"), b"digest of headers")
+    return b"".join(index.parts(blocks.items())), index
 
 
-def index_of(whole: bytes):
-    tail = whole[-TAIL_BYTES:]
-    offset, length = encoded_index_place("one", tail, len(whole))
-    return decode_index("one", whole[offset : offset + length], tail)
+def index_of(whole: bytes) -> Index:
+    """What an object itself says of its content."""
+    length, digest, magic = struct.unpack(">IQ8s", whole[-20:])
+    encoded = whole[-20 - length : -20]
+    assert (xxhash.xxh3_64_intdigest(encoded), MAGIC) == (digest, magic)
+    return decode_index(encoded)
 
 
 @given(_BLOCKS)
 def test_each_block_comes_back(blocks: dict[int, bytes]) -> None:
     """The object alone tells what it has, and the store's index the same."""
-    whole, segment = made(blocks)
+    whole, index = made(blocks)
 
-    assert segment.index == index_of(whole) == decode_index("one", segment.index.encode())
-    assert list(blocks) == [place.blob for place in segment.index.blocks]
-    assert sum(map(len, blocks.values())) == segment.index.size
-    for place in frames_in(segment.index, [*blocks, 0]):
+    assert index == index_of(whole) == decode_index(index.encode())
+    assert list(blocks) == [place.blob for place in index.blocks]
+    for place in index.blocks:
         frame = whole[place.offset : place.offset + place.length]
-        assert blocks[place.blob] == checked_block("one", place, frame)
+        assert blocks[place.blob] == checked_block("one", BlockPlace("", "one", *place[1:]), frame)
 
 
-@given(_BLOCKS, st.data())
-def test_no_other_bytes_pass_for_a_segment(blocks: dict[int, bytes], data: st.DataObject) -> None:
-    """A changed bit, a cut and another object are refused by name."""
-    whole, segment = made(blocks)
-    at = data.draw(st.integers(8, len(whole) - 1))
-    changed = bytearray(whole)
-    changed[at] ^= 1 << data.draw(st.integers(0, 7))
-    place = next(
-        (each for each in segment.index.blocks if each.offset <= at < each.offset + each.length),
-        None,
-    )
+@given(st.binary(min_size=1, max_size=50), st.integers(0, 399), st.integers(0, 7))
+def test_no_other_bytes_pass_for_a_block(frame: bytes, at: int, bit: int) -> None:
+    """A changed bit is refused, and the object is named."""
+    _, index = made({1: frame})
+    (place,) = index.blocks
+    changed = bytearray(frame)
+    changed[at % len(frame)] ^= 1 << bit
 
-    with pytest.raises(DamagedObjectError, match="one "):
-        if place:
-            frame = bytes(changed[place.offset : place.offset + place.length])
-            checked_block("one", place, frame)
-        else:
-            index_of(bytes(changed))
-    with pytest.raises(DamagedObjectError, match="one is no whole segment"):
-        index_of(whole[:at].rjust(TAIL_BYTES, b"\0"))
+    with pytest.raises(DamagedObjectError, match="one was changed, or is another object"):
+        checked_block("one", BlockPlace("", "one", *place[1:]), bytes(changed))
 
 
 def test_names_are_never_used_twice() -> None:
@@ -73,5 +65,5 @@ def test_names_are_never_used_twice() -> None:
     one, two = new_name(_ORIGIN), new_name(_ORIGIN)
 
     assert one != two
-    assert folder_of(_ORIGIN) == one.partition("/")[0] == two.partition("/")[0]
-    assert folder_of(_ORIGIN) != folder_of(bytes(32))
+    folders = [each.partition("/")[0] for each in (one, two, new_name(bytes(32)))]
+    assert folders[0] == folders[1] != folders[2]

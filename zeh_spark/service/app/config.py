@@ -18,7 +18,7 @@ import msgspec
 
 from zeh_spark.errors import OptionError, StoreError
 from zeh_spark.service.access.limits import DEFAULTS
-from zeh_spark.wire.option_values import parse_duration, parse_size
+from zeh_spark.wire.option_values import parse_duration, parse_location, parse_size
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
@@ -79,6 +79,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     jwt_issuer: str | None = None
     jwt_audience: str | None = None
     jwt_keys: str | None = None
+    segments: str | None = None
     staging_quota: int | str = "64g"
     most_chunks: Annotated[int, msgspec.Meta(ge=1)] = DEFAULTS.most_chunks
     most_producers: Annotated[int, msgspec.Meta(ge=1)] = DEFAULTS.most_producers
@@ -100,6 +101,10 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             self._parsed(name, parse_size)
         for name in ("drain_delay", "grace"):
             self._parsed(name, parse_duration)
+        try:
+            parse_location(self.segments or "/")
+        except ValueError as exc:  # the value is not shown: it may hold a secret
+            raise ValueError(f"segments: it {exc}") from None
         if not self.tls_cert and (self.tls_key or self.tls_client_ca):
             name = "tls_key" if self.tls_key else "tls_client_ca"
             raise ValueError(f"{name} is set, and tls_cert is not. Set tls_cert, too")

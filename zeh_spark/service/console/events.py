@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 
 import msgspec
 from msgspec import Raw
 
 from zeh_spark.service.console.text import visible
+from zeh_spark.service.reads.reading import Reading
 from zeh_spark.service.store.interface import Store
 from zeh_spark.service.store.log import Chunk, Log
-from zeh_spark.service.store.packs import lines_in
 
 EVENTS, CHUNKS, BYTES = 25, 25, 4 << 20
 """Most events of a page, and most chunks and bytes of lines that are read for them."""
@@ -43,19 +43,19 @@ class ShownEvent:
 
 def newest(store: Store, feed: str, partition: int | None, most: int) -> list[ShownEvent]:
     """Return the newest events of a feed, the newest first."""
-    found: list[ShownEvent] = []
-    with store.snapshot(feed) as log:
-        for chunk in _newest_chunks(log, partition):
-            (lines,) = lines_in([chunk.size], log.frames([chunk.g], [chunk.blob]))
-            end = len(lines)
-            for back in range(1, chunk.events + 1):
-                begin = lines.rfind(b"\n", 0, end - 1) + 1
-                sequence = chunk.sequence + chunk.events - back
-                found.append(_shown(chunk, sequence, lines[begin:end].rstrip(b"\n")))
-                end = begin
-                if len(found) == most:
-                    return found
-    return found
+    reading = Reading(store, feed, ())
+    return next(reading.parts([*islice(_events(reading, partition), most)] for _ in "1"))
+
+
+def _events(reading: Reading, partition: int | None) -> Iterator[ShownEvent]:
+    for chunk in [*_newest_chunks(reading.log(), partition)]:  # to read one may end the snapshot
+        (lines,) = reading.lines([chunk])
+        end = len(lines)
+        for back in range(1, chunk.events + 1):
+            begin = lines.rfind(b"\n", 0, end - 1) + 1
+            sequence = chunk.sequence + chunk.events - back
+            yield _shown(chunk, sequence, lines[begin:end].rstrip(b"\n"))
+            end = begin
 
 
 def in_batches(events: Iterable[ShownEvent]) -> list[tuple[Chunk, list[ShownEvent]]]:

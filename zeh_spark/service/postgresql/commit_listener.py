@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from zeh_spark.service.sql.outcome import attempted
+from zeh_spark.service.sql.execution import attempted
 
 POLL_SECONDS = 1.0
 """Seconds between looks if nothing is notified.

@@ -79,6 +79,8 @@ _CHECKED = {
     "stagings": "INSERT OR UPDATE",
     "producers": "INSERT OR UPDATE",
     "acts": "INSERT",
+    "segment_intents": "INSERT OR DELETE",
+    "segment_garbage": "DELETE",
 }
 """The tables of which each transaction that changes something changes at least one."""
 
@@ -128,6 +130,10 @@ _REPLICA_LAG = text(
     " ELSE greatest(0, extract(epoch FROM clock_timestamp()"
     " - coalesce(pg_last_xact_replay_timestamp(), pg_postmaster_start_time())) * 1000)::bigint END"
 )
+_OWNER = text(
+    "SELECT system_identifier, timeline_id, oid FROM pg_control_system(), pg_control_checkpoint(),"
+    " pg_database WHERE datname = current_database()"
+)
 _HEADS = select(func.coalesce(func.sum(feeds.c.head), 0))
 
 
@@ -174,7 +180,7 @@ def open_postgresql(
         write.dispose()
 
     database = Database(
-        reads, snapshot, writer, watch.version, _stored_version, explained, close,
+        reads, snapshot, writer, watch.version, _stored_version, explained, close, _owner,
         replica_lag=lambda connection: connection.scalar(_REPLICA_LAG),
     )  # fmt: skip
     return SqlStore(database, clock=clock or time, skew=time.skew, receipts=receipts)
@@ -332,12 +338,19 @@ def _upgrade(connection: Connection, found: Migration, by: Actor | None) -> Act:
     for statement in found.statements:
         connection.exec_driver_sql(statement)
     metadata.create_all(connection)
+    for table in {"segment_intents", "segment_garbage"} - {*there}:
+        connection.exec_driver_sql(_CHECK[table])
     connection.execute(text(f"UPDATE {SCHEMA}.store SET version = {found.after}"))
     time = DatabaseClock()
     time.look(connection)
     version = {"version": str(found.after)}
     connection.execute(text(f"SELECT set_config('{SCHEMA}.version', :version, true)"), version)
     return upgrades.note_migration(connection, found, by, time())
+
+
+def _owner(connection: Connection) -> str:
+    system, timeline, database = connection.execute(_OWNER).one()
+    return f"postgresql: system {system}, timeline {timeline}, database {database}"
 
 
 def _stored_version(connection: Connection) -> int:

@@ -25,8 +25,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from zeh_spark.service.postgresql.errors import is_in_the_way, reason_of
 from zeh_spark.service.postgresql.group_commit import Asked, CommitQueues
 from zeh_spark.service.postgresql.transactions import begun
-from zeh_spark.service.sql.execution import A, Commits, only
-from zeh_spark.service.sql.outcome import attempted, failed, hand_on
+from zeh_spark.service.sql.execution import A, Commits, attempted, failed, hand_on, only
 from zeh_spark.service.sql.schema import VERSION
 from zeh_spark.service.store.interface import StoreBusyError, StoreOutcomeUnknownError
 from zeh_spark.service.store.problems import Problem

@@ -101,7 +101,7 @@ def _encoded(reading: Reading, run: Run) -> EncodedGroup:
         frames.append(frame_of(b"".join(pieces.values())))
         pieces.clear()
 
-    for each in reading.log().frames(run.positions, run.blobs):
+    for each in reading.frames(run.positions, run.blobs):
         used = sum(sizes[at] for at in each.chunks)
         if each.offsets and 2 * used < zstandard.frame_content_size(each.packed):
             pieces.update(zip(each.chunks, cut(sizes, each), strict=True))

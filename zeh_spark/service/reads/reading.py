@@ -20,8 +20,8 @@ from typing import TypeVar
 import numpy as np
 
 from zeh_spark.service.store.commit_plan import tag
-from zeh_spark.service.store.interface import Store, StoreBusyError
-from zeh_spark.service.store.log import Anchor, Chunk, FeedState, Log, Run
+from zeh_spark.service.store.interface import NoObjectError, Store, StoreBusyError
+from zeh_spark.service.store.log import Anchor, BlockPlace, Chunk, FeedState, Frame, Log, Run
 from zeh_spark.service.store.packs import lines_in
 from zeh_spark.service.store.problems import Problem, bad_cursor, cursor_gone, other_history
 from zeh_spark.wire import problems, wire
@@ -39,6 +39,12 @@ of an answer are looked up first.
 
 _NEAR = 64
 """Positions that are no further apart are read by one scan, if they are of all partitions."""
+
+
+_OBJECTS = 8
+"""Most blocks of objects that are read at a time."""
+
+_LAGS = "It may have been removed, and this replica does not know it yet. Ask again"
 
 
 class Reading:
@@ -131,9 +137,44 @@ class Reading:
 
     def lines(self, chunks: Sequence[Chunk]) -> list[bytes]:
         """Return the lines of chunks. Raises Problem if no snapshot can be opened."""
-        log = self.log()
-        frames = log.frames([each.g for each in chunks], [each.blob for each in chunks])
+        frames = self.frames([each.g for each in chunks], [each.blob for each in chunks])
         return lines_in([each.size for each in chunks], frames)
+
+    def frames(self, positions: Sequence[int], blobs: Sequence[int]) -> Iterator[Frame]:
+        """Yield the frames of chunks (see `Log.frames`), last those in objects.
+
+        These are read without a snapshot. If an object is missing, a new snapshot tells whether the
+        chunks were removed, or are elsewhere now. Raises Problem if no snapshot can be opened, and
+        StoreError if the storage fails.
+        """
+        left, failed = [*range(len(positions))], None
+        while left:
+            here = [positions[at] for at in left], [blobs[at] for at in left]
+            moved: dict[BlockPlace, Frame] = {}
+            for found in self.log().frames(*here):
+                frame = found._replace(chunks=[left[at] for at in found.chunks])
+                if frame.place is None:
+                    yield frame
+                else:
+                    moved[frame.place] = frame
+            left = []
+            places = [*moved]
+            for begin in range(0, len(places), _OBJECTS):
+                some = places[begin : begin + _OBJECTS]
+                self._stack.close()
+                self._opened = None
+                try:
+                    blocks = self._store.read_blocks(some)
+                except NoObjectError as exc:
+                    if moved.keys() == failed:
+                        if not self.log().state.replica:
+                            raise
+                        raise Problem(problems.REPLICA_BEHIND, f"{exc.what}. {_LAGS}") from exc
+                    failed = moved.keys()
+                    left = sorted(at for each in moved.values() for at in each.chunks)
+                    break
+                for place in some:
+                    yield moved.pop(place)._replace(packed=blocks[place], place=None)
 
     def taken(self, partitions: Iterable[int], positions: Iterable[int]) -> None:
         """Note that chunks were read, given their stored partitions: they may be removed."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from zeh_spark.service.retention.rules import expire_names, expire_producers, prune, seal_next
-from zeh_spark.service.sql.outcome import logged
+from zeh_spark.service.sql.execution import logged
 from zeh_spark.service.store import clock
 from zeh_spark.service.store.interface import Store
 

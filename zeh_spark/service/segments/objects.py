@@ -4,12 +4,13 @@ An object is written once, under a name that nobody has used, and never changed.
 
 Guarantee: when `put` returns, the object is on disk; in an object store it has been read back. A
 name that has no object is told apart (`NoObjectError`) from storage that fails (`ObjectError`).
-Runs in the publisher, on `object_threads`, and in commands.
+Runs in the publisher, on the threads of `block_reader`, and in commands.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ import xxhash
 from pyarrow import ArrowException, fs
 
 from zeh_spark._locations import opened, told
-from zeh_spark.errors import StoreError
+from zeh_spark.service.store.interface import DamagedObjectError, NoObjectError, ObjectError
 from zeh_spark.wire.option_values import parse_location
 
 _STEP = 1 << 20
@@ -26,18 +27,6 @@ _STEP = 1 << 20
 
 _PART = ".part"
 """What the name of a file has at its end until the file is complete."""
-
-
-class ObjectError(StoreError):
-    """The storage cannot do it now. The message names location and object, never a secret."""
-
-
-class NoObjectError(ObjectError):
-    """There is no object of that name."""
-
-
-class DamagedObjectError(ObjectError):
-    """An object is there, and is not what was written."""
 
 
 class Objects:
@@ -95,9 +84,9 @@ class Objects:
     def _put_file(self, name: str, parts: Iterable[bytes]) -> None:
         path = Path(self._at(name))
         self._make_folder(path.parent)
-        part = path.with_name(f"{path.name}{_PART}")
+        part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_PART}")  # several may write it
         try:
-            with open(part, "wb", opener=lambda at, flags: os.open(at, flags, 0o600)) as file:
+            with open(part, "xb", opener=lambda at, flags: os.open(at, flags, 0o600)) as file:
                 for each in parts:
                     file.write(each)
                 file.flush()
@@ -155,7 +144,9 @@ class Objects:
         """Delete an object, also one that is half written. It is no error if it is not there."""
         with suppress(NoObjectError), self._failures("delete", name):
             if self._is_folder:
-                Path(f"{self._at(name)}{_PART}").unlink(missing_ok=True)
+                path = Path(self._at(name))
+                for part in path.parent.glob(f"{path.name}.*{_PART}"):
+                    part.unlink(missing_ok=True)
             self._files.delete_file(self._at(name))
 
     def _at(self, name: str) -> str:

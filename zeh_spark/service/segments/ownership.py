@@ -11,13 +11,11 @@ given the location to another store meanwhile. Runs in the publisher and in comm
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import msgspec
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.segments.objects import NoObjectError, Objects
+from zeh_spark.service.segments.objects import Objects
+from zeh_spark.service.store.interface import NoObjectError
 
 MARKER = "owner.json"
 """The name of the marker."""
@@ -38,17 +36,6 @@ class Marker(msgspec.Struct, frozen=True):
 
 class OwnerError(StoreError):
     """The location is another store's, or nobody's: nothing may be written or deleted there."""
-
-
-def token_of_file(path: Path) -> str:
-    """Return the token of a store in SQLite."""
-    found = os.stat(path)
-    return f"sqlite device {found.st_dev} file {found.st_ino}"
-
-
-def token_of_database(system: int, timeline: int, database: int) -> str:
-    """Return the token of a store in PostgreSQL."""
-    return f"postgresql system {system} timeline {timeline} database {database}"
 
 
 def read_marker(objects: Objects) -> Marker | None:

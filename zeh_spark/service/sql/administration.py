@@ -113,7 +113,7 @@ class SqlAdministration(Transactions):
     def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None:
         def work(connection: Connection) -> tuple[None, dict[str, Any] | None]:
             feed_id, state = find_feed(connection, feed, Lock.CHANGE)
-            return None, commits.remove(connection, feed_id, state.partitions, upto)
+            return None, commits.remove(connection, feed_id, state.partitions, upto, self.now())
 
         if by:
             self._administer(by, Action.PRUNE, work, feed=feed)

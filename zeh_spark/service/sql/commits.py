@@ -45,9 +45,11 @@ from zeh_spark.service.sql.schema import (
     clocks,
     feeds,
     packs,
+    segments,
     stagings,
     uploads,
 )
+from zeh_spark.service.sql.segments import KEPT_MS, to_garbage
 from zeh_spark.service.sql.uploads import (
     STAGED,
     decode_chunks,
@@ -261,18 +263,22 @@ def _append(connection: Connection, feed: int, publications: Sequence[Publicatio
     connection.execute(_FEED_MOVED_ON, {"of": feed, **moved})
 
 
-def remove(connection: Connection, feed: int, partitions: int, upto: int) -> dict[str, Any] | None:
+def remove(
+    connection: Connection, feed: int, partitions: int, upto: int, now: int
+) -> dict[str, Any] | None:
     """Remove all chunks up to position `upto`; leave an anchor for each partition that had some.
 
-    A pack stays until all of it is removed. The feed's row has to be locked: its totals are
-    changed. Returns what was removed: the last position, and the numbers of chunks, events and
-    bytes; None if there was nothing.
+    A pack stays until all of it is removed, and so does a segment, whose object stays longer. The
+    feed's row has to be locked: its totals are changed. Returns what was removed: the last
+    position, and the numbers of chunks, events and bytes; None if there was nothing.
     """
     packed = packed_log(connection, feed, partitions)
     gone = packed.scan(0, upto, packed.sealed)
     old = packs.c.feed == feed, packs.c.last <= upto
     whole = connection.scalars(delete(packs).where(*old).returning(packs.c.headers)).all()
     drop_blobs(connection, [block.blob for each in whole for block in decode(each).blocks])
+    behind = segments.c.feed == feed, segments.c.last <= upto
+    to_garbage(connection, segments, behind, now + KEPT_MS)
     old = chunks.c.feed == feed, chunks.c.g <= upto
     rows = connection.execute(delete(chunks).where(*old).returning(*CHUNK)).all()
     drop_blobs(connection, [row.blob for row in rows])

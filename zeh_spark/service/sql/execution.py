@@ -1,18 +1,25 @@
 """What a database brings to a SQL store: how it reads and writes, and what its errors mean.
 
+The functions turn the failure of work into a value, for the thread that waits for it, or for the
+log.
+
 Rule for editors: nothing here knows what is written. `store` uses these interfaces; `sqlite`
-and `postgresql` implement them. Runs in the publisher and in commands that write.
+and `postgresql` implement them. The only broad `except` of the stores is here: a caller of
+`attempted` raises the failure, passes it on, or logs it, and never drops it. Runs in the publisher
+and in commands that write.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.store.problems import Problem
@@ -74,6 +81,7 @@ class Database:
             StoreBusyError.
         free_bytes: bytes that can be written before the database's file grows, as far as known.
         replica_lag: how far a replica is behind, in ms; None for what is not a replica.
+        owner: a text that this database has, and no copy of it.
         is_behind: whether so much is waiting to be written down that upkeep should wait.
     """
 
@@ -84,6 +92,7 @@ class Database:
     stored_version: Callable[[Connection], int]
     explained: Callable[[DBAPIError], StoreError]
     close: Callable[[], None]
+    owner: Callable[[Connection], str]
     free_bytes: Callable[[Connection], int] = lambda _: 0
     replica_lag: Callable[[Connection], int | None] = lambda _: None
     lineage: Callable[[str], object | None] = lambda _: None
@@ -96,3 +105,48 @@ def only(answers: Sequence[T | Problem]) -> T:
     if isinstance(answer, Problem):
         raise answer
     return answer
+
+
+def attempted(work: Callable[[], T]) -> Future[T]:
+    """Do work in this thread, and return a finished future.
+
+    The future has what the work returned, or the Exception that it raised.
+    """
+    try:
+        result = work()
+    except Exception as exc:  # noqa: BLE001 - the future raises it in `result`
+        return failed(exc)
+    done: Future[T] = Future()
+    done.set_result(result)
+    return done
+
+
+def failed(exc: BaseException) -> Future[T]:
+    done: Future[T] = Future()
+    done.set_exception(exc)
+    return done
+
+
+def hand_on(outcome: Future[T], waiting: Future[T]) -> None:
+    """Give a waiting future the outcome of a finished one."""
+    if exc := outcome.exception():
+        waiting.set_exception(exc)
+    else:
+        waiting.set_result(outcome.result())
+
+
+def logged(log: logging.Logger, consequence: str, work: Callable[[], T]) -> T | None:
+    """Do work in a thread that continues whatever fails, and log a failure with its consequence.
+
+    It returns what the work returned; None if it failed.
+
+    What a database or a store may raise at any time is a warning of one line. Anything else is a
+    bug: an error with its traceback.
+    """
+    done = attempted(work)
+    failure = done.exception()
+    if isinstance(failure, SQLAlchemyError | StoreError):
+        log.warning("%s: %s", consequence, str(failure).partition("\n")[0])
+    elif failure:
+        log.error(consequence, exc_info=failure)
+    return None if failure else done.result()

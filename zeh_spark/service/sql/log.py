@@ -33,6 +33,7 @@ from sqlalchemy import (
 from zeh_spark.service.sql.feed_epochs import identity_of
 from zeh_spark.service.sql.packed_log import PackedLog
 from zeh_spark.service.sql.schema import blobs, chunks
+from zeh_spark.service.sql.segments import places_in_objects
 from zeh_spark.service.store.commit_plan import tag
 from zeh_spark.service.store.interface import StoreBusyError, unknown_feed
 from zeh_spark.service.store.log import Anchor, Chunk, FeedState, Frame, PackTotals, Run, damaged
@@ -192,10 +193,12 @@ class SqlLog:
         for some in chain(_parts(packed), _parts(recent, _ROWS)):
             wanted = [blob for blob, *_ in some]
             found: dict[int, bytes] = dict(self._rows(_FRAMES, {"some": wanted}))
+            missing = {b: positions[which[0]] for b, which, _ in some if b not in found}
+            moved = places_in_objects(self._rows, self._feed, missing)
             for blob, which, offsets in some:
-                if blob not in found:
+                if blob not in found and blob not in moved:
                     raise damaged(f"it has no frame {blob}")
-                yield Frame(found[blob], which, offsets)
+                yield Frame(found.get(blob, b""), which, offsets, moved.get(blob))
 
     def _of_each(self, partitions: Sequence[int], upto: int, **more: int) -> list[Chunk]:
         given = {f"partition{at}": each for at, each in enumerate(partitions)}

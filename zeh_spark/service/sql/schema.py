@@ -110,6 +110,33 @@ packs = Table(
     Column("headers", LargeBinary, nullable=False),  # with the ids of the blobs that it has
     Column("totals", LargeBinary, nullable=False),
 )
+# Segments (`sql.segments`): objects that have the blocks of packs, which are no blobs any more.
+segments = Table(
+    "segments",
+    metadata,
+    Column("feed", ForeignKey("feeds.id"), primary_key=True),
+    Column("last", BigInteger, primary_key=True, autoincrement=False),
+    Column("first", BigInteger, nullable=False),
+    Column("location", String, nullable=False),
+    Column("name", String(100), nullable=False),
+    Column("encoded", LargeBinary, nullable=False),
+    Column("size", BigInteger, nullable=False),
+)
+# Objects that are written now, and become segments; and those that nobody needs any more.
+intents = Table(
+    "segment_intents",
+    metadata,
+    Column("name", String(100), primary_key=True),
+    Column("location", String, nullable=False),
+    Column("time", BigInteger, nullable=False),
+)
+garbage = Table(
+    "segment_garbage",
+    metadata,
+    Column("name", String(100), primary_key=True),
+    Column("location", String, nullable=False),
+    Column("due", BigInteger, nullable=False),  # from when it may be deleted
+)
 # The last chunk that retention has removed of each partition, and how much retention keeps.
 anchors = Table(
     "anchors",

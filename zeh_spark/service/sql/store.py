@@ -17,12 +17,13 @@ from zeh_spark.service.sql.batches import SqlBatches
 from zeh_spark.service.sql.cursor_sets import SqlCursorSets
 from zeh_spark.service.sql.log import SqlLog
 from zeh_spark.service.sql.producers import every_feed, find_feed
+from zeh_spark.service.sql.segments import SqlSegments
 from zeh_spark.service.store.interface import unknown_feed
 from zeh_spark.service.store.log import FeedState, Log
 from zeh_spark.wire.feed_identity import FeedIdentity
 
 
-class SqlStore(SqlBatches, SqlCursorSets, SqlAdministration):
+class SqlStore(SqlBatches, SqlCursorSets, SqlAdministration, SqlSegments):
     """Feeds in a SQL database (see `Store`)."""
 
     def feed(self, name: str) -> FeedState:

@@ -100,8 +100,8 @@ def open_sqlite(
         write.dispose()
 
     database = Database(
-        reading, snapshot, writer, watch.version, _stored_version, explained, close, _free_bytes,
-        lineage=watch.lineage, is_behind=writer.is_behind,
+        reading, snapshot, writer, watch.version, _stored_version, explained, close,
+        lambda _: _owner(path), _free_bytes, lineage=watch.lineage, is_behind=writer.is_behind,
     )  # fmt: skip
     return SqlStore(database, clock=clock, receipts=receipts)
 
@@ -289,6 +289,11 @@ def explained(exc: DBAPIError) -> StoreError:
 
 def _stored_version(connection: Connection) -> int:
     return int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
+
+
+def _owner(path: Path) -> str:
+    found = path.stat()
+    return f"sqlite: device {found.st_dev}, file {found.st_ino}"
 
 
 def _free_bytes(connection: Connection) -> int:

@@ -32,8 +32,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.sql.execution import A, Commits, only
-from zeh_spark.service.sql.outcome import attempted, hand_on
+from zeh_spark.service.sql.execution import A, Commits, attempted, hand_on, only
 from zeh_spark.service.sql.schema import VERSION
 from zeh_spark.service.sql.upgrades import upgraded_meanwhile
 from zeh_spark.service.store.interface import StoreOutcomeUnknownError

@@ -55,6 +55,7 @@ class Action(str, Enum):
     ACCEPT_CLOCK = "accept-clock"
     MIGRATE = "migrate"
     RESTORE = "restore"
+    ADOPT_SEGMENTS = "adopt-segments"
     ACCEPT_OVERRIDE = "accept-override"
 
 

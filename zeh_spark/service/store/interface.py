@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,7 +23,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.service.store.acts import ACTS_SHOWN, EVERY_ACT, Act, ActFilter, Actor
 from zeh_spark.service.store.batches import Batches
 from zeh_spark.service.store.cursor_sets import CursorSets
-from zeh_spark.service.store.log import FeedState, Log
+from zeh_spark.service.store.log import BlockPlace, FeedState, Log
 from zeh_spark.service.store.token_rights import Token
 from zeh_spark.wire.feed_identity import FeedIdentity
 
@@ -64,6 +64,18 @@ class StoreSilentError(StoreBusyError):
 
 class StoreReadOnlyError(StoreBusyError):
     """The store's database is a replica, which takes no writes unless it is promoted."""
+
+
+class ObjectError(StoreError):
+    """The storage cannot do it now. The message names location and object, never a secret."""
+
+
+class NoObjectError(ObjectError):
+    """There is no object of that name."""
+
+
+class DamagedObjectError(ObjectError):
+    """An object is there, and is not what was written."""
 
 
 class StoreOutcomeUnknownError(StoreError):
@@ -246,6 +258,13 @@ class Store(Batches, CursorSets, Administration, Protocol):
         It is one short transaction. Nothing is awaited in it but the store, and after a bound
         (`sql.log.SNAPSHOT_SECONDS`) a read in it raises StoreBusyError. So what takes long is read
         in several (`reading.Reading`). Raises UnknownFeedError.
+        """
+
+    def read_blocks(self, places: Collection[BlockPlace]) -> Mapping[BlockPlace, bytes]:
+        """Return blocks of objects. Never called in a snapshot: it waits for the storage.
+
+        Raises StoreBusyError if the storage fails or is slow, and NoObjectError or
+        DamagedObjectError if an object is missing or another one.
         """
 
     def identity(self, feed: str) -> FeedIdentity:

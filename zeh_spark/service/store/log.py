@@ -54,6 +54,16 @@ class Chunk(NamedTuple):
         return f"{self.g}.{self.tag}"
 
 
+class BlockPlace(NamedTuple):
+    """Where a block of a pack is in an object; `digest` is its xxh3-128."""
+
+    location: str
+    name: str
+    offset: int
+    length: int
+    digest: bytes
+
+
 class Frame(NamedTuple):
     """Where the lines of chunks are.
 
@@ -62,11 +72,13 @@ class Frame(NamedTuple):
         chunks: Which of the chunks that were asked for are in it, as places in their list.
         offsets: Where the lines of each begin in what it unpacks to; None if it has the lines of
             one chunk, and no others.
+        place: Where the frame is in an object (`Store.read_blocks`); `packed` is empty then.
     """
 
     packed: bytes
     chunks: Sequence[int]
     offsets: Sequence[int] | None = None
+    place: BlockPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +260,8 @@ class Log(Protocol):
     def frames(self, positions: Sequence[int], blobs: Sequence[int]) -> Iterator[Frame]:
         """Yield the frames of chunks, each once, a few at a time (see `packs.lines_in`).
 
-        `positions` ascend. `blobs` are the chunks' own (see `Chunk`).
+        `positions` ascend. `blobs` are the chunks' own (see `Chunk`). Of frames in objects it
+        yields the places: `Reading.frames` reads them, without a snapshot.
         """
 
 

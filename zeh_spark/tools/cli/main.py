@@ -51,11 +51,13 @@ _ON_STORES = {
     "load": ("load_command", "Load files into a feed: NDJSON, CSV or Parquet."),
     "migrate": ("store_commands", "Upgrade a store that an older version has made."),
     "new-history": ("outbox_commands", "Tell readers that a feed was restored from a backup."),
+    "offload": ("retention_commands", "Move old events to a folder or an object store."),
     "prune": ("retention_commands", "Show or remove the events that are past the retention."),
     "quickstart": ("quickstart", "Serve a feed with sample data, and print a script."),
     "restore": ("store_commands", "Replace a SQLite store with a backup."),
     "retention": ("retention_commands", "Show or set how long a feed keeps its events."),
     "seal": ("retention_commands", "Pack old chunks, so that they take less room."),
+    "segments": ("retention_commands", "Check the objects that have old events."),
     "serve": ("serve_command", "Serve the feeds of a store, and tables, over HTTP."),
     "token": ("token_commands", "Make, list and revoke tokens."),
 }
@@ -65,6 +67,7 @@ COMMANDS = _WITHOUT_STORE | _ON_STORES
 _FUNCTIONS = {
     "cursor-sets": "list_cursor_sets",
     "dead-letters": "list_letters",
+    "segments": "segments_group",
 }
 """The functions that are not called as their commands."""
 

@@ -1,22 +1,31 @@
-"""The commands about what a store keeps: `retention`, `prune`, `seal`, `cursor-sets`.
+"""The commands about what a store keeps, and where: from `retention` and `prune` to `segments`.
 
 They work on the store itself, also while it is served. The rules are in `retention.rules`.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from zeh_spark.errors import StoreError
-from zeh_spark.tools.cli.output import moment, print_answer, print_result, print_table, progress
+from zeh_spark.tools.cli.output import (
+    moment,
+    print_answer,
+    print_findings,
+    print_result,
+    print_table,
+    progress,
+)
 from zeh_spark.tools.cli.parameters import AGE, SIZE, STORE, Parsed, opened, operator
 from zeh_spark.wire.option_values import parse_age_ms
 from zeh_spark.wire.phrases import counted, size_of
 
 if TYPE_CHECKING:
+    from zeh_spark.service.sql.store import SqlStore
     from zeh_spark.service.store.cursor_sets import CursorSet
     from zeh_spark.service.store.interface import Retention
 
@@ -233,6 +242,129 @@ def seal(feed: str, url: str) -> None:
             f"them older than ten minutes."
         )
     print_answer(said, feed=feed, packs=packs, chunks=chunks)
+
+
+_SEGMENTS = click.option(
+    "--segments", "location", envvar="ZEH_SEGMENTS", show_envvar=True, metavar="URL",
+    help="Where the objects go: an absolute path of a folder, or a URI with s3, gs or abfss. It "
+    "holds no credentials.",
+)  # fmt: skip
+
+
+@click.command()
+@click.argument("feed")
+@click.option(
+    "--older-than", "age", type=AGE, default="7d", show_default=True, metavar="DURATION",
+    help="Move what is older than this: a number with d, h, m or s.",
+)  # fmt: skip
+@_SEGMENTS
+@STORE
+def offload(feed: str, age: int, location: str | None, url: str) -> None:
+    """Move packed events of a feed to a folder or an object store.
+
+    Readers and producers notice nothing. What is in no pack yet stays (zeh-spark seal). A publisher
+    with --segments does the same from time to time, and also deletes objects that nobody needs.
+
+    \b
+    Example:
+      zeh-spark offload orders --older-than 7d --segments s3://bucket/orders?region=eu-north-1
+    """
+    if location is None:
+        raise click.UsageError("offload needs --segments, or the variable ZEH_SEGMENTS.")
+    from zeh_spark.service.retention import segments as moving
+    from zeh_spark.service.segments.objects import Objects
+
+    with _opened(url) as store:
+        segments, size = moving.offload(store, feed, Objects(location), store.now() - age)
+    said = f"Feed {feed!r}: {size_of(size)} moved, in {counted(segments, 'segment')}."
+    print_answer(said, feed=feed, segments=segments, bytes=size)
+
+
+@click.group("segments")
+def segments_group() -> None:
+    """Check the objects that have old events, or take over their location."""
+
+
+@segments_group.command()
+@click.option("--read", is_flag=True, help="Read and verify every block, which takes long.")
+@click.option(
+    "--trim", is_flag=True,
+    help="Remove the events up to the last object that is lost, for ever. Readers that have not "
+    "read them get an error (410).",
+)  # fmt: skip
+@_SEGMENTS
+@STORE
+def check(read: bool, trim: bool, location: str | None, url: str) -> None:
+    """Compare the objects that the store names with those that are there.
+
+    It names objects that are missing or changed, and objects that the store does not know, which
+    may be another store's. It deletes nothing in the storage. The exit code is 3 if some are lost.
+
+    \b
+    Example:
+      zeh-spark segments check --read
+    """
+    from zeh_spark.service.retention.segments import take_inventory
+
+    with _opened(url) as store:
+        found = take_inventory(store, location, read=read)
+        last = {feed: g for feed, g in sorted(found.lost)}
+        if trim and last:
+            click.confirm(f"Remove all events of {_places(last)}?", abort=True)
+            for feed, g in last.items():
+                store.remove(feed, g, by=operator())
+    said = [f"{counted(found.segments, 'segment')}, {size_of(found.size)}."]
+    said += [f"Lost: {each}." for each in found.lost.values()]
+    said += [f"Not known: {name}, {size_of(size)}." for name, size in found.unknown.items()]
+    if trim and last:
+        said.append(f"Removed: all events of {_places(last)}.")
+    elif last:
+        said.append(
+            "Put the lost objects back. If there is no copy of them, --trim removes the events of "
+            f"{_places(last)}."
+        )
+    print_findings(
+        "\n".join(said), failed=bool(last) and not trim, segments=found.segments, bytes=found.size,
+        lost=[*found.lost.values()], unknown=sorted(found.unknown), trimmed=last if trim else {},
+    )  # fmt: skip
+
+
+@segments_group.command()
+@_SEGMENTS
+@STORE
+@click.confirmation_option(
+    prompt="The store that had the location moves and deletes nothing there any more. Continue?",
+    help="Do it without asking for confirmation.",
+)
+def adopt(location: str | None, url: str) -> None:
+    """Make the location of segments this store's own, as after a restore or a failover.
+
+    Do it only if the store that had it is gone for ever. Two stores that both delete would delete
+    what the other one needs. Without --segments, it takes over every location that it has objects
+    in.
+    """
+    from zeh_spark.service.segments import ownership
+    from zeh_spark.service.segments.objects import Objects
+    from zeh_spark.service.store.acts import Action, new_act
+
+    with _opened(url) as store:
+        names = {each.location for feed in store.feeds() for each in store.segments(feed.name)}
+        places = sorted({location} if location else names)
+        for each in places:
+            ownership.adopt(Objects(each), store.owner())
+            act = new_act(operator(), Action.ADOPT_SEGMENTS, store.now(), location=each)
+            store.record([act])
+        owner = store.owner()
+    said = "\n".join(f"{each} belongs to {owner} now." for each in places)
+    print_result(said or "There are no segments yet: give --segments.", locations=places)
+
+
+def _places(last: dict[str, int]) -> str:
+    return ", ".join(f"feed {feed!r} up to position {g}" for feed, g in last.items())
+
+
+def _opened(url: str) -> closing[SqlStore]:
+    return cast("closing[SqlStore]", opened(url))
 
 
 @click.command("cursor-sets")

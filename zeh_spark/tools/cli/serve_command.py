@@ -66,6 +66,11 @@ _size = functools.partial(_setting, type=SIZE, metavar="SIZE")
 _MAKERS = {
     "host": _setting("IP address or host name to listen on."),
     "port": _setting("TCP port to listen on; 0 takes a free one.", type=click.IntRange(0, 65535)),
+    "segments": _setting(
+        "Move packed events that are older than 7 days there: an absolute path of a folder, or a "
+        "URI with s3, gs or abfss, without credentials.",
+        metavar="URL",
+    ),
     "staging_quota": _size(
         "Most bytes that a producer may have uploaded and not yet committed, like 500m or 64g.",
     ),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import click
 
@@ -27,6 +28,8 @@ from zeh_spark.service.network.certificates import Certificates
 from zeh_spark.service.network.connections import Listener
 from zeh_spark.service.network.draining import stop_on_signals
 from zeh_spark.service.outbox.feed import SqlTableFeed
+from zeh_spark.service.retention.segments import Mover
+from zeh_spark.service.sql.store import SqlStore
 from zeh_spark.service.store import clock as clocks
 from zeh_spark.service.store.interface import Store, StoreBusyError
 from zeh_spark.service.telemetry import logs
@@ -72,6 +75,8 @@ def serve_until_stopped(load: Callable[[], Config]) -> None:
             store, tables, gate, running.draining, _telemetry(store, config, listener),
             _limits(config, listener), _has_console(config),
         )  # fmt: skip
+        if config.segments and store:
+            stack.enter_context(Mover(cast("SqlStore", store), config.segments))
         server.serve(create_app(publisher), store, listener, running)
 
 

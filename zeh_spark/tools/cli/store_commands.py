@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -18,6 +18,7 @@ from zeh_spark.tools.cli.parameters import STORE, opened, operator
 from zeh_spark.wire.phrases import counted, size_of
 
 if TYPE_CHECKING:
+    from zeh_spark.service.sql.store import SqlStore
     from zeh_spark.service.sqlite.copies import Replaced
     from zeh_spark.service.store.acts import Actor
     from zeh_spark.service.store.interface import Store
@@ -260,6 +261,7 @@ def restore(file: Path, url: str) -> None:
         old=str(old) if old else None,
         feeds=[{"feed": name, "epoch": each.epochs[-1].id} for name, each in begun],
     )
+    _check_segments(url)
     if old and kept and (after := sqlite_copies.kept_of(old)):
         for each in lacking(after.acts, kept.acts):
             click.echo(
@@ -273,6 +275,27 @@ def restore(file: Path, url: str) -> None:
             "copy was made are valid again: look at zeh-spark token list.",
             err=True,
         )
+
+
+def _check_segments(url: str) -> None:
+    """Say which objects of a restored store are lost, and that it may not write where they are."""
+    from zeh_spark.service.retention.segments import take_inventory
+    from zeh_spark.service.store.interface import ObjectError
+
+    with opened(url) as store:
+        try:
+            found = take_inventory(cast("SqlStore", store))
+            said = [f"Lost: {each}." for each in found.lost.values()]
+        except ObjectError as exc:
+            said = [f"The segments could not be checked: {exc.what}."]
+        else:
+            if not found.segments:
+                return
+    said.append(
+        "This store moves and deletes no segments until zeh-spark segments adopt. What is lost, "
+        "zeh-spark segments check --trim takes out of the feed."
+    )
+    click.echo("\n".join(said), err=True)
 
 
 def _renew(

@@ -7,9 +7,13 @@ from functools import partial
 
 import pytest
 
-from zeh_spark.service.segments.object_threads import ObjectThreads
-from zeh_spark.service.segments.objects import DamagedObjectError, NoObjectError, ObjectError
-from zeh_spark.service.store.interface import StoreBusyError
+from zeh_spark.service.segments.block_reader import ObjectThreads
+from zeh_spark.service.store.interface import (
+    DamagedObjectError,
+    NoObjectError,
+    ObjectError,
+    StoreBusyError,
+)
 
 
 class Time:

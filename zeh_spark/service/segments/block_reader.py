@@ -1,4 +1,4 @@
-"""The threads on which objects are read and written, so that slow storage stops nothing else.
+"""Reads blocks of segments, on threads of their own, so that slow storage stops nothing else.
 
 Whoever reads an old event waits for the storage in one of the publisher's threads. So only a few
 may wait at a time, with a bounded number of bytes, and for a bounded time. Beyond that, and while
@@ -13,13 +13,17 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, TypeVar
 
 from zeh_spark.errors import StoreError
-from zeh_spark.service.segments.objects import DamagedObjectError, NoObjectError
-from zeh_spark.service.store.interface import StoreBusyError
+from zeh_spark.service.segments.objects import Objects
+from zeh_spark.service.segments.segment_format import checked_block
+from zeh_spark.service.store.interface import DamagedObjectError, NoObjectError, StoreBusyError
+from zeh_spark.service.store.log import BlockPlace
 
 T = TypeVar("T")
 
@@ -28,6 +32,9 @@ THREADS, CALLS, CALL_BYTES = 8, 16, 64 << 20
 
 SECONDS = 20.0
 """Seconds for which a caller waits."""
+
+KEPT_BYTES = 32 << 20
+"""Most bytes of blocks that are kept for the next readers. Pages begin and end inside blocks."""
 
 _FAILURES, _PAUSE = 3, 5.0
 """Failures in a row after which nothing is tried, but for one call each so many seconds."""
@@ -131,6 +138,47 @@ class ObjectThreads:
                     self._calls -= 1
                     self._bytes -= size
             del work, done  # an answer of megabytes would stay until the next call
+
+
+class BlockReader:
+    """Reads blocks by their places (see `Store.read_blocks`)."""
+
+    def __init__(self) -> None:
+        self.threads = ObjectThreads()
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[BlockPlace, bytes] = OrderedDict()
+        self._size = 0
+        self._locations: dict[str, Objects] = {}
+
+    def read(self, places: Collection[BlockPlace]) -> Mapping[BlockPlace, bytes]:
+        """Return these blocks, each as it was written."""
+        with self._lock:
+            found = {each: self._kept[each] for each in places if each in self._kept}
+            for each in found:
+                self._kept.move_to_end(each)
+        missing = [each for each in places if each not in found]
+        if missing:
+            works = [(each.length, partial(self._read, each)) for each in missing]
+            new = dict(zip(missing, self.threads.run(works), strict=True))
+            self._keep(new)
+            found.update(new)
+        return found
+
+    def _read(self, place: BlockPlace) -> bytes:
+        if (objects := self._locations.get(place.location)) is None:
+            objects = self._locations[place.location] = Objects(place.location)
+        frame = objects.read(place.name, place.offset, place.length)
+        return checked_block(objects.name_of(place.name), place, frame)
+
+    def _keep(self, new: Mapping[BlockPlace, bytes]) -> None:
+        with self._lock:
+            for place, frame in new.items():
+                if place not in self._kept:
+                    self._kept[place] = frame
+                    self._size += len(frame)
+            while self._size > KEPT_BYTES:
+                _, dropped = self._kept.popitem(last=False)
+                self._size -= len(dropped)
 
 
 def _busy(what: str) -> StoreBusyError:

@@ -1,0 +1,335 @@
+"""Old packs in objects: nothing that is read depends on where they are, and nothing gets lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store_contract.packs import EVER, answers
+from tests.store_contract.writers import (
+    FEED,
+    call,
+    chunk,
+    data,
+    everything,
+    large,
+    publish,
+    publish_as,
+    refused,
+)
+from zeh_spark.service.reads.feed import ChunkFeed
+from zeh_spark.service.retention import segments as moving
+from zeh_spark.service.retention.segments import collect, offload
+from zeh_spark.service.segments.objects import Objects
+from zeh_spark.service.segments.ownership import MARKER, OwnerError, adopt
+from zeh_spark.service.sql.segments import KEPT_MS
+from zeh_spark.service.store.interface import DamagedObjectError, NoObjectError, StoreBusyError
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packs of four chunks, and a segment for each two of them."""
+    monkeypatch.setattr("zeh_spark.service.store.packs.PACK_CHUNKS", 4)
+    monkeypatch.setattr("zeh_spark.service.store.packs.BLOCK_BYTES", 120)
+    monkeypatch.setattr("zeh_spark.service.store.packs.OWN_BYTES", 1000)
+    monkeypatch.setattr("zeh_spark.service.sql.segments._PACKS", 2)
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Objects:
+    return Objects(str(tmp_path / "cold"))
+
+
+def fill(store: Any, clock: Any, batches: int = 11) -> None:
+    chance = random.Random(1)
+    for batch in range(batches):
+        clock.now += 1
+        some = [chunk(0, b"%d" % batch), large(1, b"1"), chunk(1, b"1", b"2"), chunk(0, b"3")]
+        by = call(batch // 2, producer="pq"[batch % 2])
+        publish_as(store, by, *some[: chance.choice([1, 2, 4])])
+    while store.seal(FEED, EVER):
+        pass
+
+
+def counts(site: Any) -> list[int]:
+    """How many blobs, intents, segments and names of garbage there are."""
+    tables = "blobs", "segment_intents", "segments", "segment_garbage"
+    return [site.execute(f"SELECT count(*) FROM {site.schema}{each}")[0][0] for each in tables]
+
+
+def segments_in(objects: Objects) -> list[str]:
+    return sorted(each for each in objects.names() if each.endswith(".segment"))
+
+
+@pytest.mark.parametrize("removed", [0, 5])
+def test_readers_get_the_same_from_objects(store, opened, site, clock, objects, removed):
+    """Whichever n I read with, wherever I am, and from another publisher that moves nothing."""
+    fill(store, clock)
+    store.remove(FEED, removed)
+    before = answers(store, 2)
+
+    segments, size = offload(store, FEED, objects, EVER)
+
+    assert segments == len(segments_in(objects)) == counts(site)[2] > 1
+    assert sum(objects.size(each) for each in segments_in(objects)) == size
+    recent = sum(each.blob > 0 for each in everything(store))
+    assert [recent, 0, segments, 0] == counts(site)
+    assert before == answers(store, 2) == answers(opened(), 2)
+    assert (0, 0) == offload(store, FEED, objects, EVER)
+
+
+def test_retention_removes_to_the_chunk_and_objects_later(store, site, clock, objects, tmp_path):
+    """It never waits for storage: readers get a 410 at once, and the object goes after 7 days."""
+    fill(store, clock)
+    expected = []
+    copy = site.copy()
+    for upto in range(1, 12):
+        store.remove(FEED, upto)
+        expected.append(answers(store, 2))
+    site.restore(copy)
+    store = site.open()
+    offload(store, FEED, objects, EVER)
+    away = tmp_path / "cold"
+    away.rename(tmp_path / "away")
+
+    for upto in range(1, 8):
+        store.remove(FEED, upto)
+    assert 1 < len(segments_in(Objects(str(tmp_path / "away"))))
+    (tmp_path / "away").rename(away)
+    kept = segments_in(objects)
+    for upto, answer in enumerate(expected[7:], 8):
+        store.remove(FEED, upto)
+        assert answer == answers(store, 2)
+
+    assert [1, 0] == [counts(site)[3], collect(store)]
+    clock.now += KEPT_MS + 1
+    assert [1, 0] == [collect(store), counts(site)[3]]
+    assert len(kept) - 1 == len(segments_in(objects))
+    assert expected[-1] == answers(store, 2)
+
+
+def test_only_what_is_old_and_fills_a_segment_is_moved(store, clock, objects):
+    """The publisher's own upkeep makes few large objects; an operator may move the rest."""
+    fill(store, clock)
+    chunks = everything(store)
+    old = next(each.time for each in chunks if each.g == 8) + 1
+
+    assert (0, 0) == offload(store, FEED, objects, chunks[3].time)
+    assert 1 == offload(store, FEED, objects, old, full=True)[0]
+    last = store.segments(FEED)[-1].last
+    assert last == 8
+    offload(store, FEED, objects, EVER, full=True)
+    left = len([each for each in chunks if each.blob == 0]) // 4 % 2
+    assert left == offload(store, FEED, objects, EVER)[0]
+
+
+def test_an_object_that_is_missing_or_another_one_is_named(store, clock, objects):
+    """Events are never skipped: the reader gets an error, and the others go on."""
+    fill(store, clock)
+    offload(store, FEED, objects, EVER)
+    first, second, *_ = store.segments(FEED)
+    content = objects.read(first.name, 0, first.size)
+    other = objects.read(second.name, 0, second.size)
+
+    def read() -> None:
+        store.block_reader._kept.clear()
+        [*ChunkFeed(store, FEED).page({0: "_first", 1: "_first"}, 2, 100)]
+
+    objects.delete(first.name)
+    with pytest.raises(NoObjectError, match=f"there is no object .*{first.name}"):
+        read()
+    damage = {
+        "was cut off": content[: len(content) // 8],
+        "was changed": content[:8] + bytes(each ^ 1 for each in content[8:]),
+        "or is another object": other.ljust(len(content), b"x"),
+    }
+    for says, there in damage.items():
+        objects.put(first.name, [there])
+        with pytest.raises(DamagedObjectError, match=f"{first.name}.*{says}"):
+            read()
+    objects.put(first.name, [content])
+    read()
+
+
+def test_what_is_trimmed_while_it_is_read_is_gone(store, clock, objects):
+    """A reader whose object was deleted meanwhile hears that the events were removed."""
+    fill(store, clock)
+    offload(store, FEED, objects, EVER)
+    page = ChunkFeed(store, FEED).page({0: "_first", 1: "_first"}, 2, 100)
+    real = store.read_blocks
+
+    def read_blocks(places: Any) -> Any:
+        store.read_blocks = real
+        store.remove(FEED, 8)
+        objects.delete(store.garbage()[0][1] if store.garbage() else next(iter(places)).name)
+        return real(places)
+
+    store.read_blocks = read_blocks
+    assert ("cursor-gone", 410) == (lambda p: (p.name, p.status))(refused(lambda: [*page]))
+
+
+def test_what_is_moved_while_it_is_read_is_read_there(store, clock, objects, site, tmp_path):
+    """An operator may copy objects to another bucket, and change the location in the database."""
+    fill(store, clock)
+    offload(store, FEED, objects, EVER)
+    expected = data(store)
+    store.block_reader._kept.clear()
+    page = ChunkFeed(store, FEED).page({0: "_first", 1: "_first"}, 2, 100_000)
+    real = store.read_blocks
+
+    def read_blocks(places: Any) -> Any:
+        store.read_blocks = real
+        (tmp_path / "cold").rename(tmp_path / "new")
+        site.execute(f"UPDATE {site.schema}segments SET location = '{tmp_path / 'new'}'")
+        return real(places)
+
+    store.read_blocks = read_blocks
+    found = b"".join(each.lines for each in page)
+    assert expected == [line.split(b'"data":')[1][:-1] for line in found.splitlines()]
+
+
+def test_two_publishers_move_each_pack_once(store, opened, clock, objects, site):
+    """What the second one has written is deleted, and its name is nobody else's."""
+    fill(store, clock, batches=30)
+    before = data(store)
+    stores = [store, opened(), opened()]
+    with ThreadPoolExecutor() as pool:
+        done = pool.map(lambda each: offload(each, FEED, objects, EVER), stores)
+        moved = sum(segments for segments, _ in done)
+    moved += offload(store, FEED, objects, EVER)[0]
+
+    assert moved == len(store.segments(FEED))
+    assert before == data(store)
+    collect(store)
+    assert [each.name for each in store.segments(FEED)] == sorted(
+        segments_in(objects), key=[each.name for each in store.segments(FEED)].index
+    )
+    assert [0, 0] == [counts(site)[1], counts(site)[3]]
+
+
+@pytest.mark.parametrize("change", ["trim", "give up"])
+def test_what_changes_while_it_is_moved_stays(store, clock, objects, site, change):
+    """The swap is done only with what was written; else the object is garbage."""
+    fill(store, clock)
+    end = store.end_segment
+
+    def end_segment(*given: Any) -> bool:
+        if change == "trim":
+            store.remove(FEED, 4)
+        else:
+            store.give_up(given[2].name)
+        return end(*given)
+
+    store.end_segment = end_segment
+    assert (0, 0) == offload(store, FEED, objects, EVER)
+    assert [0, 0, 1] == counts(site)[1:]
+    assert 1 == collect(store)
+    assert [] == segments_in(objects)
+    assert len(data(store)) == sum(each.events for each in everything(store))
+
+
+def test_an_upload_that_fails_leaves_nothing(store, clock, objects, site, monkeypatch):
+    """The store keeps the blocks, and the storage is cleaned up."""
+    fill(store, clock)
+    before = answers(store, 2)
+    put = objects.put
+
+    def full(name: str, parts: Any) -> int:
+        put(name, [next(iter(parts))])
+        raise OSError("no space left")
+
+    monkeypatch.setattr(objects, "put", full)
+    adopt(Objects(objects.location), store.owner())
+    with pytest.raises(OSError, match="no space"):
+        offload(store, FEED, objects, EVER)
+    assert before == answers(store, 2)
+    assert [1, 1] == [len(segments_in(objects)), collect(store)]
+    assert [[], 0, 0, 0] == [segments_in(objects), *counts(site)[1:]]
+
+
+def test_an_old_intent_becomes_garbage_and_its_upload_cannot_end(store, clock, objects, site):
+    """A process that was stopped for a week, and goes on, changes nothing."""
+    fill(store, clock)
+    before = answers(store, 2)
+    end = store.end_segment
+
+    def end_segment(*given: Any) -> bool:
+        clock.now += KEPT_MS + 1
+        assert 1 == collect(store)
+        return end(*given)
+
+    store.end_segment = end_segment
+    assert (0, 0) == offload(store, FEED, objects, EVER)
+    assert before == answers(store, 2)
+    assert [0, 0, 0] == counts(site)[1:]
+
+
+def test_a_restored_copy_beside_the_original_deletes_nothing(site, clock, objects, caplog):
+    """It reads what is there, and neither moves nor deletes until somebody adopts the location."""
+    store = site.open()
+    store.create(FEED, 2)
+    fill(store, clock)
+    backup = site.copy()
+    offload(store, FEED, objects, EVER)
+    original, owner = answers(store, 2), store.owner()
+    store.remove(FEED, 8)
+    names = segments_in(objects)
+    with_segments = site.copy()
+    clock.now += KEPT_MS + 1
+
+    for copy in (backup, with_segments):
+        site.restore(copy)
+        other = site.open()
+        assert owner != other.owner()
+        while other.seal(FEED, EVER):
+            pass
+        with pytest.raises(OwnerError, match="belongs to another store"):
+            raise_if_moved = offload(other, FEED, objects, EVER)
+            assert raise_if_moved == (0, 0)
+            collect(other)
+            moving.check_owner(objects, other.owner(), is_used=True)
+        assert 0 == collect(other)
+        assert names == segments_in(objects)
+    assert original[0][8:] == answers(other, 2)[0]
+    assert "belongs to another store" in caplog.text
+
+    adopt(objects, other.owner())
+    assert 1 == collect(other)
+
+
+def test_hot_events_are_read_while_the_storage_hangs(store, clock, objects, tmp_path):
+    """Only who asks for old events is told to try again."""
+    fill(store, clock)
+    offload(store, FEED, objects, EVER)
+    publish(store, chunk(0, b"9"))
+    last = everything(store)[-2].cursor
+    location = tmp_path / "cold"
+    location.rename(tmp_path / "away")
+    location.write_text("no folder")  # each access fails: it is no missing object
+
+    def read(cursor: str) -> Callable[[], Any]:
+        return lambda: [*ChunkFeed(store, FEED).page({0: cursor, 1: cursor}, 2, 100)]
+
+    for _ in range(5):
+        with pytest.raises(StoreBusyError, match="storage of old events fails"):
+            read("_first")()
+        assert [0] == [each.partition for each in read(last)() if each.lines]
+
+
+def test_the_marker_is_read_in_each_round(store, clock, objects, site):
+    """Another store may have taken the location meanwhile."""
+    fill(store, clock)
+    offload(store, FEED, objects, EVER)
+    store.remove(FEED, 8)
+    clock.now += KEPT_MS + 1
+    adopt(objects, "another")
+    assert 0 == collect(store)
+    objects.delete(MARKER)
+    assert 0 == collect(store)
+    adopt(objects, store.owner())
+    assert 1 == collect(store)

@@ -1,0 +1,236 @@
+"""Moves old packs to objects, deletes objects that nobody needs, and compares store and storage.
+
+The order of steps is what keeps events safe: the intent is on disk before the object is begun, and
+the object before the store lets go of the blocks. An attempt that dies leaves an intent, or an
+object that an intent names, and the next one has another name.
+
+Runs in the publisher's thread for it, and in commands. Nothing here holds a transaction or a lock
+while it waits for the storage.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import xxhash
+
+from zeh_spark.errors import StoreError
+from zeh_spark.service.segments.objects import Objects
+from zeh_spark.service.segments.ownership import MARKER, check_owner
+from zeh_spark.service.segments.segment_format import (
+    SEGMENT_BYTES,
+    Index,
+    checked_block,
+    decode_index,
+    new_name,
+)
+from zeh_spark.service.sql.segments import PackRun, PacksChangedError, StoredSegment
+from zeh_spark.service.sql.store import SqlStore
+from zeh_spark.service.store import clock
+from zeh_spark.service.store.interface import DamagedObjectError, NoObjectError
+from zeh_spark.service.store.log import BlockPlace
+from zeh_spark.wire.phrases import size_of
+
+log = logging.getLogger("zeh_spark.publisher")
+
+EVERY_SECONDS = 3600.0
+"""Seconds between two rounds of a publisher."""
+
+OLDER_THAN_MS = 7 * 86_400_000
+"""The age of events in ms from which a publisher moves them."""
+
+_AT_A_TIME = 8
+"""How many blocks, of about 1 MiB before compression, are taken out of the store at a time."""
+
+
+def offload(
+    store: SqlStore,
+    feed: str,
+    objects: Objects,
+    before: int,
+    *,
+    full: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
+) -> tuple[int, int]:
+    """Move packs of a feed to objects; return how many segments and bytes that were.
+
+    Args:
+        before: Only packs whose chunks were all committed before, in ms since 1970.
+        full: Leave what does not fill a segment for later.
+        stopped: Is asked between two segments whether to leave the rest for another time.
+
+    Raises:
+        OwnerError: The location is not this store's.
+        ObjectError: The storage fails.
+    """
+    segments = size = 0
+    while not stopped() and (run := store.movable(feed, before, SEGMENT_BYTES, full=full)):
+        known = [each.location for each in store.segments(feed)]
+        check_owner(objects, store.owner(), is_used=objects.location in known)
+        moved = _move(store, feed, objects, run)
+        if not moved:
+            break  # it was trimmed meanwhile, or another process moves it
+        segments, size = segments + 1, size + moved
+    return segments, size
+
+
+def _move(store: SqlStore, feed: str, objects: Objects, run: PackRun) -> int:
+    """Move packs to one object and return its size; 0 if they were changed meanwhile."""
+    name = new_name(run.origin)
+    headers = xxhash.xxh3_128(b"".join(headers for _, headers in run.packs)).digest()
+    index = Index(run.origin, run.first, run.last, headers)
+    store.begin_segment(objects.location, name)
+    try:
+        size = objects.put(name, index.parts(_blocks(store, run)))
+        at = run.first[0], run.last[0], objects.location, name
+        store.end_segment(feed, run, StoredSegment(*at, index.encode(), size))
+    except BaseException as exc:
+        with suppress(StoreError):  # the intent stays then, and is garbage when it is old
+            store.give_up(name)
+        if isinstance(exc, PacksChangedError):
+            return 0
+        raise
+    return size
+
+
+def _blocks(store: SqlStore, run: PackRun) -> Iterator[tuple[int, bytes]]:
+    for begin in range(0, len(run.blobs), _AT_A_TIME):
+        some = run.blobs[begin : begin + _AT_A_TIME]
+        yield from zip(some, store.blocks(some), strict=True)
+
+
+def collect(store: SqlStore, *, stopped: Callable[[], bool] = lambda: False) -> int:
+    """Delete the objects that are garbage; return how many.
+
+    Nothing is deleted in a location that is not this store's: its owner needs them, perhaps.
+    """
+    deleted = 0
+    by_location: dict[str, list[str]] = {}
+    for location, name in store.garbage():
+        by_location.setdefault(location, []).append(name)
+    for location, names in by_location.items():
+        try:
+            objects = Objects(location)
+            check_owner(objects, store.owner(), is_used=True)
+            for name in names:
+                if stopped():
+                    return deleted
+                objects.delete(name)
+                store.forget(name)
+                deleted += 1
+        except StoreError as exc:
+            log.warning("objects that nobody needs any more stay for now: %s", exc.what)
+    return deleted
+
+
+@dataclass
+class Inventory:
+    """What was found.
+
+    Attributes:
+        segments: How many segments the store names.
+        size: Their bytes.
+        lost: What is wrong with which segment: by feed and last position, the error's words.
+        unknown: Objects that the store does not name, with their bytes.
+    """
+
+    segments: int = 0
+    size: int = 0
+    lost: dict[tuple[str, int], str] = field(default_factory=dict)
+    unknown: dict[str, int] = field(default_factory=dict)
+
+
+def take_inventory(
+    store: SqlStore,
+    location: str | None = None,
+    *,
+    read: bool = False,
+    progress: Callable[[int], object] = lambda size: None,
+) -> Inventory:
+    """Look at all segments of a store. Raises ObjectError if the storage cannot be asked.
+
+    Args:
+        location: Another location to look for objects that are not known.
+        read: Read all blocks, and compare them with what was written.
+        progress: Is told the bytes of what was looked at since its last call.
+    """
+    found = Inventory()
+    places = {location: Objects(location)} if location else {}
+    there: dict[str, dict[str, int]] = {}
+    for feed in store.feeds():
+        for segment in store.segments(feed.name):
+            if segment.location not in places:
+                places[segment.location] = Objects(segment.location)
+            objects = places[segment.location]
+            if segment.location not in there:
+                there[segment.location] = objects.names()
+            found.segments += 1
+            found.size += segment.size
+            try:
+                _check(objects, segment, there[segment.location].get(segment.name), read=read)
+            except (NoObjectError, DamagedObjectError) as exc:
+                found.lost[feed.name, segment.last] = exc.what
+            progress(segment.size)
+    known = store.object_names()
+    for each, objects in places.items():
+        for name, size in there.get(each, objects.names()).items():
+            if name not in known and not name.startswith(MARKER):
+                found.unknown[objects.name_of(name)] = size
+    return found
+
+
+def _check(objects: Objects, segment: StoredSegment, size: int | None, *, read: bool) -> None:
+    name = objects.name_of(segment.name)
+    if size is None:
+        raise NoObjectError(f"there is no object {name}")
+    if size != segment.size:
+        raise DamagedObjectError(f"{name} has {size} bytes, and had {segment.size}")
+    for place in decode_index(segment.encoded).blocks if read else ():
+        wanted = BlockPlace(segment.location, segment.name, *place[1:])
+        checked_block(name, wanted, objects.read(segment.name, place.offset, place.length))
+
+
+class Mover:
+    """A context manager that moves what is old of all feeds from time to time, in a thread."""
+
+    def __init__(self, store: SqlStore, location: str) -> None:
+        self._store = store
+        self._objects = Objects(location)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="zeh-segments", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(2.0)  # at most: it ends with the process, also if the storage hangs
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._move()
+            except StoreError as exc:
+                log.warning("old events stay in the database for now: %s", exc.what)
+            except Exception:  # it is a bug, and the next round may do what this one cannot
+                log.exception("old events stay in the database for now")
+            if self._ended.wait(EVERY_SECONDS):
+                return
+
+    def _move(self) -> None:
+        store, stopped = self._store, self._ended.is_set
+        now = store.now()
+        if store.replica_lag() is not None or not clock.is_believed(now, clock.sign(store)):
+            return
+        for feed in store.feeds():
+            segments, size = offload(
+                store, feed.name, self._objects, now - OLDER_THAN_MS, full=True, stopped=stopped
+            )
+            if segments:
+                log.info("feed %r: %s moved to storage", feed.name, size_of(size))
+        if deleted := collect(store, stopped=stopped):
+            log.info("%d objects that nobody needs any more are deleted", deleted)

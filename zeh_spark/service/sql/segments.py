@@ -1,0 +1,255 @@
+"""Segments in a SQL store: which objects have the blocks of old packs, and where in them.
+
+An object is named in one of three tables: as an *intent*, while it is written; as a *segment*; and
+as *garbage*, once nobody needs it, until it is deleted. One transaction moves the name from one to
+the next, so no object is forgotten, and none that is needed is deleted.
+
+Rule for editors: a transaction that takes a name out of one table puts it into the next one, and
+one that lets go of blocks has checked that they are those that were written. Storage is never
+waited for in a transaction. Runs in the publisher and in commands that write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, bindparam, delete, func, insert, select
+
+from zeh_spark.service.segments.block_reader import BlockReader
+from zeh_spark.service.segments.segment_format import decode_index
+from zeh_spark.service.sql.packed_log import Read
+from zeh_spark.service.sql.producers import Lock, find_feed
+from zeh_spark.service.sql.schema import blobs, garbage, intents, packs, segments
+from zeh_spark.service.sql.transactions import Transactions
+from zeh_spark.service.sql.uploads import parts
+from zeh_spark.service.store.interface import StoreBusyError
+from zeh_spark.service.store.log import BlockPlace
+from zeh_spark.service.store.packs import Pack, decode
+
+_PACKS = 1024
+"""Most packs of a segment."""
+
+KEPT_MS = 7 * 86_400_000
+"""For how many ms an object stays that is needed no more: a backup of that age can be restored."""
+
+
+class PacksChangedError(StoreBusyError):
+    """Packs that were to be moved were removed, or moved by another process, meanwhile."""
+
+
+class StoredSegment(NamedTuple):
+    """A segment, as the store knows it.
+
+    Attributes:
+        first: The position of its first chunk.
+        last: The position of its last chunk.
+        location: Where it is, without credentials.
+        name: The object's name there.
+        encoded: What is in it (`segments.segment_format.Index`).
+        size: The bytes of the object.
+    """
+
+    first: int
+    last: int
+    location: str
+    name: str
+    encoded: bytes
+    size: int
+
+
+class PackRun(NamedTuple):
+    """Packs of a feed that follow each other, whose blocks may move to one object.
+
+    Attributes:
+        origin: The feed's origin.
+        packs: For each pack the position of its last chunk, and its headers as they are stored.
+        first: Position and tag of the first chunk.
+        last: Position and tag of the last chunk.
+        blobs: The numbers of the blocks, in their order.
+    """
+
+    origin: bytes
+    packs: Sequence[tuple[int, bytes]]
+    first: tuple[int, str]
+    last: tuple[int, str]
+    blobs: Sequence[int]
+
+
+SEGMENT = [segments.c[name] for name in StoredSegment._fields]
+_NEXT_WITH = (
+    select(*SEGMENT)
+    .where(segments.c.feed == bindparam("feed"), segments.c.last >= bindparam("g"))
+    .order_by(segments.c.last)
+    .limit(1)
+)
+
+
+class SqlSegments(Transactions):
+    """The segments of a store in a SQL database ."""
+
+    @cached_property
+    def block_reader(self) -> BlockReader:
+        return BlockReader()
+
+    def owner(self) -> str:
+        """Return a text that this database has, and no copy of it."""
+        return self._read(self._database.owner)
+
+    def movable(self, feed: str, before: int, most: int, *, full: bool) -> PackRun | None:
+        """Return the oldest packs that are in no segment; None if there are none.
+
+        Args:
+            before: The time, in ms since 1970, before which all their chunks were committed.
+            most: Most bytes of their blocks, but for a single pack with more.
+            full: Return None if a later pack would still have room.
+        """
+        with self._reading() as connection:
+            of, state = find_feed(connection, feed)
+            end = select(func.coalesce(func.max(segments.c.last), 0)).where(segments.c.feed == of)
+            query = select(packs.c.last, packs.c.headers).where(
+                packs.c.feed == of, packs.c.last > end.scalar_subquery()
+            )
+            chosen: list[tuple[int, bytes, Pack]] = []
+            ids: list[int] = []
+            size = 0
+            for last, headers in connection.execute(query.order_by(packs.c.last).limit(_PACKS)):
+                pack = decode(headers)
+                more = [block.blob for block in pack.blocks]
+                size += sum(_lengths(connection, more))
+                if int(pack.run.headers["time"][-1]) >= before:
+                    break
+                if chosen and size > most:
+                    full = False
+                    break
+                chosen.append((last, headers, pack))
+                ids += more
+            if not chosen or (full and len(chosen) < _PACKS):
+                return None
+        first, newest = chosen[0][2], chosen[-1][2]
+        return PackRun(
+            state.origin,
+            [(last, headers) for last, headers, _ in chosen],
+            (first.first, first.place(first.first).tag),
+            (newest.last, newest.place(newest.last).tag),
+            ids,
+        )
+
+    def blocks(self, blobs: Sequence[int]) -> list[bytes]:
+        """Return blocks. Raises PacksChangedError if one is not in the store any more."""
+        return self._read(partial(_blocks, ids=blobs))
+
+    def begin_segment(self, location: str, name: str) -> None:
+        """Note durably that an object is going to be written."""
+        row = {"name": name, "location": location, "time": self.now()}
+        self._write(lambda connection: connection.execute(insert(intents), row))
+
+    def end_segment(self, feed: str, run: PackRun, segment: StoredSegment) -> None:
+        """Take blocks out of the store that are in an object now, in one transaction.
+
+        Raises PacksChangedError, and changes nothing, if the packs are not as they were, or the
+        intent is not there any more.
+        """
+        moved = {place.blob for place in decode_index(segment.encoded).blocks}
+
+        def work(connection: Connection, of: int) -> None:
+            mine = delete(intents).where(intents.c.name == segment.name)
+            here = packs.c.feed == of, packs.c.last.between(segment.first, segment.last)
+            query = select(packs.c.last, packs.c.headers).where(*here).order_by(packs.c.last)
+            if not connection.execute(mine).rowcount:
+                raise _changed()
+            if [tuple(row) for row in connection.execute(query)] != [*run.packs]:
+                raise _changed()
+            gone: set[int] = set()
+            for some in parts(run.blobs):
+                dropped = delete(blobs).where(blobs.c.id.in_(some)).returning(blobs.c.id)
+                gone.update(connection.scalars(dropped))
+            if gone != moved:
+                raise _changed()
+            connection.execute(insert(segments), {"feed": of, **segment._asdict()})
+
+        self._write_to(feed, work, lock=Lock.CHANGE, durable=False)
+
+    def give_up(self, name: str) -> None:
+        """Note that an object is not going to be needed, which was going to be written."""
+        mine = intents.c.name == name
+        self._write(lambda connection: to_garbage(connection, intents, [mine], self.now()))
+
+    def segments(self, feed: str) -> list[StoredSegment]:
+        """Return the segments of a feed, in the order of g."""
+        with self._reading_of(feed) as (connection, of):
+            query = select(*SEGMENT).where(segments.c.feed == of).order_by(segments.c.last)
+            return [StoredSegment(*row) for row in connection.execute(query)]
+
+    def garbage(self) -> list[tuple[str, str]]:
+        """Return locations and names of objects to delete now; old intents are of them."""
+        now = self.now()
+        old = intents.c.time < now - KEPT_MS
+        self._write(lambda connection: to_garbage(connection, intents, [old], now))
+        query = select(garbage.c.location, garbage.c.name).where(garbage.c.due <= now)
+        with self._reading() as connection:
+            return [(location, name) for location, name in connection.execute(query)]
+
+    def object_names(self) -> set[str]:
+        """Return the names of all objects that the store knows of, whatever they are."""
+        tables = (segments, intents, garbage)
+        return self._read(
+            lambda connection: {
+                name for each in tables for name in connection.scalars(select(each.c.name))
+            }
+        )
+
+    def forget(self, name: str) -> None:
+        """Forget the name of garbage that was deleted."""
+        self._write(lambda connection: connection.execute(_forget(name)), durable=False)
+
+    def read_blocks(self, places: Collection[BlockPlace]) -> Mapping[BlockPlace, bytes]:
+        return self.block_reader.read(places)
+
+
+def to_garbage(connection: Connection, table: Any, which: Iterable[Any], due: int) -> None:
+    """Move names of objects from the table that has them to the garbage, to delete at a time."""
+    taken = delete(table).where(*which).returning(table.c.name, table.c.location)
+    rows = [{**row, "due": due} for row in connection.execute(taken).mappings()]
+    if rows:
+        connection.execute(insert(garbage), rows)
+
+
+def places_in_objects(read: Read, feed: int, wanted: Mapping[int, int]) -> dict[int, BlockPlace]:
+    """Return where blocks are that are not in the store, as far as segments have them.
+
+    `wanted` are their numbers, each with a position of the pack that it is of.
+    """
+    found: dict[int, BlockPlace] = {}
+    for blob, g in sorted(wanted.items(), key=lambda each: each[1]):
+        if blob in found:
+            continue
+        for row in read(_NEXT_WITH, {"feed": feed, "g": g}):
+            segment = StoredSegment(*row)
+            for place in decode_index(segment.encoded).blocks:
+                if place.blob in wanted:
+                    found[place.blob] = BlockPlace(segment.location, segment.name, *place[1:])
+    return found
+
+
+def _changed() -> PacksChangedError:
+    return PacksChangedError("packs were removed or moved meanwhile. Move what is left")
+
+
+def _forget(name: str) -> Any:
+    return delete(garbage).where(garbage.c.name == name)
+
+
+def _lengths(connection: Connection, ids: Sequence[int]) -> Iterable[int]:
+    length = select(func.length(blobs.c.frame))
+    for some in parts(ids):
+        yield from connection.scalars(length.where(blobs.c.id.in_(some)))
+
+
+def _blocks(connection: Connection, ids: Sequence[int]) -> list[bytes]:
+    rows = connection.execute(select(blobs.c.id, blobs.c.frame).where(blobs.c.id.in_(ids)))
+    found = {row.id: bytes(row.frame) for row in rows}
+    if len(found) < len(ids):
+        raise _changed()
+    return [found[each] for each in ids]
