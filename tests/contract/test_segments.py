@@ -212,6 +212,20 @@ def test_two_publishers_move_each_pack_once(store, opened, clock, objects, site)
     assert [0, 0] == [counts(site)[1], counts(site)[3]]
 
 
+def test_blocks_that_were_not_dropped_are_dropped_later(store, site, clock, objects, monkeypatch):
+    """A publisher that dies between leaves each block twice, and readers read either."""
+    fill(store, clock)
+    before, (blocks, *_) = answers(store, 2), counts(site)
+    monkeypatch.setattr(store, "drop_copied", lambda feed: False)
+    offload(store, FEED, objects, EVER)
+    assert (before, blocks) == (answers(store, 2), counts(site)[0])
+    monkeypatch.undo()
+
+    offload(store, FEED, objects, EVER)
+    recent = sum(each.blob > 0 for each in everything(store))
+    assert (before, recent) == (answers(store, 2), counts(site)[0])
+
+
 @pytest.mark.parametrize("change", ["trim", "give up"])
 def test_what_changes_while_it_is_moved_stays(store, clock, objects, site, change):
     """The swap is done only with what was written; else the object is garbage."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -68,14 +69,24 @@ def offload(
         ObjectError: The storage fails.
     """
     segments = size = 0
+    _drop_copied(store, feed)  # what an attempt has left that died
     while not stopped() and (run := store.movable(feed, before, SEGMENT_BYTES, full=full)):
         known = [each.location for each in store.segments(feed)]
         check_owner(objects, store.owner(), is_used=objects.location in known)
         moved = _move(store, feed, objects, run)
+        _drop_copied(store, feed)
         if not moved:
             break  # it was trimmed meanwhile, or another process moves it
         segments, size = segments + 1, size + moved
     return segments, size
+
+
+def _drop_copied(store: SqlStore, feed: str) -> None:
+    """Delete the blocks that are in segments, and leave commits as much time as that takes."""
+    begun = time.monotonic()
+    while store.drop_copied(feed):
+        time.sleep(time.monotonic() - begun)
+        begun = time.monotonic()
 
 
 def _move(store: SqlStore, feed: str, objects: Objects, run: PackRun) -> int:

@@ -121,6 +121,7 @@ segments = Table(
     Column("name", String(100), nullable=False),
     Column("encoded", LargeBinary, nullable=False),
     Column("size", BigInteger, nullable=False),
+    Column("copied", Boolean, nullable=False),  # some of its blocks may be blobs, too
 )
 # Objects that are written now, and become segments; and those that nobody needs any more.
 intents = Table(

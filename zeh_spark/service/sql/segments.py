@@ -11,25 +11,25 @@ waited for in a transaction. Runs in the publisher and in commands that write.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from zeh_spark.service.segments.block_reader import BlockReader
-from zeh_spark.service.segments.segment_format import decode_index
+from zeh_spark.service.segments.segment_format import Place, decode_index
 from zeh_spark.service.sql.packed_log import Read
 from zeh_spark.service.sql.producers import Lock, find_feed
 from zeh_spark.service.sql.schema import blobs, garbage, intents, packs, segments
 from zeh_spark.service.sql.transactions import Transactions
-from zeh_spark.service.sql.uploads import parts
+from zeh_spark.service.sql.uploads import drop_blobs, parts
 from zeh_spark.service.store.interface import StoreBusyError
 from zeh_spark.service.store.log import BlockPlace
 from zeh_spark.service.store.packs import Pack, decode
 
-_PACKS = 1024
-"""Most packs of a segment."""
+_PACKS, _DROPPED = 1024, 8
+"""Most packs of a segment, and most blocks that are deleted in a transaction."""
 
 KEPT_MS = 7 * 86_400_000
 """For how many ms an object stays that is needed no more: a backup of that age can be restored."""
@@ -146,12 +146,12 @@ class SqlSegments(Transactions):
         self._write(lambda connection: connection.execute(insert(intents), row))
 
     def end_segment(self, feed: str, run: PackRun, segment: StoredSegment) -> None:
-        """Take blocks out of the store that are in an object now, in one transaction.
+        """Have an object be a segment, which has the blocks of some packs, in one transaction.
 
         Raises PacksChangedError, and changes nothing, if the packs are not as they were, or the
         intent is not there any more.
         """
-        moved = {place.blob for place in decode_index(segment.encoded).blocks}
+        moved = {*_places(segment.encoded)}
 
         def work(connection: Connection, of: int) -> None:
             mine = delete(intents).where(intents.c.name == segment.name)
@@ -161,15 +161,38 @@ class SqlSegments(Transactions):
                 raise _changed()
             if [tuple(row) for row in connection.execute(query)] != [*run.packs]:
                 raise _changed()
-            gone: set[int] = set()
-            for some in parts(run.blobs):
-                dropped = delete(blobs).where(blobs.c.id.in_(some)).returning(blobs.c.id)
-                gone.update(connection.scalars(dropped))
-            if gone != moved:
+            last = select(func.max(segments.c.last)).where(segments.c.feed == of)
+            if (connection.scalar(last) or 0) >= segment.first:
+                raise _changed()  # another process was faster, and has not dropped the blocks yet
+            if moved != {*_stored(connection, run.blobs)}:
                 raise _changed()
-            connection.execute(insert(segments), {"feed": of, **segment._asdict()})
+            row = {"feed": of, "copied": True, **segment._asdict()}
+            connection.execute(insert(segments), row)
 
         self._write_to(feed, work, lock=Lock.CHANGE, durable=False)
+
+    def drop_copied(self, feed: str) -> bool:
+        """Delete a few blocks that a segment has; return whether more may be left.
+
+        Commits wait for it. Measured: all blocks of 20 MB at once take 185 ms in SQLite.
+        """
+
+        def work(connection: Connection, of: int) -> bool:
+            copied = segments.c.feed == of, segments.c.copied
+            row = connection.execute(
+                select(segments.c.last, segments.c.encoded).where(*copied)
+            ).first()
+            if row is None:
+                return False
+            left = select(blobs.c.id).where(blobs.c.id.in_([*_places(row.encoded)]))
+            if some := [*connection.scalars(left.limit(_DROPPED))]:
+                drop_blobs(connection, some)
+            else:
+                done = segments.c.feed == of, segments.c.last == row.last
+                connection.execute(update(segments).where(*done).values(copied=False))
+            return True
+
+        return self._write_to(feed, work, durable=False)
 
     def give_up(self, name: str) -> None:
         """Note that an object is not going to be needed, which was going to be written."""
@@ -227,10 +250,15 @@ def places_in_objects(read: Read, feed: int, wanted: Mapping[int, int]) -> dict[
             continue
         for row in read(_NEXT_WITH, {"feed": feed, "g": g}):
             segment = StoredSegment(*row)
-            for place in decode_index(segment.encoded).blocks:
-                if place.blob in wanted:
-                    found[place.blob] = BlockPlace(segment.location, segment.name, *place[1:])
+            places = _places(segment.encoded)
+            for each in wanted.keys() & places.keys():
+                found[each] = BlockPlace(segment.location, segment.name, *places[each][1:])
     return found
+
+
+@lru_cache(maxsize=16)
+def _places(encoded: bytes) -> Mapping[int, Place]:
+    return {each.blob: each for each in decode_index(encoded).blocks}
 
 
 def _changed() -> PacksChangedError:
@@ -239,6 +267,12 @@ def _changed() -> PacksChangedError:
 
 def _forget(name: str) -> Any:
     return delete(garbage).where(garbage.c.name == name)
+
+
+def _stored(connection: Connection, ids: Sequence[int]) -> Iterator[int]:
+    """Yield those of some blocks that are blobs."""
+    for some in parts(ids):
+        yield from connection.scalars(select(blobs.c.id).where(blobs.c.id.in_(some)))
 
 
 def _lengths(connection: Connection, ids: Sequence[int]) -> Iterable[int]:
