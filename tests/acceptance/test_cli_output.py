@@ -74,6 +74,9 @@ def test_each_command_prints_the_members_that_the_reference_names(
     ask("retention", "orders", "--age", "3650d")
     ask("prune", "orders", "--now")
     ask("seal", "orders")
+    ask("offload", "orders", "--segments", "/tmp")
+    ask("segments check")
+    ask("segments adopt", "--yes")
     ask("cursor-sets", "orders")
     with closing(open_store(store_url)) as store:
         store.save_cursors("orders", "mailer", 4, {0: "_first"})
@@ -93,7 +96,7 @@ def test_each_command_prints_the_members_that_the_reference_names(
     documented["audit"] -= {"difference"}
     documented["new-history"] -= {"history"}
     assert seen == documented
-    assert COMMANDS.keys() - {"token"} - PLAIN == {each for each in seen if " " not in each}
+    assert COMMANDS.keys() - {"token", "segments"} - PLAIN == {each for each in seen if " " not in each}
 
 
 def test_quiet_prints_what_was_asked_for_alone(run: Run) -> None:
