@@ -96,7 +96,9 @@ def test_each_command_prints_the_members_that_the_reference_names(
     documented["audit"] -= {"difference"}
     documented["new-history"] -= {"history"}
     assert seen == documented
-    assert COMMANDS.keys() - {"token", "segments"} - PLAIN == {each for each in seen if " " not in each}
+    assert COMMANDS.keys() - {"token", "segments"} - PLAIN == {
+        each for each in seen if " " not in each
+    }
 
 
 def test_quiet_prints_what_was_asked_for_alone(run: Run) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import eventually
 from tests.store_contract.packs import EVER, answers
 from tests.store_contract.writers import (
     FEED,
@@ -24,7 +25,7 @@ from tests.store_contract.writers import (
 )
 from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.service.retention import segments as moving
-from zeh_spark.service.retention.segments import collect, offload
+from zeh_spark.service.retention.segments import OLDER_THAN_MS, Mover, collect, offload
 from zeh_spark.service.segments.objects import Objects
 from zeh_spark.service.segments.ownership import MARKER, OwnerError, adopt
 from zeh_spark.service.sql.segments import KEPT_MS
@@ -314,6 +315,23 @@ def test_a_restored_copy_beside_the_original_deletes_nothing(site, clock, object
 
     adopt(objects, other.owner())
     assert 1 == collect(other)
+
+
+def test_a_publisher_moves_what_is_old_and_deletes_garbage(store, clock, objects):
+    """With --segments it does so by itself, in a thread of its own."""
+    fill(store, clock)
+    clock.now += OLDER_THAN_MS + 1
+    publish(store, chunk(0, b"9"))  # the clock is believed
+    before = data(store)
+    store.begin_segment(objects.location, "feed/given-up.segment")
+    objects.put("feed/given-up.segment", [b"x"])
+    store.give_up("feed/given-up.segment")
+
+    with Mover(store, objects.location):
+        eventually(lambda: not store.garbage() and store.segments(FEED), 30)
+
+    assert before == data(store)
+    assert sorted(each.name for each in store.segments(FEED)) == segments_in(objects)
 
 
 def test_hot_events_are_read_while_the_storage_hangs(store, clock, objects, tmp_path):
