@@ -107,7 +107,7 @@ def test_options_that_the_configuration_has_are_refused(run: Run, file: Path) ->
         ("x = [", "is not TOML"),
         ("grace = 'soon'", "publisher.toml: grace = 'soon'"),
         ("staging_quota = 0", "staging_quota = 0"),
-        ('segments = "s3://ID:canary@bucket/x"', "segments: it must not hold credentials"),
+        ('segments = "s3://ID:secret@bucket/x"', "segments: it must not hold credentials"),
         ("tls_key = 'a.key'", "tls_key is set, and tls_cert is not"),
         ("forwarded_allow_ips = ['proxy']", "forwarded_allow_ips = 'proxy'"),
         (

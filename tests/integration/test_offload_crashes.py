@@ -14,8 +14,8 @@ from tests import postgresql
 from tests.fix_publisher import HERE
 from tests.programs import crash_offload as crash
 from tests.programs.crash_publisher import FEED, url_of
-from tests.store_contract.packs import answers
-from zeh_spark.publisher import open_store
+from tests.store_contract.writers import data
+from zeh_spark.publisher import Store, open_store
 from zeh_spark.service.retention.segments import take_inventory
 from zeh_spark.service.segments.objects import Objects
 
@@ -33,6 +33,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     names = server.execute(f"SELECT datname FROM pg_database WHERE datname ~ '^{prefix}(_|$)'")
     for (name,) in names:
         server.drop_database(name)
+
+
+def seen(store: Store) -> list[object]:
+    """Return all that a feed has: its chunks, what was removed, and its events."""
+    with store.snapshot(FEED) as log:
+        chunks, anchors, state = log.scan(0, 99, 99), log.anchors, log.state
+    return [[each[:-1] for each in chunks], anchors, state, data(store, chunks)]
 
 
 @pytest.mark.kill
@@ -54,19 +61,19 @@ def test_no_event_and_no_object_is_lost_wherever_a_publisher_dies(place, tmp_pat
     points = said.splitlines()
     assert "done" == points[-1]
     with closing(open_store(url_of(place, "made"))) as store:
-        expected = [answers(store, 2)]
+        expected = [seen(store)]
         store.remove(FEED, crash.REMOVED)
-        expected.append(answers(store, 2))
+        expected.append(seen(store))
     reached = set()
     for at, point in enumerate(points):
         objects = Objects(f"{folder}/{at}")
         with closing(open_store(url_of(place, at))) as store:
-            found = answers(store, 2)
+            found = seen(store)
             assert found in expected, f"killed {at}: {point}"
             reached.add((expected.index(found), len(store.segments(FEED))))
             crash.keep_tidy(store, objects)
             crash.moving.collect(store)
-            assert expected[1] == answers(store, 2), f"killed {at}: {point}"
+            assert expected[1] == seen(store), f"killed {at}: {point}"
             inventory = take_inventory(store)
             left = inventory.segments, inventory.lost, inventory.unknown
             assert (1, {}, {}) == left, f"killed {at}: {point}"

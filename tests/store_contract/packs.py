@@ -261,7 +261,8 @@ def test_what_is_packed_follows_what_was_packed_before(store, site, monkeypatch)
         patch.setattr("zeh_spark.service.sql.administration.blocks_of", undone)
         assert 0 == store.seal(FEED, EVER)
     assert [b"0", b"1", b"2", b"3", b"4"] == data(store)
-    assert 2 == store.seal(FEED, EVER)
+    assert store.seal(FEED, EVER) in (0, 2)  # 0 if a read has sealed it
+    assert 0 == everything(store)[1].blob
 
 
 def test_retention_reads_each_pack_once(store, monkeypatch):

@@ -110,15 +110,15 @@ def frames_of(store: Store, chunks: Iterable[Chunk], feed: str = FEED) -> list[b
     """Return the frames of chunks, in the given order; of what is packed, those it would have."""
     reading = Reading(store, feed, ())
 
-    def made() -> Iterator[list[bytes]]:
+    def frames() -> Iterator[bytes]:
         for chunk in chunks:
             (found,) = reading.frames([chunk.g], [chunk.blob])
             if found.offsets is None:
-                yield [found.packed]
+                yield found.packed
             else:
-                yield [*map(frame_of, cut([chunk.size], found))]
+                yield from map(frame_of, cut([chunk.size], found))
 
-    return [frame for some in reading.parts(made()) for frame in some]
+    return next(reading.parts([*frames()] for _ in "1"))  # in one snapshot, but for objects
 
 
 def data(store: Store, chunks: Sequence[Chunk] | None = None) -> list[bytes]:
