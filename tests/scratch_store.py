@@ -54,7 +54,7 @@ class ScratchStore(SqlStore):
         file.write_bytes(empty_store())
         opened = open_sqlite(str(file), clock=clock, receipts=receipts)
         super().__init__(opened._database, clock=clock, receipts=receipts)
-        self._folder = folder
+        self._folder, self.file = folder, file
         self.reads: Counter[tuple[str, str]] = Counter()  # by what, and of which feed
         _open.append(self)
         for name, partitions in feeds.items():

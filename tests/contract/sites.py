@@ -182,7 +182,7 @@ class _Sealing:
         chance, opened = random.Random(len(self._stores)), store.snapshot  # type: ignore[attr-defined]
         moves = random.Random(f"{len(self._stores)}")  # type: ignore[attr-defined]
         objects = Objects(str(self._directory / "cold"))  # type: ignore[attr-defined]
-        adopt(objects, store.owner())  # type: ignore[attr-defined]
+        adopt(objects, store)
 
         def snapshot(feed: str, positions: Iterable[int] = ()) -> AbstractContextManager[Log]:
             with suppress(StoreError):  # the read says what is wrong

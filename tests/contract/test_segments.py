@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.patience import eventually
+from tests.scratch_store import ScratchStore
 from tests.store_contract.packs import EVER, answers
 from tests.store_contract.writers import (
     FEED,
@@ -259,7 +260,7 @@ def test_an_upload_that_fails_leaves_nothing(store, clock, objects, site, monkey
         raise OSError("no space left")
 
     monkeypatch.setattr(objects, "put", full)
-    adopt(Objects(objects.location), store.owner())
+    adopt(Objects(objects.location), store)
     with pytest.raises(OSError, match="no space"):
         offload(store, FEED, objects, EVER)
     assert before == answers(store, 2)
@@ -307,13 +308,13 @@ def test_a_restored_copy_beside_the_original_deletes_nothing(site, clock, object
             raise_if_moved = offload(other, FEED, objects, EVER)
             assert raise_if_moved == (0, 0)
             collect(other)
-            moving.check_owner(objects, other.owner(), is_used=True)
+            moving.check_owner(objects, other)
         assert 0 == collect(other)
         assert names == segments_in(objects)
     assert original[0][8:] == answers(other, 2)[0]
     assert "belongs to another store" in caplog.text
 
-    adopt(objects, other.owner())
+    adopt(objects, other)
     assert 1 == collect(other)
 
 
@@ -359,9 +360,9 @@ def test_the_marker_is_read_in_each_round(store, clock, objects, site):
     offload(store, FEED, objects, EVER)
     store.remove(FEED, 8)
     clock.now += KEPT_MS + 1
-    adopt(objects, "another")
+    adopt(objects, ScratchStore())
     assert 0 == collect(store)
     objects.delete(MARKER)
     assert 0 == collect(store)
-    adopt(objects, store.owner())
+    adopt(objects, store)
     assert 1 == collect(store)

@@ -30,8 +30,6 @@ def test_an_object_comes_back_in_ranges(objects: Objects) -> None:
         objects.read("feed/one.segment", 3, 3), objects.read("feed/one.segment", 11, 0)
     )  # fmt: skip
     assert {"feed/one.segment": 11} == objects.names()
-    assert {"feed/one.segment": 11} == objects.names("feed")
-    assert {} == objects.names("other")
 
 
 def test_an_object_that_is_missing_is_told_apart_from_storage_that_fails(objects: Objects) -> None:

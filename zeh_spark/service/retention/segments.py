@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ import xxhash
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.segments.objects import Objects
-from zeh_spark.service.segments.ownership import MARKER, check_owner
+from zeh_spark.service.segments.ownership import MARKER, check_owner, missing, read_marker
 from zeh_spark.service.segments.segment_format import (
     SEGMENT_BYTES,
     Index,
@@ -71,8 +71,7 @@ def offload(
     segments = size = 0
     _drop_copied(store, feed)  # what an attempt has left that died
     while not stopped() and (run := store.movable(feed, before, SEGMENT_BYTES, full=full)):
-        known = [each.location for each in store.segments(feed)]
-        check_owner(objects, store.owner(), is_used=objects.location in known)
+        check_owner(objects, store)
         moved = _move(store, feed, objects, run)
         _drop_copied(store, feed)
         if not moved:
@@ -126,7 +125,7 @@ def collect(store: SqlStore, *, stopped: Callable[[], bool] = lambda: False) -> 
     for location, names in by_location.items():
         try:
             objects = Objects(location)
-            check_owner(objects, store.owner(), is_used=True)
+            check_owner(objects, store)
             for name in names:
                 if stopped():
                     return deleted
@@ -160,6 +159,7 @@ def take_inventory(
     location: str | None = None,
     *,
     read: bool = False,
+    only: Collection[tuple[str, int]] | None = None,
     progress: Callable[[int], object] = lambda size: None,
 ) -> Inventory:
     """Look at all segments of a store. Raises ObjectError if the storage cannot be asked.
@@ -167,6 +167,7 @@ def take_inventory(
     Args:
         location: Another location to look for objects that are not known.
         read: Read all blocks, and compare them with what was written.
+        only: Look only at these segments, by feed and last position.
         progress: Is told the bytes of what was looked at since its last call.
     """
     found = Inventory()
@@ -174,15 +175,20 @@ def take_inventory(
     there: dict[str, dict[str, int]] = {}
     for feed in store.feeds():
         for segment in store.segments(feed.name):
+            if only is not None and (feed.name, segment.last) not in only:
+                continue
             if segment.location not in places:
                 places[segment.location] = Objects(segment.location)
             objects = places[segment.location]
             if segment.location not in there:
+                if read_marker(objects) is None:
+                    raise missing(objects)
                 there[segment.location] = objects.names()
             found.segments += 1
             found.size += segment.size
             try:
-                _check(objects, segment, there[segment.location].get(segment.name), read=read)
+                size = there[segment.location].get(segment.name)
+                _check(objects, segment, objects.size(segment.name) if size is None else size, read)
             except (NoObjectError, DamagedObjectError) as exc:
                 found.lost[feed.name, segment.last] = exc.what
             progress(segment.size)
@@ -194,10 +200,8 @@ def take_inventory(
     return found
 
 
-def _check(objects: Objects, segment: StoredSegment, size: int | None, *, read: bool) -> None:
+def _check(objects: Objects, segment: StoredSegment, size: int, read: bool) -> None:
     name = objects.name_of(segment.name)
-    if size is None:
-        raise NoObjectError(f"there is no object {name}")
     if size != segment.size:
         raise DamagedObjectError(f"{name} has {size} bytes, and had {segment.size}")
     for place in decode_index(segment.encoded).blocks if read else ():
@@ -243,5 +247,7 @@ class Mover:
             )
             if segments:
                 log.info("feed %r: %s moved to storage", feed.name, size_of(size))
+        if not clock.is_believed(store.now(), now):
+            return  # it has jumped since
         if deleted := collect(store, stopped=stopped):
             log.info("%d objects that nobody needs any more are deleted", deleted)

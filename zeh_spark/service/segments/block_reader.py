@@ -30,8 +30,8 @@ T = TypeVar("T")
 THREADS, CALLS, CALL_BYTES = 8, 16, 64 << 20
 """How many objects are read at a time, and how many calls and bytes may be admitted, at most."""
 
-SECONDS = 20.0
-"""Seconds for which a caller waits."""
+CALLERS, SECONDS = 4, 20.0
+"""Most callers at a time, half of a publisher's threads, and the seconds for which one waits."""
 
 KEPT_BYTES = 32 << 20
 """Most bytes of blocks that are kept for the next readers. Pages begin and end inside blocks."""
@@ -59,7 +59,7 @@ class ObjectThreads:
         self._queue: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any], int]] = (
             queue.SimpleQueue()
         )
-        self._calls = self._bytes = self._failures = 0
+        self._callers = self._calls = self._bytes = self._failures = 0
         self._again = 0.0
         for _ in range(threads):
             threading.Thread(target=self._run, name="zeh-objects", daemon=True).start()
@@ -85,7 +85,11 @@ class ObjectThreads:
         for size, work in works:
             begun.append(done := Future[T]())
             self._queue.put((work, done, size))
-        _, late = wait(begun, self._seconds)
+        try:
+            _, late = wait(begun, self._seconds)
+        finally:
+            with self._lock:
+                self._callers -= 1
         for each in late:
             each.cancel()  # what has begun goes on, and counts until it ends
         if late:
@@ -111,11 +115,13 @@ class ObjectThreads:
             if self.is_failing:
                 if now < self._again:
                     raise _busy("the storage of old events fails now")
-                self._again = now + _PAUSE  # this one finds out; others wait for what it finds
-            if self._calls and (
-                self._calls + calls > most_calls or self._bytes + size > most_bytes
+                self._again = now + self._seconds  # this one finds out, others wait for that
+            if self._callers == CALLERS or (
+                self._calls
+                and (self._calls + calls > most_calls or self._bytes + size > most_bytes)
             ):
                 raise _busy("too many requests wait for the storage of old events")
+            self._callers += 1
             self._calls += calls
             self._bytes += size
 

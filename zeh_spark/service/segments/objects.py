@@ -130,13 +130,11 @@ class Objects:
                 return int(found.size)
             raise FileNotFoundError
 
-    def names(self, below: str = "") -> dict[str, int]:
-        """Return the names of the objects, or of those in one folder, with their sizes in bytes."""
+    def names(self) -> dict[str, int]:
+        """Return the names of the objects with their sizes in bytes."""
         start = f"{self._root.rstrip('/')}/"
-        with self._failures("list", below):
-            selector = fs.FileSelector(
-                self._at(below) if below else self._root, recursive=True, allow_not_found=True
-            )
+        with self._failures("list"):
+            selector = fs.FileSelector(self._root, recursive=True)
             found = [each for each in self._files.get_file_info(selector) if each.is_file]
         return {each.path.removeprefix(start): int(each.size) for each in found}
 

@@ -1,15 +1,23 @@
-"""Whose a location is: the marker object, and the token of the store that may write there.
+"""Whose a location is: the marker object, and the store that may write there.
 
 A copy of a store names the same objects as the original. If both moved and deleted, each would
-delete what the other one needs. So a marker in the location has the token of one store, and only
-that store writes and deletes. The token is of the database itself, so that no copy has it: of
-SQLite the device and number of the file; of PostgreSQL system identifier, timeline and database.
+delete what the other one needs. So a marker in the location says whose it is, and only that store
+writes and deletes:
 
-Rule for editors: read the marker in each round in which something is deleted: an operator may have
-given the location to another store meanwhile. Runs in the publisher and in commands.
+- by its *token*, which is of the database itself, so that a restored backup has another one: of
+  SQLite the device and number of the file; of PostgreSQL system identifier, timeline and database;
+- by a *nonce*, which the owner changes in each round, first in its database, then in the marker. A
+  clone of a whole disk has the token, too, but not the nonces that came after it: one of the two is
+  refused from the first round on.
+
+Rule for editors: check the owner in each round in which something is written or deleted. Runs in
+the publisher and in commands.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -24,18 +32,36 @@ _LONGEST = 4096
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """What a marker says.
-
-    Attributes:
-        owner: The token of the store that may write.
-    """
+    """What a marker says: the token of the store that may write, and its newest nonce."""
 
     owner: str
+    nonce: str
     version: int = 1
+
+
+class Owner(Protocol):
+    """A store that moves blocks."""
+
+    def owner(self) -> str:
+        """Return the store's token."""
+
+    def new_nonce(self, location: str) -> tuple[Sequence[str], str]:
+        """Return the newest nonces of a location, none if it was never used, and a new one.
+
+        The new one is kept durably.
+        """
 
 
 class OwnerError(StoreError):
     """The location is another store's, or nobody's: nothing may be written or deleted there."""
+
+
+def missing(objects: Objects) -> OwnerError:
+    """Return the error of a location that was used, and has no marker."""
+    return OwnerError(
+        f"{objects.name_of(MARKER)} is missing: a folder may not be mounted. Nothing is moved "
+        f"there or deleted. If the segments are there, run zeh-spark segments adopt"
+    )
 
 
 def read_marker(objects: Objects) -> Marker | None:
@@ -53,31 +79,30 @@ def read_marker(objects: Objects) -> Marker | None:
         ) from None
 
 
-def adopt(objects: Objects, token: str) -> None:
+def adopt(objects: Objects, store: Owner) -> None:
     """Make a location a store's own, whoever had it. The one that had it writes no more."""
-    objects.put(MARKER, [msgspec.json.encode(Marker(token))])
+    _, nonce = store.new_nonce(objects.location)
+    objects.put(MARKER, [msgspec.json.encode(Marker(store.owner(), nonce))])
 
 
-def check_owner(objects: Objects, token: str, *, is_used: bool) -> None:
+def check_owner(objects: Objects, store: Owner) -> None:
     """Return if a store may write and delete in a location. Raises OwnerError if not.
 
-    A location without a marker becomes the store's, unless it has been used (`is_used`) by it: the
-    marker was lost then, or a folder is not mounted.
+    A location without a marker becomes the store's, unless the store has used it: the marker was
+    lost then, or a folder is not mounted.
     """
+    token = store.owner()
+    known, nonce = store.new_nonce(objects.location)
     found = read_marker(objects)
-    if found is None and not is_used:
-        adopt(objects, token)
-        found = read_marker(objects)
-    if found and found.owner == token:
+    mine = not known if found is None else found.owner == token and found.nonce in known
+    if mine:
+        objects.put(MARKER, [msgspec.json.encode(Marker(token, nonce))])
         return
     if found is None:
-        raise OwnerError(
-            f"{objects.name_of(MARKER)} is missing: a folder may not be mounted. Nothing is moved "
-            f"there or deleted. If the segments are there, run zeh-spark segments adopt"
-        )
+        raise missing(objects)
     raise OwnerError(
         f"the location {objects.location} belongs to another store ({found.owner}), and this one "
         f"is {token}. Nothing is moved there or deleted. If the other store is gone for ever, as "
-        f"after a restore or a failover, run zeh-spark segments adopt; otherwise give this store "
-        f"a location of its own"
+        f"after a restore or a failover, or this one was copied with its disk, run zeh-spark "
+        f"segments adopt; otherwise give this store a location of its own"
     )

@@ -278,7 +278,8 @@ def remove(
     whole = connection.scalars(delete(packs).where(*old).returning(packs.c.headers)).all()
     drop_blobs(connection, [block.blob for each in whole for block in decode(each).blocks])
     behind = segments.c.feed == feed, segments.c.last <= upto
-    to_garbage(connection, segments, behind, now + KEPT_MS)
+    moment = connection.scalar(select(feeds.c.time).where(feeds.c.id == feed)) or 0
+    to_garbage(connection, segments, behind, max(now, moment) + KEPT_MS)  # a clock may be behind
     old = chunks.c.feed == feed, chunks.c.g <= upto
     rows = connection.execute(delete(chunks).where(*old).returning(*CHUNK)).all()
     drop_blobs(connection, [row.blob for row in rows])

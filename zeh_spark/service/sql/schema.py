@@ -123,6 +123,13 @@ segments = Table(
     Column("size", BigInteger, nullable=False),
     Column("copied", Boolean, nullable=False),  # some of its blocks may be blobs, too
 )
+# The newest nonces of each location that was used (`segments.ownership`), as a JSON list.
+owners = Table(
+    "segment_owners",
+    metadata,
+    Column("location", String, primary_key=True),
+    Column("nonces", String, nullable=False),
+)
 # Objects that are written now, and become segments; and those that nobody needs any more.
 intents = Table(
     "segment_intents",

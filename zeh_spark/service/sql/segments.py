@@ -11,6 +11,8 @@ waited for in a transaction. Runs in the publisher and in commands that write.
 
 from __future__ import annotations
 
+import json
+import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
@@ -21,15 +23,17 @@ from zeh_spark.service.segments.block_reader import BlockReader
 from zeh_spark.service.segments.segment_format import Place, decode_index
 from zeh_spark.service.sql.packed_log import Read
 from zeh_spark.service.sql.producers import Lock, find_feed
-from zeh_spark.service.sql.schema import blobs, garbage, intents, packs, segments
+from zeh_spark.service.sql.schema import blobs, garbage, intents, owners, packs, segments
 from zeh_spark.service.sql.transactions import Transactions
 from zeh_spark.service.sql.uploads import drop_blobs, parts
 from zeh_spark.service.store.interface import StoreBusyError
 from zeh_spark.service.store.log import BlockPlace
 from zeh_spark.service.store.packs import Pack, decode
 
-_PACKS, _DROPPED = 1024, 8
-"""Most packs of a segment, and most blocks that are deleted in a transaction."""
+_PACKS, _DROPPED, _NONCES = 1024, 8, 8
+"""Most packs of a segment, most blocks that are deleted in a transaction, and how many nonces of a
+location are known: several publishers of a store may write its marker at the same time.
+"""
 
 KEPT_MS = 7 * 86_400_000
 """For how many ms an object stays that is needed no more: a backup of that age can be restored."""
@@ -97,6 +101,21 @@ class SqlSegments(Transactions):
         """Return a text that this database has, and no copy of it."""
         return self._read(self._database.owner)
 
+    def new_nonce(self, location: str) -> tuple[Sequence[str], str]:
+        here, nonce = owners.c.location == location, secrets.token_hex(8)
+
+        def work(connection: Connection) -> tuple[Sequence[str], str]:
+            row = connection.scalar(select(owners.c.nonces).where(here).with_for_update())
+            known = json.loads(row or "[]")
+            nonces = json.dumps([*known, nonce][-_NONCES:])
+            if row is None:
+                connection.execute(insert(owners), {"location": location, "nonces": nonces})
+            else:
+                connection.execute(update(owners).where(here).values(nonces=nonces))
+            return known, nonce
+
+        return self._write(work)
+
     def movable(self, feed: str, before: int, most: int, *, full: bool) -> PackRun | None:
         """Return the oldest packs that are in no segment; None if there are none.
 
@@ -111,11 +130,12 @@ class SqlSegments(Transactions):
             query = select(packs.c.last, packs.c.headers).where(
                 packs.c.feed == of, packs.c.last > end.scalar_subquery()
             )
-            chosen: list[tuple[int, bytes, Pack]] = []
+            chosen: list[tuple[int, bytes]] = []
+            first: Pack | None = None
             ids: list[int] = []
             size = 0
             for last, headers in connection.execute(query.order_by(packs.c.last).limit(_PACKS)):
-                pack = decode(headers)
+                pack = decode.__wrapped__(headers)  # readers need what is kept
                 more = [block.blob for block in pack.blocks]
                 size += sum(_lengths(connection, more))
                 if int(pack.run.headers["time"][-1]) >= before:
@@ -123,14 +143,14 @@ class SqlSegments(Transactions):
                 if chosen and size > most:
                     full = False
                     break
-                chosen.append((last, headers, pack))
+                chosen.append((last, headers))
+                first, newest = first or pack, pack
                 ids += more
-            if not chosen or (full and len(chosen) < _PACKS):
+            if first is None or (full and len(chosen) < _PACKS):
                 return None
-        first, newest = chosen[0][2], chosen[-1][2]
         return PackRun(
             state.origin,
-            [(last, headers) for last, headers, _ in chosen],
+            chosen,
             (first.first, first.place(first.first).tag),
             (newest.last, newest.place(newest.last).tag),
             ids,

@@ -311,6 +311,8 @@ def check(read: bool, trim: bool, location: str | None, url: str) -> None:
         last = {feed: g for feed, g in sorted(found.lost)}
         if trim and last:
             click.confirm(f"Remove all events of {_places(last)}?", abort=True)
+            found.lost = take_inventory(store, read=read, only=found.lost.keys()).lost
+            last = {feed: g for feed, g in sorted(found.lost)}  # they may be back, or elsewhere
             for feed, g in last.items():
                 store.remove(feed, g, by=operator())
     said = [f"{counted(found.segments, 'segment')}, {size_of(found.size)}."]
@@ -351,7 +353,7 @@ def adopt(location: str | None, url: str) -> None:
         names = {each.location for feed in store.feeds() for each in store.segments(feed.name)}
         places = sorted({location} if location else names)
         for each in places:
-            ownership.adopt(Objects(each), store.owner())
+            ownership.adopt(Objects(each), store)
             act = new_act(operator(), Action.ADOPT_SEGMENTS, store.now(), location=each)
             store.record([act])
         owner = store.owner()
