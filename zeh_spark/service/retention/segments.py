@@ -70,8 +70,10 @@ def offload(
     """
     segments = size = 0
     _drop_copied(store, feed)  # what an attempt has left that died
-    while not stopped() and (run := store.movable(feed, before, SEGMENT_BYTES, full=full)):
+    while not stopped():
         check_owner(objects, store)
+        if not (run := store.movable(feed, before, SEGMENT_BYTES, full=full)):
+            break
         moved = _move(store, feed, objects, run)
         _drop_copied(store, feed)
         if not moved:
@@ -146,12 +148,14 @@ class Inventory:
         size: Their bytes.
         lost: What is wrong with which segment: by feed and last position, the error's words.
         unknown: Objects that the store does not name, with their bytes.
+        foreign: Locations that belong to another store, with its token.
     """
 
     segments: int = 0
     size: int = 0
     lost: dict[tuple[str, int], str] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)
+    foreign: dict[str, str] = field(default_factory=dict)
 
 
 def take_inventory(
@@ -181,8 +185,10 @@ def take_inventory(
                 places[segment.location] = Objects(segment.location)
             objects = places[segment.location]
             if segment.location not in there:
-                if read_marker(objects) is None:
+                if (marker := read_marker(objects)) is None:
                     raise missing(objects)
+                if marker.owner != store.owner():
+                    found.foreign[segment.location] = marker.owner
                 there[segment.location] = objects.names()
             found.segments += 1
             found.size += segment.size

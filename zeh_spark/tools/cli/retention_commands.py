@@ -277,6 +277,11 @@ def offload(feed: str, age: int, location: str | None, url: str) -> None:
     with _opened(url) as store:
         segments, size = moving.offload(store, feed, Objects(location), store.now() - age)
     said = f"Feed {feed!r}: {size_of(size)} moved, in {counted(segments, 'segment')}."
+    if not segments:
+        said = (
+            f"Feed {feed!r}: nothing to move. No pack that is still in the database has only events "
+            f"of that age. What is not packed, zeh-spark seal packs."
+        )
     print_answer(said, feed=feed, segments=segments, bytes=size)
 
 
@@ -316,6 +321,10 @@ def check(read: bool, trim: bool, location: str | None, url: str) -> None:
             for feed, g in last.items():
                 store.remove(feed, g, by=operator())
     said = [f"{counted(found.segments, 'segment')}, {size_of(found.size)}."]
+    said += [
+        f"{location} belongs to another store ({owner}): this one moves and deletes nothing there."
+        for location, owner in found.foreign.items()
+    ]
     said += [f"Lost: {each}." for each in found.lost.values()]
     said += [f"Not known: {name}, {size_of(size)}." for name, size in found.unknown.items()]
     if trim and last:
