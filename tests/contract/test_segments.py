@@ -59,8 +59,8 @@ def fill(store: Any, clock: Any, batches: int = 11) -> None:
 
 
 def counts(site: Any) -> list[int]:
-    """How many blobs, intents, segments and names of garbage there are."""
-    tables = "blobs", "segment_intents", "segments", "segment_garbage"
+    """How many blobs, segments and names of garbage there are."""
+    tables = "blobs", "segments", "segment_garbage"
     return [site.execute(f"SELECT count(*) FROM {site.schema}{each}")[0][0] for each in tables]
 
 
@@ -77,10 +77,10 @@ def test_readers_get_the_same_from_objects(store, opened, site, clock, objects, 
 
     segments, size = offload(store, FEED, objects, EVER)
 
-    assert segments == len(segments_in(objects)) == counts(site)[2] > 1
+    assert segments == len(segments_in(objects)) == counts(site)[1] > 1
     assert sum(objects.size(each) for each in segments_in(objects)) == size
     recent = sum(each.blob > 0 for each in everything(store))
-    assert [recent, 0, segments, 0] == counts(site)
+    assert [recent, segments, 0] == counts(site)
     assert before == answers(store, 2) == answers(opened(), 2)
     assert (0, 0) == offload(store, FEED, objects, EVER)
 
@@ -108,9 +108,9 @@ def test_retention_removes_to_the_chunk_and_objects_later(store, site, clock, ob
         store.remove(FEED, upto)
         assert answer == answers(store, 2)
 
-    assert [1, 0] == [counts(site)[3], collect(store)]
+    assert [1, 0] == [counts(site)[2], collect(store)]
     clock.now += KEPT_MS + 1
-    assert [1, 0] == [collect(store), counts(site)[3]]
+    assert [1, 0] == [collect(store), counts(site)[2]]
     assert len(kept) - 1 == len(segments_in(objects))
     assert expected[-1] == answers(store, 2)
 
@@ -211,7 +211,7 @@ def test_two_publishers_move_each_pack_once(store, opened, clock, objects, site)
     assert [each.name for each in store.segments(FEED)] == sorted(
         segments_in(objects), key=[each.name for each in store.segments(FEED)].index
     )
-    assert [0, 0] == [counts(site)[1], counts(site)[3]]
+    assert 0 == counts(site)[2]
 
 
 def test_blocks_that_were_not_dropped_are_dropped_later(store, site, clock, objects, monkeypatch):
@@ -243,7 +243,7 @@ def test_what_changes_while_it_is_moved_stays(store, clock, objects, site, chang
 
     store.end_segment = end_segment
     assert (0, 0) == offload(store, FEED, objects, EVER)
-    assert [0, 0, 1] == counts(site)[1:]
+    assert [0, 1] == counts(site)[1:]
     assert 1 == collect(store)
     assert [] == segments_in(objects)
     assert len(data(store)) == sum(each.events for each in everything(store))
@@ -265,7 +265,7 @@ def test_an_upload_that_fails_leaves_nothing(store, clock, objects, site, monkey
         offload(store, FEED, objects, EVER)
     assert before == answers(store, 2)
     assert [1, 1] == [len(segments_in(objects)), collect(store)]
-    assert [[], 0, 0, 0] == [segments_in(objects), *counts(site)[1:]]
+    assert [[], 0, 0] == [segments_in(objects), *counts(site)[1:]]
 
 
 def test_an_old_intent_becomes_garbage_and_its_upload_cannot_end(store, clock, objects, site):
@@ -282,7 +282,7 @@ def test_an_old_intent_becomes_garbage_and_its_upload_cannot_end(store, clock, o
     store.end_segment = end_segment
     assert (0, 0) == offload(store, FEED, objects, EVER)
     assert before == answers(store, 2)
-    assert [0, 0, 0] == counts(site)[1:]
+    assert [0, 0] == counts(site)[1:]
 
 
 def test_a_restored_copy_beside_the_original_deletes_nothing(site, clock, objects, caplog):

@@ -107,7 +107,9 @@ def create_app(publisher: Publisher) -> Starlette:
     disk = Disk(telemetry.store_file, telemetry.least_free, store)
     look = disk.look if telemetry.store_file else None
     looks = {name: each.look for name, each in named.items() if isinstance(each, SqlTableFeed)}
-    gauges = StoreGauges(store, calls.waiting, telemetry.connections, calls.backlogs, looks)
+    gauges = StoreGauges(
+        store, calls.waiting, telemetry.connections, calls.backlogs, looks, telemetry.moved
+    )
     readiness = Readiness(
         store, telemetry, outages, lambda: draining.has_begun, of_tables, look, gauges.looks
     )

@@ -15,6 +15,10 @@ from starlette.responses import Response
 from zeh_spark.errors import StoreError
 from zeh_spark.service.app.publish_api import CALLS
 from zeh_spark.service.store.interface import (
+    DamagedObjectError,
+    NoObjectError,
+    ObjectError,
+    StorageBusyError,
     StoreBusyError,
     StoreOutcomeUnknownError,
     StoreReadOnlyError,
@@ -43,13 +47,18 @@ _OF_ERRORS: dict[type[StoreError], ProblemType] = {
     StoreOutcomeUnknownError: problems.NOT_KNOWN_YET,
     StoreSilentError: problems.STORE_BUSY,
     StoreBusyError: problems.STORE_BUSY,
+    NoObjectError: problems.SEGMENT_LOST,
+    DamagedObjectError: problems.SEGMENT_LOST,
     StoreError: problems.STORE_FAILED,
 }
 """The problem of each error of a store; the first that fits counts."""
 
+_LOST = "an object that has old events is missing or damaged; the publisher's log names it"
 _SAID: dict[type[StoreError], str] = {
     StoreSilentError: "the publisher's database does not answer; the publisher's log says why. Try "
     "again when it answers",
+    NoObjectError: _LOST,
+    DamagedObjectError: _LOST,
     StoreError: "the publisher's store failed; its log says why",
 }
 """What strangers are told instead of the text of these errors, which is for the operator."""
@@ -97,9 +106,11 @@ async def _answer_problem(request: Request, exc: Exception) -> Response:
 
 async def _answer_store_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, StoreError)
-    if not isinstance(exc, UnknownFeedError | StoreReadOnlyError):  # which are no outages
-        feed = request.path_params.get("feed", "")
-        why = exc.__cause__ if isinstance(exc.__cause__, StoreError) else exc  # see `access.gate`
+    feed = request.path_params.get("feed", "")
+    why = exc.__cause__ if isinstance(exc.__cause__, StoreError) else exc  # see `access.gate`
+    if isinstance(exc, ObjectError | StorageBusyError):  # other events can be read
+        request.app.state.rare.error(("objects", feed), "feed %r: %s", feed, why.what)
+    elif not isinstance(exc, UnknownFeedError | StoreReadOnlyError):  # which are no outages
         _outages_of(request).request_failed(exchange_of(request), request.method, feed, why.what)
     kind = next(each for each in _OF_ERRORS if isinstance(exc, each))
     # Without the error's code: the problem has a name of its own.

@@ -1,8 +1,8 @@
 """Moves old packs to objects, deletes objects that nobody needs, and compares store and storage.
 
-The order of steps is what keeps events safe: the intent is on disk before the object is begun, and
-the object before the store lets go of the blocks. An attempt that dies leaves an intent, or an
-object that an intent names, and the next one has another name.
+The order of steps is what keeps events safe: the name is on disk before the object is begun, and
+the object before the store lets go of the blocks. An attempt that dies leaves a name, or an object
+that the store names as garbage, and the next one has another name.
 
 Runs in the publisher's thread for it, and in commands. Nothing here holds a transaction or a lock
 while it waits for the storage.
@@ -101,7 +101,7 @@ def _move(store: SqlStore, feed: str, objects: Objects, run: PackRun) -> int:
         at = run.first[0], run.last[0], objects.location, name
         store.end_segment(feed, run, StoredSegment(*at, index.encode(), size))
     except BaseException as exc:
-        with suppress(StoreError):  # the intent stays then, and is garbage when it is old
+        with suppress(StoreError):  # the object is garbage then, when the name is old
             store.give_up(name)
         if isinstance(exc, PacksChangedError):
             return 0
@@ -216,16 +216,22 @@ def _check(objects: Objects, segment: StoredSegment, size: int, read: bool) -> N
 
 
 class Mover:
-    """A context manager that moves what is old of all feeds from time to time, in a thread."""
+    """A context manager that moves what is old of all feeds from time to time, in a thread.
+
+    Attributes:
+        succeeded: When it has last done so, at first when it was made, in seconds since 1970.
+    """
 
     def __init__(self, store: SqlStore, location: str) -> None:
         self._store = store
         self._objects = Objects(location)
+        self.succeeded = time.time()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zeh-segments", daemon=True)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Mover:
         self._thread.start()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
@@ -235,6 +241,7 @@ class Mover:
         while True:
             try:
                 self._move()
+                self.succeeded = time.time()
             except StoreError as exc:
                 log.warning("old events stay in the database for now: %s", exc.what)
             except Exception:  # it is a bug, and the next round may do what this one cannot

@@ -2,8 +2,8 @@
 
 Whoever reads an old event waits for the storage in one of the publisher's threads. So only a few
 may wait at a time, with a bounded number of bytes, and for a bounded time. Beyond that, and while
-the storage fails again and again, the answer is StoreBusyError at once: a reader tries again later,
-and readers of new events keep their threads.
+the storage fails again and again, the answer is StorageBusyError at once: a reader tries again
+later, and readers of new events keep their threads.
 
 Runs in the publisher and in commands.
 """
@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from zeh_spark.errors import StoreError
 from zeh_spark.service.segments.objects import Objects
 from zeh_spark.service.segments.segment_format import checked_block
-from zeh_spark.service.store.interface import DamagedObjectError, NoObjectError, StoreBusyError
+from zeh_spark.service.store.interface import DamagedObjectError, NoObjectError, StorageBusyError
 from zeh_spark.service.store.log import BlockPlace
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class ObjectThreads:
             works: Each with about how many bytes it holds.
 
         Raises:
-            StoreBusyError: The storage fails or is slow, or too many wait for it. The cause tells
+            StorageBusyError: The storage fails or is slow, or too many wait for it. The cause tells
                 the operator which object it is about.
             StoreError: Another error of a call, like that of an object that is missing.
         """
@@ -187,5 +187,5 @@ class BlockReader:
                 self._size -= len(dropped)
 
 
-def _busy(what: str) -> StoreBusyError:
-    return StoreBusyError(f"{what}. New events can be read. Try again in a few seconds")
+def _busy(what: str) -> StorageBusyError:
+    return StorageBusyError(f"{what}. New events can be read. Try again in a few seconds")

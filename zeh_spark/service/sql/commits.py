@@ -45,7 +45,6 @@ from zeh_spark.service.sql.schema import (
     clocks,
     feeds,
     packs,
-    segments,
     stagings,
     uploads,
 )
@@ -277,9 +276,8 @@ def remove(
     old = packs.c.feed == feed, packs.c.last <= upto
     whole = connection.scalars(delete(packs).where(*old).returning(packs.c.headers)).all()
     drop_blobs(connection, [block.blob for each in whole for block in decode(each).blocks])
-    behind = segments.c.feed == feed, segments.c.last <= upto
     moment = connection.scalar(select(feeds.c.time).where(feeds.c.id == feed)) or 0
-    to_garbage(connection, segments, behind, max(now, moment) + KEPT_MS)  # a clock may be behind
+    to_garbage(connection, feed, upto, max(now, moment) + KEPT_MS)  # a clock may be behind
     old = chunks.c.feed == feed, chunks.c.g <= upto
     rows = connection.execute(delete(chunks).where(*old).returning(*CHUNK)).all()
     drop_blobs(connection, [row.blob for row in rows])

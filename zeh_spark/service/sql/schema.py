@@ -119,9 +119,9 @@ segments = Table(
     Column("first", BigInteger, nullable=False),
     Column("location", String, nullable=False),
     Column("name", String(100), nullable=False),
-    Column("encoded", LargeBinary, nullable=False),
     Column("size", BigInteger, nullable=False),
     Column("copied", Boolean, nullable=False),  # some of its blocks may be blobs, too
+    Column("encoded", LargeBinary, nullable=False),  # the last column: it is long
 )
 # The newest nonces of each location that was used (`segments.ownership`), as a JSON list.
 owners = Table(
@@ -130,20 +130,13 @@ owners = Table(
     Column("location", String, primary_key=True),
     Column("nonces", String, nullable=False),
 )
-# Objects that are written now, and become segments; and those that nobody needs any more.
-intents = Table(
-    "segment_intents",
-    metadata,
-    Column("name", String(100), primary_key=True),
-    Column("location", String, nullable=False),
-    Column("time", BigInteger, nullable=False),
-)
+# Objects that are no segments: those that are written now, and those that nobody needs any more.
 garbage = Table(
     "segment_garbage",
     metadata,
     Column("name", String(100), primary_key=True),
     Column("location", String, nullable=False),
-    Column("due", BigInteger, nullable=False),  # from when it may be deleted
+    Column("due", BigInteger, nullable=False),  # from when it is deleted; 0: now
 )
 # The last chunk that retention has removed of each partition, and how much retention keeps.
 anchors = Table(

@@ -1,12 +1,12 @@
 """Segments in a SQL store: which objects have the blocks of old packs, and where in them.
 
-An object is named in one of three tables: as an *intent*, while it is written; as a *segment*; and
-as *garbage*, once nobody needs it, until it is deleted. One transaction moves the name from one to
-the next, so no object is forgotten, and none that is needed is deleted.
+An object is named in one of two tables: as a *segment*; or as *garbage*, which is deleted from a
+time on. That is so before it is a segment, while it is written, and once nobody needs it any more.
+One transaction moves the name, so no object is forgotten, and none that is needed is deleted.
 
-Rule for editors: a transaction that takes a name out of one table puts it into the next one, and
-one that lets go of blocks has checked that they are those that were written. Storage is never
-waited for in a transaction. Runs in the publisher and in commands that write.
+Rule for editors: what takes a name out of one table puts it into the other one, unless the object
+is deleted, and what lets go of blocks has checked that they are those that were written. Storage is
+never waited for in a transaction. Runs in the publisher and in commands that write.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, union_all, update
 
 from zeh_spark.service.segments.block_reader import BlockReader
 from zeh_spark.service.segments.segment_format import Place, decode_index
 from zeh_spark.service.sql.packed_log import Read
 from zeh_spark.service.sql.producers import Lock, find_feed
-from zeh_spark.service.sql.schema import blobs, garbage, intents, owners, packs, segments
+from zeh_spark.service.sql.schema import blobs, chunks, feeds, garbage, owners, packs, segments
 from zeh_spark.service.sql.transactions import Transactions
 from zeh_spark.service.sql.uploads import drop_blobs, parts
 from zeh_spark.service.store.interface import StoreBusyError
@@ -36,7 +36,9 @@ location are known: several publishers of a store may write its marker at the sa
 """
 
 KEPT_MS = 7 * 86_400_000
-"""For how many ms an object stays that is needed no more: a backup of that age can be restored."""
+"""For how many ms an object stays that is needed no more: a backup of that age can be restored. And
+for how many ms one may be written.
+"""
 
 
 class PacksChangedError(StoreBusyError):
@@ -81,6 +83,7 @@ class PackRun(NamedTuple):
     blobs: Sequence[int]
 
 
+_OBJECT = segments.c.name, segments.c.location
 SEGMENT = [segments.c[name] for name in StoredSegment._fields]
 _NEXT_WITH = (
     select(*SEGMENT)
@@ -161,20 +164,20 @@ class SqlSegments(Transactions):
         return self._read(partial(_blocks, ids=blobs))
 
     def begin_segment(self, location: str, name: str) -> None:
-        """Note durably that an object is going to be written."""
-        row = {"name": name, "location": location, "time": self.now()}
-        self._write(lambda connection: connection.execute(insert(intents), row))
+        """Note durably that an object is written now: it is garbage until it is a segment."""
+        row = {"name": name, "location": location, "due": self.now() + KEPT_MS}
+        self._write(lambda connection: connection.execute(insert(garbage), row))
 
     def end_segment(self, feed: str, run: PackRun, segment: StoredSegment) -> None:
         """Have an object be a segment, which has the blocks of some packs, in one transaction.
 
         Raises PacksChangedError, and changes nothing, if the packs are not as they were, or the
-        intent is not there any more.
+        object may be deleted by now.
         """
         moved = {*_places(segment.encoded)}
 
         def work(connection: Connection, of: int) -> None:
-            mine = delete(intents).where(intents.c.name == segment.name)
+            mine = delete(garbage).where(garbage.c.name == segment.name, garbage.c.due > 0)
             here = packs.c.feed == of, packs.c.last.between(segment.first, segment.last)
             query = select(packs.c.last, packs.c.headers).where(*here).order_by(packs.c.last)
             if not connection.execute(mine).rowcount:
@@ -216,8 +219,7 @@ class SqlSegments(Transactions):
 
     def give_up(self, name: str) -> None:
         """Note that an object is not going to be needed, which was going to be written."""
-        mine = intents.c.name == name
-        self._write(lambda connection: to_garbage(connection, intents, [mine], self.now()))
+        self._write(lambda connection: connection.execute(_delete_now(garbage.c.name == name)))
 
     def segments(self, feed: str) -> list[StoredSegment]:
         """Return the segments of a feed, in the order of g."""
@@ -225,37 +227,43 @@ class SqlSegments(Transactions):
             query = select(*SEGMENT).where(segments.c.feed == of).order_by(segments.c.last)
             return [StoredSegment(*row) for row in connection.execute(query)]
 
+    def storage(self) -> dict[str, tuple[int, int]]:
+        of = feeds.c.id
+        first = select(func.min(chunks.c.g)).where(chunks.c.feed == of).scalar_subquery()
+        moved = select(func.sum(segments.c.size)).where(segments.c.feed == of).scalar_subquery()
+        query = select(feeds.c.name, feeds.c.head, first, moved)
+        return {
+            name: (head - first + 1 if first else 0, int(size or 0))
+            for name, head, first, size in self._read(lambda c: c.execute(query).all())
+        }
+
     def garbage(self) -> list[tuple[str, str]]:
-        """Return locations and names of objects to delete now; old intents are of them."""
+        """Return locations and names of objects to delete now; none becomes a segment any more."""
         now = self.now()
-        old = intents.c.time < now - KEPT_MS
-        self._write(lambda connection: to_garbage(connection, intents, [old], now))
-        query = select(garbage.c.location, garbage.c.name).where(garbage.c.due <= now)
+        self._write(lambda connection: connection.execute(_delete_now(garbage.c.due <= now)))
+        query = select(garbage.c.location, garbage.c.name).where(garbage.c.due == 0)
         with self._reading() as connection:
             return [(location, name) for location, name in connection.execute(query)]
 
     def object_names(self) -> set[str]:
         """Return the names of all objects that the store knows of, whatever they are."""
-        tables = (segments, intents, garbage)
-        return self._read(
-            lambda connection: {
-                name for each in tables for name in connection.scalars(select(each.c.name))
-            }
-        )
+        names = union_all(select(segments.c.name), select(garbage.c.name))
+        return self._read(lambda connection: {*connection.scalars(names)})
 
     def forget(self, name: str) -> None:
         """Forget the name of garbage that was deleted."""
-        self._write(lambda connection: connection.execute(_forget(name)), durable=False)
+        gone = delete(garbage).where(garbage.c.name == name)
+        self._write(lambda connection: connection.execute(gone), durable=False)
 
     def read_blocks(self, places: Collection[BlockPlace]) -> Mapping[BlockPlace, bytes]:
         return self.block_reader.read(places)
 
 
-def to_garbage(connection: Connection, table: Any, which: Iterable[Any], due: int) -> None:
-    """Move names of objects from the table that has them to the garbage, to delete at a time."""
-    taken = delete(table).where(*which).returning(table.c.name, table.c.location)
-    rows = [{**row, "due": due} for row in connection.execute(taken).mappings()]
-    if rows:
+def to_garbage(connection: Connection, feed: int, upto: int, due: int) -> None:
+    """Have the segments up to a position be garbage, to delete from a time on."""
+    which = segments.c.feed == feed, segments.c.last <= upto
+    gone = connection.execute(delete(segments).where(*which).returning(*_OBJECT)).mappings()
+    if rows := [{**each, "due": due} for each in gone]:
         connection.execute(insert(garbage), rows)
 
 
@@ -285,8 +293,8 @@ def _changed() -> PacksChangedError:
     return PacksChangedError("packs were removed or moved meanwhile. Move what is left")
 
 
-def _forget(name: str) -> Any:
-    return delete(garbage).where(garbage.c.name == name)
+def _delete_now(which: Any) -> Any:
+    return update(garbage).where(which).values(due=0)
 
 
 def _stored(connection: Connection, ids: Sequence[int]) -> Iterator[int]:

@@ -66,6 +66,10 @@ class StoreReadOnlyError(StoreBusyError):
     """The store's database is a replica, which takes no writes unless it is promoted."""
 
 
+class StorageBusyError(StoreBusyError):
+    """The storage of objects fails or is slow, or too many wait for it; the cause may tell more."""
+
+
 class ObjectError(StoreError):
     """The storage cannot do it now. The message names location and object, never a secret."""
 
@@ -266,6 +270,9 @@ class Store(Batches, CursorSets, Administration, Protocol):
         Raises StoreBusyError if the storage fails or is slow, and NoObjectError or
         DamagedObjectError if an object is missing or another one.
         """
+
+    def storage(self) -> Mapping[str, tuple[int, int]]:
+        """Return of each feed how many chunks are in no pack, and the bytes of its segments."""
 
     def identity(self, feed: str) -> FeedIdentity:
         """Return the feed's id and its epochs. Raises UnknownFeedError."""

@@ -67,6 +67,8 @@ class Telemetry:
             uploads; half of it for all else that grows (see `access.disk`).
         clock: Looks whether the clock is right, in a worker thread; None if nobody looks.
         connections: Returns the number of open connections; None if the server does not count.
+        moved: Returns when old events were last moved to objects, in seconds since 1970; None if
+            this publisher moves none.
         seconds: Returns the seconds, from any beginning, by which events of the last hour are
             counted.
     """
@@ -75,6 +77,7 @@ class Telemetry:
     least_free: int = LEAST_FREE
     clock: Callable[[], Check] | None = None
     connections: Callable[[], int] | None = None
+    moved: Callable[[], float] | None = None
     access_log: bool = False
     seconds: Callable[[], float] = time.monotonic
 

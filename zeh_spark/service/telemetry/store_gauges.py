@@ -41,6 +41,10 @@ _GAUGES = {
     "zeh_staged_bytes": "Bytes that are uploaded and not committed.",
     "zeh_table_held_seconds": "For how long committed rows of a table have waited for an open "
     "transaction.",
+    "zeh_unpacked_chunks": "Chunks that are in no pack.",
+    "zeh_segment_bytes": "Bytes of events that were moved to objects.",
+    "zeh_segments_moved_timestamp_seconds": "When this publisher has last moved what is old, or "
+    "was started.",
     "zeh_feed_head": "Position of the newest chunk; the newest id of a table.",
     "zeh_feed_last_commit_timestamp_seconds": "When the last batch was committed, or the newest "
     "row of a table written.",
@@ -59,6 +63,7 @@ class _Seen:
 
     feeds: list[FeedState] = field(default_factory=list)
     staged: Mapping[str, int] = field(default_factory=dict)
+    storage: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     lags: list[tuple[str, Lag]] = field(default_factory=list)
     now: int = 0
     replica_lag: int = 0
@@ -78,6 +83,7 @@ class StoreGauges(Collector):
     connections: Callable[[], int] | None
     backlogs: Backlogs | None = None
     tables: Mapping[str, Callable[[], TableLook]] = field(default_factory=dict)
+    moved: Callable[[], float] | None = None
     tables_up: Mapping[str, bool] = field(default_factory=dict, init=False)
     _turn: int = field(default=0, init=False)
     _seen: _Seen = field(default_factory=_Seen, init=False)
@@ -96,7 +102,8 @@ class StoreGauges(Collector):
         feeds = self.store.feeds()[:FEEDS]
         lags = list(self._lags(self.store, feeds))
         staged, behind = self.store.staged(), self.store.replica_lag() or 0
-        self._seen = _Seen(feeds, staged, lags, self.store.now(), behind, is_up=True)
+        storage = self.store.storage()
+        self._seen = _Seen(feeds, staged, storage, lags, self.store.now(), behind, is_up=True)
         return [each.name for each in feeds]
 
     @property
@@ -138,6 +145,8 @@ class StoreGauges(Collector):
             yield "zeh_waiting_readers", count, (name,)
         if self.connections is not None:
             yield "zeh_open_connections", self.connections(), ()
+        if self.moved is not None:
+            yield "zeh_segments_moved_timestamp_seconds", self.moved(), ()
         for name, is_up in sorted(self.tables_up.items())[:FEEDS]:
             yield "zeh_table_up", is_up, (name,)
         if self.store is not None:
@@ -148,6 +157,9 @@ class StoreGauges(Collector):
             yield "zeh_feed_head", feed.head, (feed.name,)
             yield "zeh_feed_last_commit_timestamp_seconds", feed.time / 1000, (feed.name,)
             yield "zeh_staged_bytes", seen.staged.get(feed.name, 0), (feed.name,)
+            unpacked, moved = seen.storage.get(feed.name, (0, 0))
+            yield "zeh_unpacked_chunks", unpacked, (feed.name,)
+            yield "zeh_segment_bytes", moved, (feed.name,)
         for name, look in sorted(self._seen_tables.items()):
             yield "zeh_table_held_seconds", look.held_seconds, (name,)
             if look.last and isinstance(look.last.id, int):

@@ -279,8 +279,8 @@ def offload(feed: str, age: int, location: str | None, url: str) -> None:
     said = f"Feed {feed!r}: {size_of(size)} moved, in {counted(segments, 'segment')}."
     if not segments:
         said = (
-            f"Feed {feed!r}: nothing to move. No pack that is still in the database is as old in all "
-            f"its events. What is in no pack, zeh-spark seal packs."
+            f"Feed {feed!r}: nothing to move. No pack that is in the database is as old in all its "
+            f"events. What is in no pack, zeh-spark seal packs."
         )
     print_answer(said, feed=feed, segments=segments, bytes=size)
 

@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -71,12 +72,14 @@ def serve_until_stopped(load: Callable[[], Config]) -> None:
         stop_on_signals(running.draining)  # before anybody is told that it runs
         _announce(_base(config, listener), config, store, tables)
         logs.configure(config.log_format, config.log_level)
-        publisher = Publisher(
-            store, tables, gate, running.draining, _telemetry(store, config, listener),
-            _limits(config, listener), _has_console(config),
-        )  # fmt: skip
+        telemetry = _telemetry(store, config, listener)
         if config.segments and store:
-            stack.enter_context(Mover(cast("SqlStore", store), config.segments))
+            mover = stack.enter_context(Mover(cast("SqlStore", store), config.segments))
+            telemetry = replace(telemetry, moved=lambda: mover.succeeded)
+        publisher = Publisher(
+            store, tables, gate, running.draining, telemetry, _limits(config, listener),
+            _has_console(config),
+        )  # fmt: skip
         server.serve(create_app(publisher), store, listener, running)
 
 

@@ -75,6 +75,12 @@ BAD_ROW = declare(
     partition=COUNT,
     id={"type": ["integer", "string"]},
 )
+SEGMENT_LOST = declare(
+    "segment-lost",
+    500,
+    "An object that has events after the cursor is missing or damaged. Stop: the publisher's "
+    "operator has to put it back first, or to remove these events.",
+)
 NOT_KNOWN_YET = declare(
     "not-known-yet",
     503,

@@ -65,7 +65,7 @@ class ProblemType:
             raise TypeError(f"problem {self.name!r} needs the member {sorted(missing)[0]!r}")
 
 
-_LASTING = {"bad-row", "too-many-cursor-sets", "too-many-producers"}
+_LASTING = {"bad-row", "segment-lost", "too-many-cursor-sets", "too-many-producers"}
 """The problems with a status of a fault of the server that do not pass by themselves."""
 
 
