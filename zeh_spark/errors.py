@@ -59,6 +59,8 @@ _CODE = re.compile(r"\[ZEH_[A-Z0-9_]+\] ")
 CODES: dict[str, str] = {
     "a-database-has-several-names": "ZEH_SEVERAL_NAMES",
     "a-file-of-tls-cannot-be-used": "ZEH_TLS_FILE",
+    "a-location-of-segments-belongs-to-another-store": "ZEH_SEGMENTS_OWNER",
+    "a-location-of-segments-cannot-be-used": "ZEH_SEGMENTS",
     "a-setting-of-the-publisher-is-not-valid": "ZEH_SETTING",
     "an-epoch-cannot-begin": "ZEH_EPOCH",
     "cannot-listen": "ZEH_CANNOT_LISTEN",

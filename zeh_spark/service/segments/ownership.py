@@ -55,6 +55,8 @@ class Owner(Protocol):
 class OwnerError(StoreError):
     """The location is another store's, or nobody's: nothing may be written or deleted there."""
 
+    anchor = "a-location-of-segments-belongs-to-another-store"
+
 
 def missing(objects: Objects) -> OwnerError:
     """Return the error of a location that was used, and has no marker."""

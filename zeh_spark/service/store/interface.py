@@ -73,13 +73,19 @@ class StorageBusyError(StoreBusyError):
 class ObjectError(StoreError):
     """The storage cannot do it now. The message names location and object, never a secret."""
 
+    anchor = "a-location-of-segments-cannot-be-used"
+
 
 class NoObjectError(ObjectError):
     """There is no object of that name."""
 
+    anchor = "segment-lost"
+
 
 class DamagedObjectError(ObjectError):
     """An object is there, and is not what was written."""
+
+    anchor = "segment-lost"
 
 
 class StoreOutcomeUnknownError(StoreError):

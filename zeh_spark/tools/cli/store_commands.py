@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from zeh_spark.errors import StoreError
-from zeh_spark.tools.cli.output import moment, print_answer, print_remark, print_result, progress
+from zeh_spark.tools.cli.output import (
+    DIFFERENT,
+    moment,
+    print_answer,
+    print_remark,
+    print_result,
+    progress,
+)
 from zeh_spark.tools.cli.parameters import STORE, opened, operator
 from zeh_spark.wire.phrases import counted, size_of
 
@@ -261,7 +268,7 @@ def restore(file: Path, url: str) -> None:
         old=str(old) if old else None,
         feeds=[{"feed": name, "epoch": each.epochs[-1].id} for name, each in begun],
     )
-    _check_segments(url)
+    lost = _check_segments(url)
     if old and kept and (after := sqlite_copies.kept_of(old)):
         for each in lacking(after.acts, kept.acts):
             click.echo(
@@ -275,27 +282,35 @@ def restore(file: Path, url: str) -> None:
             "copy was made are valid again: look at zeh-spark token list.",
             err=True,
         )
+    if lost:
+        click.get_current_context().exit(DIFFERENT)
 
 
-def _check_segments(url: str) -> None:
-    """Say which objects of a restored store are lost, and that it may not write where they are."""
+def _check_segments(url: str) -> bool:
+    """Say which objects of a restored store are lost, and that it may not write where they are.
+
+    Returns whether some are, or may be.
+    """
     from zeh_spark.service.retention.segments import take_inventory
     from zeh_spark.service.store.interface import ObjectError
 
     with opened(url) as store:
         try:
             found = take_inventory(cast("SqlStore", store))
+            lost = bool(found.lost)
             said = [f"Lost: {each}." for each in found.lost.values()]
+            said = said or [f"{counted(found.segments, 'segment')}: all are there."]
         except ObjectError as exc:
-            said = [f"The segments could not be checked: {exc.what}."]
+            lost, said = True, [f"The segments could not be checked: {exc.what}."]
         else:
             if not found.segments:
-                return
+                return False
     said.append(
         "This store moves and deletes no segments until zeh-spark segments adopt. What is lost, "
         "zeh-spark segments check --trim takes out of the feed."
     )
     click.echo("\n".join(said), err=True)
+    return lost
 
 
 def _renew(
