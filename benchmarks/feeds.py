@@ -12,6 +12,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from zeh_spark.wire.batch_uploader import BatchUploader
 from zeh_spark.wire.upload_format import CHUNK_EVENTS, frame_of, prefix, rest_of
 
 PARTITIONS = 4
-_TIME = 1_764_000_000_000
+_MINUTE_MS = 60_000
 _INSERT_BLOB = "INSERT INTO blobs (id, frame) VALUES (?, ?)"
 _INSERT_CHUNK = "INSERT INTO recent_chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'bench', ?, ?)"
 _AT_A_TIME = 50_000
@@ -84,10 +85,13 @@ def flights(events: int) -> Iterator[Filling]:
     yield from itertools.islice(itertools.cycle(made), events // CHUNK_EVENTS)
 
 
-def fill(folder: Path, name: str, partitions: int, chunks: Iterable[Filling]) -> str:
+def fill(
+    folder: Path, name: str, partitions: int, chunks: Iterable[Filling], minutes: int = 1
+) -> str:
     """A store whose feed `flights` has these chunks, put into SQLite row by row: a million take
     seconds. Positions, history, tags and sequence numbers are those that commits of one chunk each
-    would have made; there are no receipts. Gives the store's URL.
+    would have made, so many minutes ago: a publisher packs what is older than ten. There are no
+    receipts. Gives the store's URL.
     """
     file = folder / f"{name}.db"
     url = f"sqlite:///{file}"
@@ -95,6 +99,7 @@ def fill(folder: Path, name: str, partitions: int, chunks: Iterable[Filling]) ->
     history = store.create("flights", partitions).origin
     store.close()
     following = [0] * partitions
+    begun = int(time.time() * 1000) - minutes * _MINUTE_MS
     g, rows, frames = 0, [], []
     with contextlib.closing(sqlite3.connect(file)) as database:
         database.execute("PRAGMA synchronous = OFF")
@@ -107,7 +112,7 @@ def fill(folder: Path, name: str, partitions: int, chunks: Iterable[Filling]) ->
             database.execute(
                 "UPDATE feeds SET head = ?, history = ?, time = ?, events = events + ?,"
                 " size = size + ?",
-                (g, history, _TIME + g, events, size),
+                (g, history, begun + g // 1000, events, size),
             )
             database.commit()
             rows.clear()
@@ -116,7 +121,8 @@ def fill(folder: Path, name: str, partitions: int, chunks: Iterable[Filling]) ->
         for g, (partition, events, size, frame) in enumerate(chunks, 1):
             link = history + partition.to_bytes(4, "big") + hashlib.sha256(frame).digest()
             history = hashlib.sha256(link).digest()
-            numbers = partition, events, size, _TIME + g, tag(history), g, g, following[partition]
+            moment = begun + g // 1000
+            numbers = partition, events, size, moment, tag(history), g, g, following[partition]
             rows.append((feed, g, *numbers))
             frames.append((g, frame))
             following[partition] += events

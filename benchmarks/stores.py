@@ -72,12 +72,7 @@ def write(
         begin.wait()
         for each in range(batches):
             path = f"{address.path}/producers/{name}{number}/batches/{each}"
-            given = f"incarnation=i&n={PARTITIONS}"
-            for part, body in enumerate(batch.uploads):
-                call(connection, "PUT", f"{path}/uploads/r.0.0.{part}?{given}", body)
-            began = time.perf_counter()
-            call(connection, "POST", f"{path}/commit?{given}&run=r", batch.commit)
-            commits.append(time.perf_counter() - began)
+            commits.append(publish(connection, path, batch))
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(writers)]
     for thread in threads:
@@ -89,6 +84,16 @@ def write(
     rate = writers * batches * batch.events / (time.perf_counter() - began)
     assert len(commits) == writers * batches, "a writer failed"
     return Written(rate, commits)
+
+
+def publish(connection: http.client.HTTPConnection, path: str, batch: Prepared) -> float:
+    """Upload and commit a batch, and return the seconds of the commit."""
+    given = f"incarnation=i&n={PARTITIONS}"
+    for part, body in enumerate(batch.uploads):
+        call(connection, "PUT", f"{path}/uploads/r.0.0.{part}?{given}", body)
+    began = time.perf_counter()
+    call(connection, "POST", f"{path}/commit?{given}&run=r", batch.commit)
+    return time.perf_counter() - began
 
 
 def call(connection: http.client.HTTPConnection, method: str, target: str, body: bytes) -> None:
