@@ -10,6 +10,7 @@ import requests
 from tests.fix_client import client, read
 from tests.fix_metrics import Scrape
 from tests.fix_publisher import Publisher
+from tests.integration.test_kept_answers import chunks
 from tests.store_contract.packs import EVER
 from zeh_spark.client.http.feed_client import PageRequest
 from zeh_spark.errors import PublisherError
@@ -37,9 +38,7 @@ def asked(publisher: Publisher, way: str) -> requests.Response:
     """Ask for all events, as the way of Spark's source does that is named."""
     if way == "driver":
         return requests.get(f"{publisher.url}?n=1&cursor0=_first", timeout=30)
-    end = publisher.get("n=1&cursor0=_last").cursors[0]
-    whole = {"n": 1, "ranges": [{"partition": 0, "from": "_first", "to": end}]}
-    return requests.post(f"{publisher.url}/chunks", json=whole, timeout=30)
+    return chunks(publisher.base)
 
 
 def test_what_is_packed_and_moved_is_told(publisher: Publisher, cold: Path) -> None:
@@ -60,7 +59,7 @@ def test_a_lost_segment_stops_its_readers_by_name(
     content = segment.read_bytes()
     answers = []
     for damage in (b"", content[:40]):
-        segment.unlink()
+        segment.unlink(missing_ok=True)
         if damage:
             segment.write_bytes(damage)
         answers.append(asked(publisher, way))
