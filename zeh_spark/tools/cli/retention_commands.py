@@ -239,7 +239,8 @@ def seal(feed: str, url: str) -> None:
     if not packs:
         said = (
             f"Feed {feed!r}: nothing to pack. A pack needs 1,024 chunks or 4 MiB of events, all of "
-            f"them older than ten minutes."
+            f"them older than ten minutes. While SQLite's write-ahead log is longer than 64 MiB, "
+            f"nothing is packed."
         )
     print_answer(said, feed=feed, packs=packs, chunks=chunks)
 
