@@ -17,7 +17,7 @@ from benchmarks.queries import peak_memory
 from benchmarks.rows import MIB, Row, ratio
 from benchmarks.stores import prepared, publish
 
-CHUNKS, REMAINDER, BATCH = 300_000, 5_000, 10_000
+CHUNKS, REMAINDER, BATCH = 60_000, 5_000, 10_000
 """Chunks of one event that are packed, those that are left for longer, and events of a large batch.
 """
 

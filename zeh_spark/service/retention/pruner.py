@@ -32,6 +32,11 @@ HELD_SECONDS = 86_400.0
 A clock with which nothing may be committed is never believed by itself.
 """
 
+REST, MANY_UNPACKED = 3, 200_000
+"""How many times as long as a pack takes nothing is packed, and chunks of a feed that are too many
+for that.
+"""
+
 log = logging.getLogger("zeh_spark.publisher")
 
 
@@ -73,8 +78,8 @@ class Pruner:
         while True:
             logged(log, "old events stay for now", self._prune_all)
             logged(log, "old uploads stay for now", self._tidy)
-            logged(log, "old chunks are not packed for now", self._seal_all)
-            if self._ended.wait(self._every_seconds):
+            more = logged(log, "old chunks are not packed for now", self._seal_all)
+            if self._ended.wait(0 if more else self._every_seconds):
                 return
 
     def _tidy(self) -> None:
@@ -82,14 +87,17 @@ class Pruner:
         while self._believes and not self._is_over() and self._store.tidy():
             pass
 
-    def _seal_all(self) -> None:
+    def _seal_all(self) -> bool:
         """Pack what is old: a pack of each feed, again and again, for as long as a round may take.
 
-        As much time is left between two packs as one takes, because commits wait for it.
+        Commits wait for a pack, so more time is left between two packs than one takes, unless
+        so many chunks wait that packing would not keep up. Returns whether more may be left.
         """
         if self._store.replica_lag() is not None:
-            return
+            return False
         end = time.monotonic() + self._every_seconds
+        waiting = max((chunks for chunks, _ in self._store.storage().values()), default=0)
+        rest = REST if waiting < MANY_UNPACKED else 1
         left = [each.name for each in self._store.feeds()]
         done: Counter[str] = Counter()
         while left:
@@ -102,8 +110,9 @@ class Pruner:
                     left.remove(feed)
                     if done[feed]:
                         log.info("feed %r: %d chunks were packed", feed, done[feed])
-                if self._ended.wait(time.monotonic() - begun):
-                    return
+                if self._ended.wait(rest * (time.monotonic() - begun)):
+                    return False
+        return time.monotonic() > end
 
     def _prune_all(self) -> None:
         self._believes = False
