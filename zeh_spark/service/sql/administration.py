@@ -59,7 +59,6 @@ from zeh_spark.service.store.packs import (
 from zeh_spark.service.store.token_rights import Grant, Right, Token
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity
 
-
 T = TypeVar("T")
 
 _PACE = 64
