@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -23,11 +24,13 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from benchmarks import costs, cpu, kafka, queries
-from benchmarks.feeds import PARTITIONS, build, fill, filling, serving
+from benchmarks.feeds import PARTITIONS, build, fill, filling, served, serving
 from benchmarks.queries import Run
 from benchmarks.rows import MIB, Row, rate, ratio
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import Store, open_store
+from zeh_spark.service.retention.segments import offload
+from zeh_spark.service.segments.objects import Objects
 from zeh_spark.service.store.batches import Call, Declared, TaskAttempt, Upload
 from zeh_spark.wire.upload_format import Chunker, Content, rest_of
 
@@ -314,7 +317,7 @@ def commit(work: Path, events: int) -> Iterator[Row]:
 
 def small(work: Path, events: int) -> Iterator[Row]:
     """Reading what 1,000 small batches of 200 tasks wrote, and a quarter as many events in chunks
-    of one event each, as they are and packed, against a feed of full chunks.
+    of one event each, as they are, packed, and moved to a folder, against a feed of full chunks.
     """
     spark = queries.session()
     stores = {
@@ -344,9 +347,29 @@ def small(work: Path, events: int) -> Iterator[Row]:
     full = sizes["full chunks"] / 4
     for name in ("chunks of one event", PACKED):
         yield ratio(f"stored bytes: {name} / full chunks", sizes[name] / full, "<= 1.3")
+    yield from moved(work, stores[PACKED])
     for name, spent in costs_of.items():
         told = ", ".join(f"{part} {seconds * 1e6:.2f}" for part, seconds in spent.items())
         yield f"CPU time of an event, µs: {name}", told, ""
+
+
+def moved(work: Path, packed: str) -> Iterator[Row]:
+    """Reading a packed feed from objects in a folder, against the database. No answer is kept."""
+    file = work / "moved.db"
+    stores = {"database": packed, "folder": f"sqlite:///{file}"}
+    shutil.copy(packed.removeprefix("sqlite:///"), file)
+    with closing(open_store(stores["folder"])) as store:
+        offload(store, "flights", Objects(f"{work}/objects"), before=1 << 62)
+    rates, peaks = {}, []
+    for (name, url), fetch in product(stores.items(), AIMS):
+        with served(["--store", url, "--answer-cache", "0B"], "flights") as (feed, publisher):
+            frame = queries.feed(queries.session(), feed, fetch=fetch)
+            rates[name, fetch] = best(lambda frame=frame: queries.stream(frame)).rate
+            peaks.append(queries.peak_memory(publisher))
+    for fetch in AIMS:
+        value = rates["folder", fetch] / rates["database", fetch]
+        yield ratio(f"packed, from a folder / from the database, fetch={fetch}", value, ">= 0.9")
+    yield "peak of a publisher that reads a folder", f"{max(peaks[2:]) / MIB:.0f} MiB", "<= 300"
 
 
 def seal(url: str) -> float:

@@ -24,6 +24,7 @@ from tests.store_contract.writers import (
     publish_as,
     refused,
 )
+from zeh_spark.service.reads.answer_cache import AnswerCache
 from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.service.retention import segments as moving
 from zeh_spark.service.retention.segments import OLDER_THAN_MS, Mover, collect, offload
@@ -139,7 +140,7 @@ def test_an_object_that_is_missing_or_another_one_is_named(store, clock, objects
     other = objects.read(second.name, 0, second.size)
 
     def read() -> None:
-        store.block_reader._kept.clear()
+        store.block_reader.kept = AnswerCache(0)
         [*ChunkFeed(store, FEED).page({0: "_first", 1: "_first"}, 2, 100)]
 
     objects.delete(first.name)
@@ -180,7 +181,7 @@ def test_what_is_moved_while_it_is_read_is_read_there(store, clock, objects, sit
     fill(store, clock)
     offload(store, FEED, objects, EVER)
     expected = data(store)
-    store.block_reader._kept.clear()
+    store.block_reader.kept = AnswerCache(0)
     page = ChunkFeed(store, FEED).page({0: "_first", 1: "_first"}, 2, 100_000)
     real = store.read_blocks
 

@@ -50,7 +50,7 @@ LAYERS = {
     },
     "service.store": {"errors", "wire", "wire.problems"},
     "service.reads": {"service.store", "wire", "wire.problems"},
-    "service.segments": {"_locations", "errors", "service.store", "wire"},
+    "service.segments": {"_locations", "errors", "service.reads", "service.store", "wire"},
     "service.network": {"errors", "service.store", "wire.problems"},
     "service.sql": {"errors", "service.segments", "service.store", "wire"},
     "service.postgresql": {"errors", "service.sql", "service.store"},

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests.cases import each_case
+from tests.patience import Halt
+from zeh_spark.service.reads import answer_cache
 from zeh_spark.service.reads.answer_cache import AnswerCache, key_of
 from zeh_spark.service.store.log import Chunk
 
@@ -65,6 +67,24 @@ def test_threads_that_want_the_same_make_it_once() -> None:
         threading.Timer(0.05, gate.set).start()
         found = {id(each.result(10)) for each in wanted}
     assert (1, [1]) == (len(found), made)
+
+
+def test_nobody_waits_for_long_for_another_one_who_makes_it(monkeypatch) -> None:
+    """What is made of old events waits for storage, which may hang. Few threads may do so."""
+    monkeypatch.setattr(answer_cache, "_PATIENCE", 0.01)
+    cache, halt, slow, mine = AnswerCache(10_000), Halt(), Part(1), Part(2)
+
+    def make() -> Part:
+        halt()
+        return slow
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(cache.get, b"key", make)
+        assert halt.reached.wait(10)
+        assert mine is cache.get(b"key", lambda: mine)
+        halt.go.set()
+        assert slow is other.result()
+    assert slow is cache.get(b"key", lambda: mine)
 
 
 def test_a_part_that_could_not_be_made_is_made_again() -> None:

@@ -259,7 +259,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._direct and scope["method"] != "HEAD":
             self._direct.begin(self._answered)
             scope["extensions"] = {NAME: partial(self._send_directly, self._direct, self._answered)}
-        await self._served(scope, receive, send)
+        try:
+            await self._served(scope, receive, send)
+        except asyncio.CancelledError:  # the publisher stops; uvicorn would answer with 500
+            self.transport.abort()
+            raise
 
     async def _send_directly(
         self,

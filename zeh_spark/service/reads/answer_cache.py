@@ -14,7 +14,8 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, TimeoutError
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -24,6 +25,10 @@ from zeh_spark.service.store.log import Chunk
 _OVERHEAD = 512
 """Bytes of memory, about, that a part takes beside its own."""
 
+_PATIENCE = 1.0
+"""Seconds for which a thread waits for another one that makes the same part. That one may wait for
+storage, as only a few threads may.
+"""
 
 T = TypeVar("T")
 
@@ -31,7 +36,7 @@ T = TypeVar("T")
 class AnswerCache:
     """Keeps the parts of answers that were used last.
 
-    Guarantee: threads that need the same part at the same time make it once.
+    Guarantee: threads that need the same part at the same time make it once, unless it takes long.
 
     Args:
         most: Most bytes that are kept; 0 keeps nothing.
@@ -61,7 +66,9 @@ class AnswerCache:
             if others is None:
                 mine = self._under_way[key] = Future()
         if others is not None:
-            return cast(T, others.result())
+            with suppress(TimeoutError):
+                return cast(T, others.result(_PATIENCE))
+            return make()
         try:
             made = make()
         except BaseException as exc:

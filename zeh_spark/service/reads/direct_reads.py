@@ -70,17 +70,16 @@ def requested_chunks(
             sent = Totals()
             after = dict.fromkeys(covered(wanted.partition, request.n, log.state.partitions), begin)
             for run in reading.runs(after, end, _GROUP_BYTES, direct_reads.GROUP_CHUNKS):
-                more = int(run.headers["size"].sum(dtype=np.int64))
-                if size and (size + more > _GROUP_BYTES or len(made) >= _MANY_PIECES):
-                    yield made
-                    made, size = [], 0
                 key = key_of("group", log.state.origin, (), run.headers.tobytes(), run.names)
                 encoded = cache.get(key, partial(_encoded, reading, run))
                 count(encoded.totals.events)
                 made += [encoded.line(number), encoded.body]
-                size += more
+                size += encoded.totals.bytes
                 sent += encoded.totals
                 reading.taken(run.headers["partition"].tolist(), run.positions)
+                if size > _GROUP_BYTES // 2 or len(made) >= _MANY_PIECES:
+                    yield made  # now: the snapshot is closed anyway, if frames were in objects
+                    made, size = [], 0
             made.append(encode_end(number, wanted.to, sent))
         yield made
 

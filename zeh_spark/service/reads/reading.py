@@ -40,10 +40,6 @@ of an answer are looked up first.
 _NEAR = 64
 """Positions that are no further apart are read by one scan, if they are of all partitions."""
 
-
-_OBJECTS = 8
-"""Most blocks of objects that are read at a time."""
-
 _LAGS = "It may have been removed, and this replica does not know it yet. Ask again"
 
 
@@ -157,24 +153,20 @@ class Reading:
                     yield frame
                 else:
                     moved[frame.place] = frame
-            left = []
-            places = [*moved]
-            for begin in range(0, len(places), _OBJECTS):
-                some = places[begin : begin + _OBJECTS]
-                self._stack.close()
-                self._opened = None
-                try:
-                    blocks = self._store.read_blocks(some)
-                except NoObjectError as exc:
-                    if moved.keys() == failed:
-                        if not self.log().state.replica:
-                            raise
-                        raise Problem(problems.REPLICA_BEHIND, f"{exc.what}. {_LAGS}") from exc
-                    failed = moved.keys()
-                    left = sorted(at for each in moved.values() for at in each.chunks)
-                    break
-                for place in some:
-                    yield moved.pop(place)._replace(packed=blocks[place], place=None)
+            if not moved:
+                return
+            self._stack.close()
+            self._opened, left = None, []
+            try:
+                for place, block in self._store.read_blocks([*moved]):
+                    yield moved.pop(place)._replace(packed=block, place=None)
+            except NoObjectError as exc:
+                if moved.keys() == failed:
+                    if not self.log().state.replica:
+                        raise
+                    raise Problem(problems.REPLICA_BEHIND, f"{exc.what}. {_LAGS}") from exc
+                failed = moved.keys()
+                left = sorted(at for each in moved.values() for at in each.chunks)
 
     def taken(self, partitions: Iterable[int], positions: Iterable[int]) -> None:
         """Note that chunks were read, given their stored partitions: they may be removed."""

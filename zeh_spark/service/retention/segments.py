@@ -20,20 +20,14 @@ from dataclasses import dataclass, field
 import xxhash
 
 from zeh_spark.errors import StoreError
+from zeh_spark.service.segments.block_reader import read_span, spans
 from zeh_spark.service.segments.objects import Objects
 from zeh_spark.service.segments.ownership import MARKER, check_owner, missing, read_marker
-from zeh_spark.service.segments.segment_format import (
-    SEGMENT_BYTES,
-    Index,
-    checked_block,
-    decode_index,
-    new_name,
-)
+from zeh_spark.service.segments.segment_format import SEGMENT_BYTES, Index, new_name
 from zeh_spark.service.sql.segments import PackRun, PacksChangedError, StoredSegment
 from zeh_spark.service.sql.store import SqlStore
 from zeh_spark.service.store import clock
 from zeh_spark.service.store.interface import DamagedObjectError, NoObjectError
-from zeh_spark.service.store.log import BlockPlace
 from zeh_spark.wire.phrases import size_of
 
 log = logging.getLogger("zeh_spark.publisher")
@@ -194,7 +188,9 @@ def take_inventory(
             found.size += segment.size
             try:
                 size = there[segment.location].get(segment.name)
-                _check(objects, segment, objects.size(segment.name) if size is None else size, read)
+                _check(objects, segment, objects.size(segment.name) if size is None else size)
+                for span in spans(store.blocks_in(feed.name, segment) if read else ()):
+                    read_span(objects, span)
             except (NoObjectError, DamagedObjectError) as exc:
                 found.lost[feed.name, segment.last] = exc.what
             progress(segment.size)
@@ -206,13 +202,10 @@ def take_inventory(
     return found
 
 
-def _check(objects: Objects, segment: StoredSegment, size: int, read: bool) -> None:
-    name = objects.name_of(segment.name)
+def _check(objects: Objects, segment: StoredSegment, size: int) -> None:
     if size != segment.size:
+        name = objects.name_of(segment.name)
         raise DamagedObjectError(f"{name} has {size} bytes, and had {segment.size}")
-    for place in decode_index(segment.encoded).blocks if read else ():
-        wanted = BlockPlace(segment.location, segment.name, *place[1:])
-        checked_block(name, wanted, objects.read(segment.name, place.offset, place.length))
 
 
 class Mover:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, TimeoutError
 from functools import partial
 from typing import Any, TypeVar
 
 from zeh_spark.errors import StoreError
+from zeh_spark.service.reads.answer_cache import AnswerCache
 from zeh_spark.service.segments.objects import Objects
 from zeh_spark.service.segments.segment_format import checked_block
 from zeh_spark.service.store.interface import DamagedObjectError, NoObjectError, StorageBusyError
@@ -27,123 +27,105 @@ from zeh_spark.service.store.log import BlockPlace
 
 T = TypeVar("T")
 
-THREADS, CALLS, CALL_BYTES = 8, 16, 64 << 20
-"""How many objects are read at a time, and how many calls and bytes may be admitted, at most."""
-
 CALLERS, SECONDS = 4, 20.0
 """Most callers at a time, half of a publisher's threads, and the seconds for which one waits."""
+
+SHARE = 4
+"""Most calls of the storage that a caller makes at a time, each in a thread of its own."""
+
+SPAN_BYTES, GAP_BYTES = 1 << 20, 128 << 10
+"""Most bytes that a call reads, unless a block has more, and most bytes between two of its blocks
+that nobody needs: an object store takes longer for another call than for these.
+"""
 
 KEPT_BYTES = 32 << 20
 """Most bytes of blocks that are kept for the next readers. Pages begin and end inside blocks."""
 
 _FAILURES, _PAUSE = 3, 5.0
-"""Failures in a row after which nothing is tried, but for one call each so many seconds."""
+"""Failures in a row after which nothing is tried, but for one caller each so many seconds."""
+
+_IDLE = 5.0
+"""Seconds after which a thread ends. To begin one takes as long as to read a block ten times."""
 
 
 class ObjectThreads:
-    """Threads for objects. They end with the process, also if the storage never answers."""
+    """Threads for objects. They end when they are idle, or with the process, if a call hangs."""
 
     def __init__(
-        self,
-        *,
-        threads: int = THREADS,
-        calls: int = CALLS,
-        call_bytes: int = CALL_BYTES,
-        seconds: float = SECONDS,
-        clock: Callable[[], float] = time.monotonic,
+        self, *, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._limits = calls, call_bytes
         self._seconds = seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any], int]] = (
-            queue.SimpleQueue()
-        )
-        self._callers = self._calls = self._bytes = self._failures = 0
+        self._queue: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        self._callers = self._calls = self._threads = self._failures = 0
         self._again = 0.0
-        for _ in range(threads):
-            threading.Thread(target=self._run, name="zeh-objects", daemon=True).start()
 
     @property
     def is_failing(self) -> bool:
         """Whether the storage has failed again and again, and nothing is tried for now."""
         return self._failures >= _FAILURES
 
-    def run(self, works: Sequence[tuple[int, Callable[[], T]]]) -> list[T]:
-        """Do several calls at a time and return their results.
-
-        Args:
-            works: Each with about how many bytes it holds.
+    def run(self, works: Sequence[Callable[[], T]]) -> list[T]:
+        """Do at most SHARE calls at a time and return their results.
 
         Raises:
             StorageBusyError: The storage fails or is slow, or too many wait for it. The cause tells
                 the operator which object it is about.
             StoreError: Another error of a call, like that of an object that is missing.
         """
-        self._admit(len(works), sum(size for size, _ in works))
-        begun = []
-        for size, work in works:
-            begun.append(done := Future[T]())
-            self._queue.put((work, done, size))
+        begun = [Future[T]() for _ in works]
+        self._begin([*zip(works, begun, strict=True)])
+        failed, end = False, time.monotonic() + self._seconds
         try:
-            _, late = wait(begun, self._seconds)
+            return [each.result(end - time.monotonic()) for each in begun]
+        except (NoObjectError, DamagedObjectError):
+            raise
+        except (StoreError, TimeoutError) as exc:
+            failed = True
+            is_late = isinstance(exc, TimeoutError)
+            what = f"has not answered for {self._seconds:g} s" if is_late else "fails now"
+            raise _busy(f"the storage of old events {what}") from exc
         finally:
             with self._lock:
                 self._callers -= 1
-        for each in late:
-            each.cancel()  # what has begun goes on, and counts until it ends
-        if late:
-            self._note(failed=True)
-            raise _busy(
-                f"the storage of old events has not answered for {self._seconds:g} s"
-            ) from StoreError(f"{len(late)} of {len(begun)} calls of the storage did not end")
-        try:
-            results = [each.result() for each in begun]
-        except (NoObjectError, DamagedObjectError):
-            self._note(failed=False)
-            raise
-        except StoreError as exc:
-            self._note(failed=True)
-            raise _busy("the storage of old events fails now") from exc
-        self._note(failed=False)
-        return results
-
-    def _admit(self, calls: int, size: int) -> None:
-        most_calls, most_bytes = self._limits
-        with self._lock:
-            now = self._clock()
-            if self.is_failing:
-                if now < self._again:
-                    raise _busy("the storage of old events fails now")
-                self._again = now + self._seconds  # this one finds out, others wait for that
-            if self._callers == CALLERS or (
-                self._calls
-                and (self._calls + calls > most_calls or self._bytes + size > most_bytes)
-            ):
-                raise _busy("too many requests wait for the storage of old events")
-            self._callers += 1
-            self._calls += calls
-            self._bytes += size
-
-    def _note(self, *, failed: bool) -> None:
-        with self._lock:
-            self._failures = self._failures + 1 if failed else 0
-            if failed:
+                self._failures = self._failures + 1 if failed else 0
                 self._again = self._clock() + _PAUSE
+
+    def _begin(self, calls: Sequence[tuple[Callable[[], Any], Future[Any]]]) -> None:
+        with self._lock:
+            if self._callers == CALLERS or self._calls + len(calls) > CALLERS * SHARE:
+                raise _busy("too many requests wait for the storage of old events")
+            if self.is_failing:
+                if self._clock() < self._again:
+                    raise _busy("the storage of old events fails now")
+                self._again = self._clock() + self._seconds  # this one finds out, others do not
+            self._callers += 1
+            self._calls += len(calls)  # what hangs counts until it ends
+            for each in calls:
+                self._queue.put(each)
+            while self._threads < self._calls:
+                threading.Thread(target=self._run, name="zeh-objects", daemon=True).start()
+                self._threads += 1
 
     def _run(self) -> None:
         while True:
-            work, done, size = self._queue.get()
             try:
-                if done.set_running_or_notify_cancel():
-                    done.set_result(work())
+                work, done = self._queue.get(timeout=_IDLE)
+            except queue.Empty:
+                with self._lock:
+                    if self._queue.empty():
+                        self._threads -= 1
+                        return
+                continue
+            try:
+                done.set_result(work())
             except Exception as exc:  # noqa: BLE001  # the caller raises it
                 done.set_exception(exc)
             finally:
+                del work, done  # an answer of megabytes would stay until the next call
                 with self._lock:
                     self._calls -= 1
-                    self._bytes -= size
-            del work, done  # an answer of megabytes would stay until the next call
 
 
 class BlockReader:
@@ -151,40 +133,56 @@ class BlockReader:
 
     def __init__(self) -> None:
         self.threads = ObjectThreads()
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[BlockPlace, bytes] = OrderedDict()
-        self._size = 0
+        self.kept = AnswerCache(KEPT_BYTES)
         self._locations: dict[str, Objects] = {}
 
-    def read(self, places: Collection[BlockPlace]) -> Mapping[BlockPlace, bytes]:
-        """Return these blocks, each as it was written."""
-        with self._lock:
-            found = {each: self._kept[each] for each in places if each in self._kept}
-            for each in found:
-                self._kept.move_to_end(each)
-        missing = [each for each in places if each not in found]
-        if missing:
-            works = [(each.length, partial(self._read, each)) for each in missing]
-            new = dict(zip(missing, self.threads.run(works), strict=True))
-            self._keep(new)
-            found.update(new)
-        return found
+    def read(self, places: Iterable[BlockPlace]) -> Iterator[tuple[BlockPlace, bytes]]:
+        """Yield these blocks, each as it was written, a few megabytes at a time."""
+        missing = []
+        for place in places:
+            if frame := self.kept.find(place):
+                yield place, frame
+            else:
+                missing.append(place)
+        left = spans(missing)
+        for begin in range(0, len(left), SHARE):
+            some = left[begin : begin + SHARE]
+            for blocks in self.threads.run([partial(self._read, each) for each in some]):
+                for place, frame in blocks:
+                    self.kept.keep(place, frame, len(frame))
+                    yield place, frame
 
-    def _read(self, place: BlockPlace) -> bytes:
-        if (objects := self._locations.get(place.location)) is None:
-            objects = self._locations[place.location] = Objects(place.location)
-        frame = objects.read(place.name, place.offset, place.length)
-        return checked_block(objects.name_of(place.name), place, frame)
+    def _read(self, span: Sequence[BlockPlace]) -> list[tuple[BlockPlace, bytes]]:
+        if (objects := self._locations.get(span[0].location)) is None:
+            objects = self._locations[span[0].location] = Objects(span[0].location)
+        return read_span(objects, span)
 
-    def _keep(self, new: Mapping[BlockPlace, bytes]) -> None:
-        with self._lock:
-            for place, frame in new.items():
-                if place not in self._kept:
-                    self._kept[place] = frame
-                    self._size += len(frame)
-            while self._size > KEPT_BYTES:
-                _, dropped = self._kept.popitem(last=False)
-                self._size -= len(dropped)
+
+def spans(places: Iterable[BlockPlace]) -> list[list[BlockPlace]]:
+    """Return blocks by the calls that read them: neighbours in one object have the same."""
+    found: list[list[BlockPlace]] = []
+    for place in sorted(places):
+        last = found[-1] if found else [place]
+        near = place[:2] == last[0][:2] and place.offset - _end(last[-1]) <= GAP_BYTES
+        if found and near and _end(place) - last[0].offset <= SPAN_BYTES:
+            last.append(place)
+        else:
+            found.append([place])
+    return found
+
+
+def read_span(objects: Objects, span: Sequence[BlockPlace]) -> list[tuple[BlockPlace, bytes]]:
+    """Return blocks with their places, from one read. Raises DamagedObjectError for others."""
+    (_, name, begin, *_), said = span[0], objects.name_of(span[0].name)
+    read = objects.read(name, begin, _end(span[-1]) - begin)
+    return [
+        (each, checked_block(said, each, read[each.offset - begin : _end(each) - begin]))
+        for each in span
+    ]
+
+
+def _end(place: BlockPlace) -> int:
+    return place.offset + place.length
 
 
 def _busy(what: str) -> StorageBusyError:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -222,10 +222,20 @@ class SqlSegments(Transactions):
         self._write(lambda connection: connection.execute(_delete_now(garbage.c.name == name)))
 
     def segments(self, feed: str) -> list[StoredSegment]:
-        """Return the segments of a feed, in the order of g."""
+        """Return the segments of a feed in the order of g, each without `encoded`."""
+        known = [each for each in SEGMENT if each is not segments.c.encoded]
         with self._reading_of(feed) as (connection, of):
-            query = select(*SEGMENT).where(segments.c.feed == of).order_by(segments.c.last)
-            return [StoredSegment(*row) for row in connection.execute(query)]
+            query = select(*known).where(segments.c.feed == of).order_by(segments.c.last)
+            rows = connection.execute(query).mappings()
+            return [StoredSegment(encoded=b"", **each) for each in rows]
+
+    def blocks_in(self, feed: str, segment: StoredSegment) -> list[BlockPlace]:
+        """Return where the blocks of a segment are; none if it was removed meanwhile."""
+        with self._reading_of(feed) as (connection, of):
+            here = segments.c.feed == of, segments.c.last == segment.last
+            encoded = connection.scalar(select(segments.c.encoded).where(*here))
+        places = decode_index(encoded).blocks if encoded else ()
+        return [BlockPlace(segment.location, segment.name, *each[1:]) for each in places]
 
     def storage(self) -> dict[str, tuple[int, int]]:
         of = feeds.c.id
@@ -255,7 +265,7 @@ class SqlSegments(Transactions):
         gone = delete(garbage).where(garbage.c.name == name)
         self._write(lambda connection: connection.execute(gone), durable=False)
 
-    def read_blocks(self, places: Collection[BlockPlace]) -> Mapping[BlockPlace, bytes]:
+    def read_blocks(self, places: Iterable[BlockPlace]) -> Iterator[tuple[BlockPlace, bytes]]:
         return self.block_reader.read(places)
 
 

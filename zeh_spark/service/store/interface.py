@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -270,8 +270,8 @@ class Store(Batches, CursorSets, Administration, Protocol):
         in several (`reading.Reading`). Raises UnknownFeedError.
         """
 
-    def read_blocks(self, places: Collection[BlockPlace]) -> Mapping[BlockPlace, bytes]:
-        """Return blocks of objects. Never called in a snapshot: it waits for the storage.
+    def read_blocks(self, places: Iterable[BlockPlace]) -> Iterator[tuple[BlockPlace, bytes]]:
+        """Yield blocks of objects. Never called in a snapshot: it waits for the storage.
 
         Raises StoreBusyError if the storage fails or is slow, and NoObjectError or
         DamagedObjectError if an object is missing or another one.
