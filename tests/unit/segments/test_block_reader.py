@@ -38,17 +38,25 @@ def fail(error: Exception) -> None:
 
 
 def test_calls_are_done_at_the_same_time_and_answered_in_order() -> None:
-    """What is in several objects is not read one after the other. No thread stays."""
+    """What is in several objects is not read one after the other."""
     meeting = threading.Barrier(3, timeout=10)
-    met = []
 
     def meet(number: int) -> int:
         meeting.wait()
-        met.append(threading.current_thread())
         return number
 
     assert [1, 2, 3] == ObjectThreads().run([partial(meet, each) for each in (1, 2, 3)])
-    eventually(lambda: not any(each.is_alive() for each in met))
+
+
+def test_threads_are_used_again_and_end_when_they_are_idle(monkeypatch) -> None:
+    """A publisher, and a process that opens many stores, keeps none that it does not need."""
+    monkeypatch.setattr(block_reader, "_IDLE", 0.2)
+    threads = ObjectThreads()
+    used = {threads.run([threading.current_thread])[0] for _ in range(9)}
+    assert len(used) < 3
+    eventually(lambda: not any(each.is_alive() for each in used))
+    assert 0 == threads._threads
+    assert used.isdisjoint(threads.run([threading.current_thread]))
 
 
 def test_who_waits_too_long_is_sent_away_and_what_hangs_counts() -> None:
@@ -176,6 +184,7 @@ SPANS = {
 @each_case("name", SPANS)
 def test_neighbours_are_read_with_one_call(name: str, objects: Objects, calls: list) -> None:
     """An object store takes longer for a call than for a megabyte."""
+    calls.clear()
     given, expected = SPANS[name]
     places = [place(objects, *each) for each in given]
 
@@ -208,5 +217,5 @@ def test_each_block_of_a_span_is_compared(objects: Objects) -> None:
     """A block that was changed is named, also behind others."""
     right, wrong = place(objects, "a", 0, 10), place(objects, "a", 10, 10)
     wrong = wrong._replace(digest=right.digest)
-    with pytest.raises(DamagedObjectError, match="/a was changed.* its 10 bytes at 10 are"):
+    with pytest.raises(DamagedObjectError, match=r"/a was changed.* its 10 bytes at 10 are"):
         [*BlockReader().read([right, wrong])]
