@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -354,22 +355,27 @@ def small(work: Path, events: int) -> Iterator[Row]:
 
 
 def moved(work: Path, packed: str) -> Iterator[Row]:
-    """Reading a packed feed from objects in a folder, against the database. No answer is kept."""
-    file = work / "moved.db"
-    stores = {"database": packed, "folder": f"sqlite:///{file}"}
-    shutil.copy(packed.removeprefix("sqlite:///"), file)
+    """Reading a packed feed from objects in a folder, against the database. Nothing is kept: each
+    run has a publisher of its own.
+    """
+    stores = {"database": packed, "folder": f"sqlite:///{work}/moved.db"}
+    shutil.copy(packed.removeprefix("sqlite:///"), work / "moved.db")
     with closing(open_store(stores["folder"])) as store:
         offload(store, "flights", Objects(f"{work}/objects"), before=1 << 62)
-    rates, peaks = {}, []
-    for (name, url), fetch in product(stores.items(), AIMS):
-        with served(["--store", url, "--answer-cache", "0B"], "flights") as (feed, publisher):
+    rates, peaks = defaultdict(list), defaultdict(list)
+    for _, (name, url), fetch in product(range(3), stores.items(), AIMS):  # turn by turn
+        with served(["--store", url, "--answer-cache", "1"], "flights") as (feed, publisher):
             frame = queries.feed(queries.session(), feed, fetch=fetch)
-            rates[name, fetch] = best(lambda frame=frame: queries.stream(frame)).rate
-            peaks.append(queries.peak_memory(publisher))
+            rates[name, fetch].append(queries.stream(frame).rate)
+            peaks[name].append(queries.peak_memory(publisher))
     for fetch in AIMS:
-        value = rates["folder", fetch] / rates["database", fetch]
+        value = max(rates["folder", fetch]) / max(rates["database", fetch])
         yield ratio(f"packed, from a folder / from the database, fetch={fetch}", value, ">= 0.9")
-    yield "peak of a publisher that reads a folder", f"{max(peaks[2:]) / MIB:.0f} MiB", "<= 300"
+    yield (
+        "peak of a publisher that reads a folder",
+        f"{max(peaks['folder']) / MIB:.0f} MiB",
+        "<= 300",
+    )
 
 
 def seal(url: str) -> float:
