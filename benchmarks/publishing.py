@@ -317,16 +317,17 @@ def commit(work: Path, events: int) -> Iterator[Row]:
 
 
 def small(work: Path, events: int) -> Iterator[Row]:
-    """Reading what 1,000 small batches of 200 tasks wrote, and a quarter as many events in chunks
-    of one event each, as they are, packed, and moved to a folder, against a feed of full chunks.
+    """Reading a quarter of the events, as small batches of 200 tasks wrote them, and in chunks of
+    one event each, as they are, packed, and moved to a folder, against a feed of full chunks.
     """
+    events //= 4
     spark = queries.session()
     stores = {
         "full chunks": build(work, events),
         "small batches": small_batches(work, events // 2000, 2000, 200),
     }
     for name in ("chunks of one event", PACKED):
-        of_one = (filling(each % PARTITIONS, [each]) for each in range(events // 4))
+        of_one = (filling(each % PARTITIONS, [each]) for each in range(events))
         stores[name] = fill(work, name.replace(" ", "-"), PARTITIONS, of_one)
     sealed = seal(stores[PACKED])
     rates, costs_of = {}, {}
@@ -345,9 +346,9 @@ def small(work: Path, events: int) -> Iterator[Row]:
             yield ratio(f"{name} / full chunks, fetch={fetch}", share, aim)
     yield "packing a chunk of one event, µs", f"{sealed * 1e6:.0f}", ""
     sizes = {name: stored_bytes(store) for name, store in stores.items()}
-    full = sizes["full chunks"] / 4
     for name in ("chunks of one event", PACKED):
-        yield ratio(f"stored bytes: {name} / full chunks", sizes[name] / full, "<= 1.3")
+        share = sizes[name] / sizes["full chunks"]
+        yield ratio(f"stored bytes: {name} / full chunks", share, "<= 1.3")
     yield from moved(work, stores[PACKED])
     for name, spent in costs_of.items():
         told = ", ".join(f"{part} {seconds * 1e6:.2f}" for part, seconds in spent.items())
