@@ -27,7 +27,13 @@ from tests.store_contract.writers import (
 from zeh_spark.service.reads.answer_cache import AnswerCache
 from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.service.retention import segments as moving
-from zeh_spark.service.retention.segments import OLDER_THAN_MS, Mover, collect, offload
+from zeh_spark.service.retention.segments import (
+    OLDER_THAN_MS,
+    Mover,
+    collect,
+    offload,
+    take_inventory,
+)
 from zeh_spark.service.segments.objects import Objects
 from zeh_spark.service.segments.ownership import MARKER, OwnerError, adopt
 from zeh_spark.service.sql.segments import KEPT_MS
@@ -157,6 +163,21 @@ def test_an_object_that_is_missing_or_another_one_is_named(store, clock, objects
             read()
     objects.put(first.name, [content])
     read()
+
+
+def test_blocks_are_only_read_if_somebody_asks_for_it(store, clock, objects):
+    """A check is quick and takes little memory. With --read it finds what has changed in place."""
+    fill(store, clock)
+    offload(store, FEED, objects, EVER)
+    first, *_ = known = store.segments(FEED)
+    at = store.blocks_in(FEED, first)[-1].offset
+    content = objects.read(first.name, 0, first.size)
+    objects.put(first.name, [content[:at], bytes([content[at] ^ 1]), content[at + 1 :]])
+
+    assert {b""} == {each.encoded for each in known}
+    assert {} == take_inventory(store).lost
+    assert [(FEED, first.last)] == [*(lost := take_inventory(store, read=True).lost)]
+    assert "was changed" in lost[FEED, first.last]
 
 
 def test_what_is_trimmed_while_it_is_read_is_gone(store, clock, objects):

@@ -188,7 +188,10 @@ def take_inventory(
             found.size += segment.size
             try:
                 size = there[segment.location].get(segment.name)
-                _check(objects, segment, objects.size(segment.name) if size is None else size)
+                if (size := objects.size(segment.name) if size is None else size) != segment.size:
+                    raise DamagedObjectError(
+                        f"{objects.name_of(segment.name)} has {size} bytes, and had {segment.size}"
+                    )
                 for span in spans(store.blocks_in(feed.name, segment) if read else ()):
                     read_span(objects, span)
             except (NoObjectError, DamagedObjectError) as exc:
@@ -200,12 +203,6 @@ def take_inventory(
             if name not in known and not name.startswith(MARKER):
                 found.unknown[objects.name_of(name)] = size
     return found
-
-
-def _check(objects: Objects, segment: StoredSegment, size: int) -> None:
-    if size != segment.size:
-        name = objects.name_of(segment.name)
-        raise DamagedObjectError(f"{name} has {size} bytes, and had {segment.size}")
 
 
 class Mover:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, TimeoutError
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from zeh_spark.errors import StoreError
@@ -61,11 +61,6 @@ class ObjectThreads:
         self._callers = self._calls = self._threads = self._failures = 0
         self._again = 0.0
 
-    @property
-    def is_failing(self) -> bool:
-        """Whether the storage has failed again and again, and nothing is tried for now."""
-        return self._failures >= _FAILURES
-
     def run(self, works: Sequence[Callable[[], T]]) -> list[T]:
         """Do at most SHARE calls at a time and return their results.
 
@@ -96,7 +91,7 @@ class ObjectThreads:
         with self._lock:
             if self._callers == CALLERS or self._calls + len(calls) > CALLERS * SHARE:
                 raise _busy("too many requests wait for the storage of old events")
-            if self.is_failing:
+            if self._failures >= _FAILURES:
                 if self._clock() < self._again:
                     raise _busy("the storage of old events fails now")
                 self._again = self._clock() + self._seconds  # this one finds out, others do not
@@ -134,7 +129,7 @@ class BlockReader:
     def __init__(self) -> None:
         self.threads = ObjectThreads()
         self.kept = AnswerCache(KEPT_BYTES)
-        self._locations: dict[str, Objects] = {}
+        self._opened = lru_cache(Objects)
 
     def read(self, places: Iterable[BlockPlace]) -> Iterator[tuple[BlockPlace, bytes]]:
         """Yield these blocks, each as it was written, a few megabytes at a time."""
@@ -153,9 +148,7 @@ class BlockReader:
                     yield place, frame
 
     def _read(self, span: Sequence[BlockPlace]) -> list[tuple[BlockPlace, bytes]]:
-        if (objects := self._locations.get(span[0].location)) is None:
-            objects = self._locations[span[0].location] = Objects(span[0].location)
-        return read_span(objects, span)
+        return read_span(self._opened(span[0].location), span)
 
 
 def spans(places: Iterable[BlockPlace]) -> list[list[BlockPlace]]:
