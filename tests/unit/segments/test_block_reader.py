@@ -11,7 +11,7 @@ import pytest
 import xxhash
 
 from tests.cases import each_case
-from tests.patience import Halt, eventually
+from tests.patience import PATIENCE, Halt, eventually
 from zeh_spark.service.segments import block_reader
 from zeh_spark.service.segments.block_reader import CALLERS, SHARE, BlockReader, ObjectThreads
 from zeh_spark.service.segments.objects import Objects
@@ -50,10 +50,12 @@ def test_calls_are_done_at_the_same_time_and_answered_in_order() -> None:
 
 def test_threads_are_used_again_and_end_when_they_are_idle(monkeypatch) -> None:
     """A publisher, and a process that opens many stores, keeps none that it does not need."""
-    monkeypatch.setattr(block_reader, "_IDLE", 0.2)
+    monkeypatch.setattr(block_reader, "_IDLE", PATIENCE)
     threads = ObjectThreads()
-    used = {threads.run([threading.current_thread])[0] for _ in range(9)}
-    assert len(used) < 3
+    used = {threads.run([threading.current_thread])[0] for _ in range(99)}
+    assert 1 == len(used)
+    monkeypatch.setattr(block_reader, "_IDLE", 0.01)
+    assert [*used] == threads.run([threading.current_thread])
     eventually(lambda: not any(each.is_alive() for each in used))
     assert 0 == threads._threads
     assert used.isdisjoint(threads.run([threading.current_thread]))

@@ -95,13 +95,13 @@ class ObjectThreads:
                 if self._clock() < self._again:
                     raise _busy("the storage of old events fails now")
                 self._again = self._clock() + self._seconds  # this one finds out, others do not
+            while self._threads < self._calls + len(calls):
+                threading.Thread(target=self._run, name="zeh-objects", daemon=True).start()
+                self._threads += 1
             self._callers += 1
             self._calls += len(calls)  # what hangs counts until it ends
             for each in calls:
                 self._queue.put(each)
-            while self._threads < self._calls:
-                threading.Thread(target=self._run, name="zeh-objects", daemon=True).start()
-                self._threads += 1
 
     def _run(self) -> None:
         while True:
@@ -114,13 +114,13 @@ class ObjectThreads:
                         return
                 continue
             try:
-                done.set_result(work())
+                tell = partial(done.set_result, work())
             except Exception as exc:  # noqa: BLE001  # the caller raises it
-                done.set_exception(exc)
-            finally:
-                del work, done  # an answer of megabytes would stay until the next call
-                with self._lock:
-                    self._calls -= 1
+                tell = partial(done.set_exception, exc)
+            with self._lock:
+                self._calls -= 1
+            tell()
+            del work, done, tell  # an answer of megabytes would stay until the next call
 
 
 class BlockReader:
