@@ -141,9 +141,8 @@ def test_an_object_that_is_wrong_is_no_failure_of_the_storage(error: ObjectError
 
 @pytest.fixture
 def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Objects:
-    """Objects `a` and `b` with CONTENT. A call reads at most 50 bytes, and skips at most 10."""
-    monkeypatch.setattr(block_reader, "SPAN_BYTES", 50)
-    monkeypatch.setattr(block_reader, "GAP_BYTES", 10)
+    """Objects `a` and `b` with CONTENT. A call reads at most 20 bytes."""
+    monkeypatch.setattr(block_reader, "SPAN_BYTES", 20)
     found = Objects(str(tmp_path))
     for name in "ab":
         found.put(name, [CONTENT])
@@ -171,9 +170,9 @@ def place(objects: Objects, name: str, offset: int, length: int) -> BlockPlace:
 SPANS = {
     "neighbours": ([("a", 0, 10), ("a", 10, 10)], [("a", 0, 20)]),
     "in any order": ([("a", 10, 10), ("a", 0, 10)], [("a", 0, 20)]),
-    "with a gap": ([("a", 0, 10), ("a", 20, 10)], [("a", 0, 30)]),
-    "too far": ([("a", 0, 10), ("a", 21, 10)], [("a", 0, 10), ("a", 21, 10)]),
-    "too much": ([("a", 0, 30), ("a", 30, 21)], [("a", 0, 30), ("a", 30, 21)]),
+    "with something between": ([("a", 5, 2), ("a", 15, 10)], [("a", 5, 20)]),
+    "too far": ([("a", 5, 2), ("a", 16, 10)], [("a", 5, 2), ("a", 16, 10)]),
+    "too much": ([("a", 0, 10), ("a", 10, 11)], [("a", 0, 10), ("a", 10, 11)]),
     "one that is too much": ([("a", 0, 99), ("a", 99, 1)], [("a", 0, 99), ("a", 99, 1)]),
     "of two objects": ([("a", 0, 10), ("b", 10, 10)], [("a", 0, 10), ("b", 10, 10)]),
     "many": (

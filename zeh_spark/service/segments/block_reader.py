@@ -33,9 +33,9 @@ CALLERS, SECONDS = 4, 20.0
 SHARE = 4
 """Most calls of the storage that a caller makes at a time, each in a thread of its own."""
 
-SPAN_BYTES, GAP_BYTES = 1 << 20, 128 << 10
-"""Most bytes that a call reads, unless a block has more, and most bytes between two of its blocks
-that nobody needs: an object store takes longer for another call than for these.
+SPAN_BYTES = 1 << 20
+"""Most bytes that a call reads, unless a block has more; some are of blocks that nobody needs. An
+object store takes longer for another call than for these.
 """
 
 KEPT_BYTES = 32 << 20
@@ -152,13 +152,12 @@ class BlockReader:
 
 
 def spans(places: Iterable[BlockPlace]) -> list[list[BlockPlace]]:
-    """Return blocks by the calls that read them: neighbours in one object have the same."""
+    """Return blocks by the calls that read them: those near each other in one object."""
     found: list[list[BlockPlace]] = []
     for place in sorted(places):
-        last = found[-1] if found else [place]
-        near = place[:2] == last[0][:2] and place.offset - _end(last[-1]) <= GAP_BYTES
-        if found and near and _end(place) - last[0].offset <= SPAN_BYTES:
-            last.append(place)
+        first = found[-1][0] if found else place
+        if found and place[:2] == first[:2] and _end(place) - first.offset <= SPAN_BYTES:
+            found[-1].append(place)
         else:
             found.append([place])
     return found
