@@ -24,6 +24,7 @@ from tests.store_contract.writers import (
     publish_as,
     refused,
 )
+from zeh_spark.errors import StoreError
 from zeh_spark.service.reads.answer_cache import AnswerCache
 from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.service.retention import segments as moving
@@ -38,6 +39,7 @@ from zeh_spark.service.segments.objects import Objects
 from zeh_spark.service.segments.ownership import MARKER, OwnerError, adopt
 from zeh_spark.service.sql.segments import KEPT_MS
 from zeh_spark.service.store.interface import DamagedObjectError, NoObjectError, StoreBusyError
+from zeh_spark.service.store.packs import decode
 
 
 @pytest.fixture(autouse=True)
@@ -338,6 +340,8 @@ def test_a_restored_copy_beside_the_original_deletes_nothing(site, clock, object
     assert "belongs to another store" in caplog.text
 
     adopt(objects, other)
+    assert 0 == collect(other)  # a later backup may name it
+    clock.now += KEPT_MS + 1
     assert 1 == collect(other)
 
 
@@ -389,3 +393,67 @@ def test_the_marker_is_read_in_each_round(store, clock, objects, site):
     assert 0 == collect(store)
     adopt(objects, store)
     assert 1 == collect(store)
+
+
+def lose_a_block(site: Any, feed: int) -> None:
+    """Delete the frame of the first block of the feed with this number."""
+    (headers,) = site.execute(f"SELECT headers FROM {site.schema}packs WHERE feed = {feed}")[0]
+    block = decode(bytes(headers)).blocks[0].blob
+    site.execute(f"DELETE FROM {site.schema}blobs WHERE id = {block}")
+
+
+def test_a_damaged_feed_is_named_and_stops_no_other(store, site, clock, objects, caplog):
+    """Nothing is moved of it, and a publisher moves the others and deletes what is garbage."""
+    fill(store, clock)
+    store.create("other", 1)
+    for number in range(8):
+        publish(store, chunk(0, b"%d" % number), feed="other")
+    while store.seal("other", EVER):
+        pass
+    lose_a_block(site, 1)
+    with pytest.raises(StoreError, match="the store is damaged: it has no frame"):
+        offload(store, FEED, objects, EVER)
+    assert 1 == counts(site)[2]
+
+    clock.now += OLDER_THAN_MS + 1
+    publish(store, chunk(0, b"9"), feed="other")  # the clock is believed
+    mover = Mover(store, objects.location)
+    began = mover.succeeded
+    with mover:
+        eventually(lambda: store.segments("other") and "is damaged" in caplog.text, 30)
+        eventually(lambda: not store.garbage(), 30)
+    assert began == mover.succeeded
+    assert f"feed {FEED!r}: old events stay in the database for now" in caplog.text
+
+
+def test_an_object_that_cannot_be_deleted_stops_no_other(store, clock, objects, caplog):
+    """It is tried again in the next round."""
+    moving.check_owner(objects, store)
+    for name in ("feed/1.segment", "feed/2.segment", "feed/3.segment"):
+        store.begin_segment(objects.location, name)
+        objects.put(f"{name}/in/it" if name.startswith("feed/1") else name, [b"x"])
+        store.give_up(name)
+
+    assert [2, 0] == [collect(store), collect(store)]
+    assert ["feed/1.segment"] == [name for _, name in store.garbage()]
+    assert "cannot delete" in caplog.text
+
+
+def test_a_folder_that_is_not_mounted_is_no_loss(store, clock, objects, tmp_path):
+    """Readers try again, until it is back."""
+    fill(store, clock)
+    expected = data(store)
+    offload(store, FEED, objects, EVER)
+    (tmp_path / "cold").rename(tmp_path / "away")
+    (tmp_path / "cold").mkdir()
+
+    def read() -> bytes:
+        found = ChunkFeed(store, FEED).page({0: "_first", 1: "_first"}, 2, 100_000)
+        return b"".join(each.lines for each in found)
+
+    with pytest.raises(StoreBusyError, match="storage of old events fails now") as told:
+        read()
+    assert "a folder may not be mounted" in str(told.value.__cause__)
+    (tmp_path / "cold").rmdir()
+    (tmp_path / "away").rename(tmp_path / "cold")
+    assert expected == [line.split(b'"data":')[1][:-1] for line in read().splitlines()]

@@ -80,7 +80,7 @@ _CHECKED = {
     "producers": "INSERT OR UPDATE",
     "acts": "INSERT",
     "segment_garbage": "INSERT OR UPDATE OR DELETE",
-    "segment_owners": "INSERT OR UPDATE",
+    "segment_nonces": "INSERT OR UPDATE OR DELETE",
 }
 """The tables of which each transaction that changes something changes at least one."""
 
@@ -338,7 +338,7 @@ def _upgrade(connection: Connection, found: Migration, by: Actor | None) -> Act:
     for statement in found.statements:
         connection.exec_driver_sql(statement)
     metadata.create_all(connection)
-    for table in {"segment_garbage", "segment_owners"} - {*there}:
+    for table in {"segment_garbage", "segment_nonces"} - {*there}:
         connection.exec_driver_sql(_CHECK[table])
     connection.execute(text(f"UPDATE {SCHEMA}.store SET version = {found.after}"))
     time = DatabaseClock()

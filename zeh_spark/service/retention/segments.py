@@ -16,14 +16,16 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import xxhash
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.segments.block_reader import read_span, spans
 from zeh_spark.service.segments.objects import Objects
-from zeh_spark.service.segments.ownership import MARKER, check_owner, missing, read_marker
-from zeh_spark.service.segments.segment_format import SEGMENT_BYTES, Index, new_name
+from zeh_spark.service.segments.ownership import check_owner, missing, read_marker
+from zeh_spark.service.segments.segment_format import SEGMENT_BYTES, SUFFIX, Index, new_name
+from zeh_spark.service.sql.execution import logged
 from zeh_spark.service.sql.segments import PackRun, PacksChangedError, StoredSegment
 from zeh_spark.service.sql.store import SqlStore
 from zeh_spark.service.store import clock
@@ -37,6 +39,9 @@ EVERY_SECONDS = 3600.0
 
 OLDER_THAN_MS = 7 * 86_400_000
 """The age of events in ms from which a publisher moves them."""
+
+_WAIT = "old events stay in the database for now"
+_STAY = "objects that nobody needs any more stay for now"
 
 _AT_A_TIME = 8
 """How many blocks, of about 1 MiB before compression, are taken out of the store at a time."""
@@ -91,7 +96,7 @@ def _move(store: SqlStore, feed: str, objects: Objects, run: PackRun) -> int:
     index = Index(run.origin, run.first, run.last, headers)
     store.begin_segment(objects.location, name)
     try:
-        size = objects.put(name, index.parts(_blocks(store, run)))
+        size = objects.put(name, index.parts(_blocks(store, feed, run)))
         at = run.first[0], run.last[0], objects.location, name
         store.end_segment(feed, run, StoredSegment(*at, index.encode(), size))
     except BaseException as exc:
@@ -103,10 +108,10 @@ def _move(store: SqlStore, feed: str, objects: Objects, run: PackRun) -> int:
     return size
 
 
-def _blocks(store: SqlStore, run: PackRun) -> Iterator[tuple[int, bytes]]:
+def _blocks(store: SqlStore, feed: str, run: PackRun) -> Iterator[tuple[int, bytes]]:
     for begin in range(0, len(run.blobs), _AT_A_TIME):
         some = run.blobs[begin : begin + _AT_A_TIME]
-        yield from zip(some, store.blocks(some), strict=True)
+        yield from zip(some, store.blocks(feed, run, some), strict=True)
 
 
 def collect(store: SqlStore, *, stopped: Callable[[], bool] = lambda: False) -> int:
@@ -121,15 +126,19 @@ def collect(store: SqlStore, *, stopped: Callable[[], bool] = lambda: False) -> 
     for location, names in by_location.items():
         try:
             objects = Objects(location)
-            check_owner(objects, store)
-            for name in names:
-                if stopped():
-                    return deleted
+            check_owner(objects, store, writes=False)
+        except StoreError as exc:
+            log.warning("%s: %s", _STAY, exc.what)
+            continue
+        for name in names:
+            if stopped():
+                return deleted
+            try:
                 objects.delete(name)
                 store.forget(name)
                 deleted += 1
-        except StoreError as exc:
-            log.warning("objects that nobody needs any more stay for now: %s", exc.what)
+            except StoreError as exc:
+                log.warning("%s: %s", _STAY, exc.what)
     return deleted
 
 
@@ -158,7 +167,6 @@ def take_inventory(
     *,
     read: bool = False,
     only: Collection[tuple[str, int]] | None = None,
-    progress: Callable[[int], object] = lambda size: None,
 ) -> Inventory:
     """Look at all segments of a store. Raises ObjectError if the storage cannot be asked.
 
@@ -166,7 +174,6 @@ def take_inventory(
         location: Another location to look for objects that are not known.
         read: Read all blocks, and compare them with what was written.
         only: Look only at these segments, by feed and last position.
-        progress: Is told the bytes of what was looked at since its last call.
     """
     found = Inventory()
     places = {location: Objects(location)} if location else {}
@@ -196,11 +203,12 @@ def take_inventory(
                     read_span(objects, span)
             except (NoObjectError, DamagedObjectError) as exc:
                 found.lost[feed.name, segment.last] = exc.what
-            progress(segment.size)
-    known = store.object_names()
+    if location:
+        there.setdefault(location, places[location].names())
+    known = store.object_names()  # later: what is begun meanwhile is known
     for each, objects in places.items():
-        for name, size in there.get(each, objects.names()).items():
-            if name not in known and not name.startswith(MARKER):
+        for name, size in there[each].items():
+            if name not in known and name.endswith(SUFFIX):
                 found.unknown[objects.name_of(name)] = size
     return found
 
@@ -229,28 +237,28 @@ class Mover:
 
     def _run(self) -> None:
         while True:
-            try:
-                self._move()
+            if logged(log, _WAIT, self._move):
                 self.succeeded = time.time()
-            except StoreError as exc:
-                log.warning("old events stay in the database for now: %s", exc.what)
-            except Exception:  # it is a bug, and the next round may do what this one cannot
-                log.exception("old events stay in the database for now")
             if self._ended.wait(EVERY_SECONDS):
                 return
 
-    def _move(self) -> None:
+    def _move(self) -> bool:
+        """Move what is old, and delete what is garbage; return whether nothing has failed."""
         store, stopped = self._store, self._ended.is_set
         now = store.now()
         if store.replica_lag() is not None or not clock.is_believed(now, clock.sign(store)):
-            return
+            return True
+        check_owner(self._objects, store, writes=False)
+        before = now - OLDER_THAN_MS
+        done: list[object] = []
         for feed in store.feeds():
-            segments, size = offload(
-                store, feed.name, self._objects, now - OLDER_THAN_MS, full=True, stopped=stopped
-            )
-            if segments:
-                log.info("feed %r: %s moved to storage", feed.name, size_of(size))
-        if not clock.is_believed(store.now(), now):
-            return  # it has jumped since
-        if deleted := collect(store, stopped=stopped):
-            log.info("%d objects that nobody needs any more are deleted", deleted)
+            move = partial(offload, store, feed.name, self._objects, before, full=True)
+            moved = logged(log, f"feed {feed.name!r}: {_WAIT}", partial(move, stopped=stopped))
+            done.append(moved)
+            if moved and moved[0]:
+                log.info("feed %r: %s moved to storage", feed.name, size_of(moved[1]))
+        if clock.is_believed(store.now(), now):  # it has not jumped since
+            done.append(deleted := logged(log, _STAY, partial(collect, store, stopped=stopped)))
+            if deleted:
+                log.info("%d objects that nobody needs any more are deleted", deleted)
+        return None not in done

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from zeh_spark.errors import StoreError
 from zeh_spark.service.reads.answer_cache import AnswerCache
 from zeh_spark.service.segments.objects import Objects
+from zeh_spark.service.segments.ownership import missing, read_marker
 from zeh_spark.service.segments.segment_format import checked_block
 from zeh_spark.service.store.interface import DamagedObjectError, NoObjectError, StorageBusyError
 from zeh_spark.service.store.log import BlockPlace
@@ -148,7 +149,13 @@ class BlockReader:
                     yield place, frame
 
     def _read(self, span: Sequence[BlockPlace]) -> list[tuple[BlockPlace, bytes]]:
-        return read_span(self._opened(span[0].location), span)
+        objects = self._opened(span[0].location)
+        try:
+            return read_span(objects, span)
+        except NoObjectError:
+            if read_marker(objects) is None:
+                raise missing(objects) from None  # all of it is away, and comes back, perhaps
+            raise
 
 
 def spans(places: Iterable[BlockPlace]) -> list[list[BlockPlace]]:

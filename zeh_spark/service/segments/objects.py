@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import xxhash
 from pyarrow import ArrowException, fs
@@ -39,7 +40,7 @@ class Objects:
 
     def __init__(self, location: str) -> None:
         try:
-            self.location = parse_location(location)
+            self.location = _spelled(parse_location(location))
         except ValueError as exc:  # its text is not shown: it may hold a secret
             raise ObjectError(f"a location of segments {exc}") from None
         with self._failures("open"):
@@ -155,13 +156,22 @@ class Objects:
         where = self.name_of(name) if name else self.location
         try:
             yield
-        except FileNotFoundError:
-            raise NoObjectError(f"there is no object {where}") from None
         except (OSError, ValueError, ArrowException) as exc:
+            if isinstance(exc, FileNotFoundError) and doing in ("read", "delete"):
+                raise NoObjectError(f"there is no object {where}") from None
             raise ObjectError(
                 f"cannot {doing} {where}: {told(exc)}. Check that the folder or bucket exists and "
                 f"can be reached, and that the publisher may list, read, write and delete there"
             ) from None  # its text may show a secret
+
+
+def _spelled(location: str) -> str:
+    """Return a location as all spell it, so that two spellings are not two locations."""
+    parts = urlsplit(location)
+    if location.startswith("/") or parts.scheme == "file":
+        path = location if location.startswith("/") else unquote(parts.path)
+        return os.path.normpath(f"/{path.lstrip('/')}")
+    return parts._replace(query=urlencode(sorted(parse_qsl(parts.query)))).geturl()
 
 
 def _sync(folder: Path) -> None:

@@ -4,14 +4,15 @@ A copy of a store names the same objects as the original. If both moved and dele
 delete what the other one needs. So a marker in the location says whose it is, and only that store
 writes and deletes:
 
-- by its *token*, which is of the database itself, so that a restored backup has another one: of
-  SQLite the device and number of the file; of PostgreSQL system identifier, timeline and database;
+- by its *token*, which is of the database itself, so that most restored backups have another one:
+  of SQLite the number of the file; of PostgreSQL system identifier, timeline and database;
 - by a *nonce*, which the owner changes in each round, first in its database, then in the marker. A
-  clone of a whole disk has the token, too, but not the nonces that came after it: one of the two is
-  refused from the first round on.
+  clone of a whole disk has the token, too, but not the nonces that came after it: of the two, the
+  one that comes second is refused.
 
-Rule for editors: check the owner in each round in which something is written or deleted. Runs in
-the publisher and in commands.
+Rule for editors: check the owner in each round in which something is written or deleted. The marker
+is read before the nonces, because its nonce was in the database before it was in the marker. Runs
+in the publisher and in commands.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import msgspec
 
 from zeh_spark.errors import StoreError
 from zeh_spark.service.segments.objects import Objects
-from zeh_spark.service.store.interface import NoObjectError
+from zeh_spark.service.store.interface import NoObjectError, ObjectError
 
 MARKER = "owner.json"
 """The name of the marker."""
@@ -45,10 +46,16 @@ class Owner(Protocol):
     def owner(self) -> str:
         """Return the store's token."""
 
-    def new_nonce(self, location: str) -> tuple[Sequence[str], str]:
-        """Return the newest nonces of a location, none if it was never used, and a new one.
+    def locations(self) -> Sequence[str]:
+        """Return the locations of all objects that the store names."""
 
-        The new one is kept durably.
+    def keep_garbage(self) -> None:
+        """Keep what is garbage as long as if it were new: a later backup may name it."""
+
+    def new_nonce(self, known: str | None) -> str | None:
+        """Return a new nonce, which is kept durably; None if a nonce is not one of the store's.
+
+        `known` is that nonce, which is kept as long as the new one; None asks for no other one.
         """
 
 
@@ -74,7 +81,7 @@ def read_marker(objects: Objects) -> Marker | None:
         return None
     try:
         return msgspec.json.decode(found, type=Marker)
-    except msgspec.DecodeError:
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         raise OwnerError(
             f"{objects.name_of(MARKER)} is no marker of a store. If no other program uses the "
             f"location, run zeh-spark segments adopt"
@@ -83,28 +90,39 @@ def read_marker(objects: Objects) -> Marker | None:
 
 def adopt(objects: Objects, store: Owner) -> None:
     """Make a location a store's own, whoever had it. The one that had it writes no more."""
-    _, nonce = store.new_nonce(objects.location)
-    objects.put(MARKER, [msgspec.json.encode(Marker(store.owner(), nonce))])
+    store.keep_garbage()
+    objects.put(MARKER, [_encoded(store.owner(), store.new_nonce(None))])
 
 
-def check_owner(objects: Objects, store: Owner) -> None:
+def check_owner(objects: Objects, store: Owner, *, writes: bool = True) -> None:
     """Return if a store may write and delete in a location. Raises OwnerError if not.
 
-    A location without a marker becomes the store's, unless the store has used it: the marker was
-    lost then, or a folder is not mounted.
+    A location without a marker becomes the store's, unless the store names objects there: the
+    marker was lost then, or a folder is not mounted. With `writes=False` a location is left as it
+    is if it cannot be written to: what is deleted there makes room.
     """
-    token = store.owner()
-    known, nonce = store.new_nonce(objects.location)
-    found = read_marker(objects)
-    mine = not known if found is None else found.owner == token and found.nonce in known
-    if mine:
-        objects.put(MARKER, [msgspec.json.encode(Marker(token, nonce))])
-        return
-    if found is None:
+    token, found = store.owner(), read_marker(objects)
+    if found is None and objects.location in store.locations():
         raise missing(objects)
-    raise OwnerError(
-        f"the location {objects.location} belongs to another store ({found.owner}), and this one "
-        f"is {token}. Nothing is moved there or deleted. If the other store is gone for ever, as "
-        f"after a restore or a failover, or this one was copied with its disk, run zeh-spark "
-        f"segments adopt; otherwise give this store a location of its own"
-    )
+    nonce = None
+    if found is None or found.owner == token:
+        nonce = store.new_nonce(found.nonce if found else None)
+    if nonce is None:
+        other = found.owner if found else ""
+        copy = ", a copy of this one" if other == token else ""
+        raise OwnerError(
+            f"the location {objects.location} belongs to another store ({other}{copy}), and this "
+            f"one is {token}. Nothing is moved there or deleted. If the "
+            f"other store is gone for ever, as after a restore or a failover, or this one was "
+            f"copied with its disk, run zeh-spark segments adopt; otherwise give this store a "
+            f"location of its own"
+        )
+    try:
+        objects.put(MARKER, [_encoded(token, nonce)])
+    except ObjectError:
+        if writes or found is None:
+            raise
+
+
+def _encoded(owner: str, nonce: str | None) -> bytes:
+    return msgspec.json.encode(Marker(owner, nonce or ""))

@@ -23,6 +23,9 @@ from zeh_spark.service.store.log import BlockPlace
 SEGMENT_BYTES = 64 << 20
 """Most bytes of a segment's blocks, unless a single pack has more."""
 
+SUFFIX = ".segment"
+"""What the name of each object has at its end."""
+
 VERSION = 1
 MAGIC = b"ZEHSEG\n\x01"
 _TAIL = struct.Struct(">IQ8s")
@@ -80,7 +83,7 @@ def new_name(origin: bytes) -> str:
     Rejected: names made of content. A second attempt has the same, and the first one's clean-up
     deletes what the second one has written.
     """
-    return f"{origin[:16].hex()}/{secrets.token_hex(16)}.segment"
+    return f"{origin[:16].hex()}/{secrets.token_hex(16)}{SUFFIX}"
 
 
 def checked_block(name: str, place: BlockPlace, frame: bytes) -> bytes:

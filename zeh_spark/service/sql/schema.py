@@ -120,15 +120,15 @@ segments = Table(
     Column("location", String, nullable=False),
     Column("name", String(100), nullable=False),
     Column("size", BigInteger, nullable=False),
-    Column("copied", Boolean, nullable=False),  # some of its blocks may be blobs, too
+    Column("copied", BigInteger),  # the first of its blocks that may be a blob, too, if one may
     Column("encoded", LargeBinary, nullable=False),  # the last column: it is long
 )
-# The newest nonces of each location that was used (`segments.ownership`), as a JSON list.
-owners = Table(
-    "segment_owners",
+# The nonces that markers of locations may have (`segments.ownership`).
+nonces = Table(
+    "segment_nonces",
     metadata,
-    Column("location", String, primary_key=True),
-    Column("nonces", String, nullable=False),
+    Column("nonce", String(16), primary_key=True),
+    Column("time", BigInteger, nullable=False),
 )
 # Objects that are no segments: those that are written now, and those that nobody needs any more.
 garbage = Table(

@@ -11,28 +11,30 @@ never waited for in a transaction. Runs in the publisher and in commands that wr
 
 from __future__ import annotations
 
-import json
 import secrets
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, union_all, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, union, union_all, update
 
 from zeh_spark.service.segments.block_reader import BlockReader
 from zeh_spark.service.segments.segment_format import Place, decode_index
 from zeh_spark.service.sql.packed_log import Read
 from zeh_spark.service.sql.producers import Lock, find_feed
-from zeh_spark.service.sql.schema import blobs, chunks, feeds, garbage, owners, packs, segments
+from zeh_spark.service.sql.schema import blobs, chunks, feeds, garbage, nonces, packs, segments
 from zeh_spark.service.sql.transactions import Transactions
 from zeh_spark.service.sql.uploads import drop_blobs, parts
 from zeh_spark.service.store.interface import StoreBusyError
-from zeh_spark.service.store.log import BlockPlace
+from zeh_spark.service.store.log import BlockPlace, damaged
 from zeh_spark.service.store.packs import Pack, decode
 
-_PACKS, _DROPPED, _NONCES = 1024, 8, 8
-"""Most packs of a segment, most blocks that are deleted in a transaction, and how many nonces of a
-location are known: several publishers of a store may write its marker at the same time.
+_PACKS, _DROPPED = 1024, 8
+"""Most packs of a segment, and most blocks that are deleted in a transaction."""
+
+_NONCES_MS = 30 * 86_400_000
+"""For how many ms a nonce is known after its last use: a publisher may be slow to write a marker.
 """
 
 KEPT_MS = 7 * 86_400_000
@@ -83,6 +85,7 @@ class PackRun(NamedTuple):
     blobs: Sequence[int]
 
 
+_NAMING = segments, garbage
 _OBJECT = segments.c.name, segments.c.location
 SEGMENT = [segments.c[name] for name in StoredSegment._fields]
 _NEXT_WITH = (
@@ -104,20 +107,32 @@ class SqlSegments(Transactions):
         """Return a text that this database has, and no copy of it."""
         return self._read(self._database.owner)
 
-    def new_nonce(self, location: str) -> tuple[Sequence[str], str]:
-        here, nonce = owners.c.location == location, secrets.token_hex(8)
+    def locations(self) -> list[str]:
+        """Return the locations of all objects that the store names."""
+        found = union(*(select(each.c.location) for each in _NAMING))
+        return sorted(self._read(lambda connection: {*connection.scalars(found)}))
 
-        def work(connection: Connection) -> tuple[Sequence[str], str]:
-            row = connection.scalar(select(owners.c.nonces).where(here).with_for_update())
-            known = json.loads(row or "[]")
-            nonces = json.dumps([*known, nonce][-_NONCES:])
-            if row is None:
-                connection.execute(insert(owners), {"location": location, "nonces": nonces})
-            else:
-                connection.execute(update(owners).where(here).values(nonces=nonces))
-            return known, nonce
+    def new_nonce(self, known: str | None) -> str | None:
+        nonce, now = secrets.token_hex(8), self.now()
+        used = update(nonces).where(nonces.c.nonce == known).values(time=now)
+
+        def work(connection: Connection) -> str | None:
+            if known is not None and not connection.execute(used).rowcount:
+                return None
+            connection.execute(insert(nonces), {"nonce": nonce, "time": now})
+            connection.execute(delete(nonces).where(nonces.c.time < now - _NONCES_MS))
+            return nonce
 
         return self._write(work)
+
+    def forget_nonces(self) -> None:
+        """Have no location be this store's until it is adopted."""
+        self._write(lambda connection: connection.execute(delete(nonces)))
+
+    def keep_garbage(self) -> None:
+        """Keep what is garbage as long as if it were new: a later backup may name it."""
+        longer = update(garbage).where(garbage.c.due > 0).values(due=self.now() + KEPT_MS)
+        self._write(lambda connection: connection.execute(longer))
 
     def movable(self, feed: str, before: int, most: int, *, full: bool) -> PackRun | None:
         """Return the oldest packs that are in no segment; None if there are none.
@@ -159,9 +174,20 @@ class SqlSegments(Transactions):
             ids,
         )
 
-    def blocks(self, blobs: Sequence[int]) -> list[bytes]:
-        """Return blocks. Raises PacksChangedError if one is not in the store any more."""
-        return self._read(partial(_blocks, ids=blobs))
+    def blocks(self, feed: str, run: PackRun, ids: Sequence[int]) -> list[bytes]:
+        """Return blocks of packs.
+
+        Raises PacksChangedError if one is not in the store any more, because its pack was removed
+        or moved; StoreError if it is missing otherwise.
+        """
+        with self._reading_of(feed) as (connection, of):
+            rows = connection.execute(select(blobs.c.id, blobs.c.frame).where(blobs.c.id.in_(ids)))
+            found = {row.id: bytes(row.frame) for row in rows}
+            if len(found) < len(ids):
+                if _is_there(connection, of, run):
+                    raise damaged(f"it has no frame {min({*ids} - found.keys())}")
+                raise _changed()
+        return [found[each] for each in ids]
 
     def begin_segment(self, location: str, name: str) -> None:
         """Note durably that an object is written now: it is garbage until it is a segment."""
@@ -178,18 +204,11 @@ class SqlSegments(Transactions):
 
         def work(connection: Connection, of: int) -> None:
             mine = delete(garbage).where(garbage.c.name == segment.name, garbage.c.due > 0)
-            here = packs.c.feed == of, packs.c.last.between(segment.first, segment.last)
-            query = select(packs.c.last, packs.c.headers).where(*here).order_by(packs.c.last)
-            if not connection.execute(mine).rowcount:
+            if not connection.execute(mine).rowcount or not _is_there(connection, of, run):
                 raise _changed()
-            if [tuple(row) for row in connection.execute(query)] != [*run.packs]:
-                raise _changed()
-            last = select(func.max(segments.c.last)).where(segments.c.feed == of)
-            if (connection.scalar(last) or 0) >= segment.first:
-                raise _changed()  # another process was faster, and has not dropped the blocks yet
             if moved != {*_stored(connection, run.blobs)}:
                 raise _changed()
-            row = {"feed": of, "copied": True, **segment._asdict()}
+            row = {"feed": of, "copied": 0, **segment._asdict()}
             connection.execute(insert(segments), row)
 
         self._write_to(feed, work, lock=Lock.CHANGE, durable=False)
@@ -201,18 +220,18 @@ class SqlSegments(Transactions):
         """
 
         def work(connection: Connection, of: int) -> bool:
-            copied = segments.c.feed == of, segments.c.copied
-            row = connection.execute(
-                select(segments.c.last, segments.c.encoded).where(*copied)
-            ).first()
-            if row is None:
+            copied = segments.c.feed == of, segments.c.copied.is_not(None)
+            query = select(segments.c.last, segments.c.copied, segments.c.encoded)
+            if (row := connection.execute(query.where(*copied)).first()) is None:
                 return False
-            left = select(blobs.c.id).where(blobs.c.id.in_([*_places(row.encoded)]))
-            if some := [*connection.scalars(left.limit(_DROPPED))]:
+            ids = sorted(_places(row.encoded))
+            begin = bisect_left(ids, row.copied)
+            some = ids[begin : begin + _DROPPED]
+            if some:
                 drop_blobs(connection, some)
-            else:
-                done = segments.c.feed == of, segments.c.last == row.last
-                connection.execute(update(segments).where(*done).values(copied=False))
+            here = segments.c.feed == of, segments.c.last == row.last
+            following = some[-1] + 1 if some else None
+            connection.execute(update(segments).where(*here).values(copied=following))
             return True
 
         return self._write_to(feed, work, durable=False)
@@ -257,7 +276,7 @@ class SqlSegments(Transactions):
 
     def object_names(self) -> set[str]:
         """Return the names of all objects that the store knows of, whatever they are."""
-        names = union_all(select(segments.c.name), select(garbage.c.name))
+        names = union_all(*(select(each.c.name) for each in _NAMING))
         return self._read(lambda connection: {*connection.scalars(names)})
 
     def forget(self, name: str) -> None:
@@ -319,9 +338,10 @@ def _lengths(connection: Connection, ids: Sequence[int]) -> Iterable[int]:
         yield from connection.scalars(length.where(blobs.c.id.in_(some)))
 
 
-def _blocks(connection: Connection, ids: Sequence[int]) -> list[bytes]:
-    rows = connection.execute(select(blobs.c.id, blobs.c.frame).where(blobs.c.id.in_(ids)))
-    found = {row.id: bytes(row.frame) for row in rows}
-    if len(found) < len(ids):
-        raise _changed()
-    return [found[each] for each in ids]
+def _is_there(connection: Connection, feed: int, run: PackRun) -> bool:
+    """Return whether packs are as they were, and in no segment."""
+    here = packs.c.feed == feed, packs.c.last.between(run.first[0], run.last[0])
+    query = select(packs.c.last, packs.c.headers).where(*here).order_by(packs.c.last)
+    moved = connection.scalar(select(func.max(segments.c.last)).where(segments.c.feed == feed))
+    found = [tuple(row) for row in connection.execute(query)]
+    return (moved or 0) < run.first[0] and found == [*run.packs]

@@ -292,8 +292,7 @@ def _stored_version(connection: Connection) -> int:
 
 
 def _owner(path: Path) -> str:
-    found = path.stat()
-    return f"sqlite: device {found.st_dev}, file {found.st_ino}"
+    return f"sqlite: file {path.stat().st_ino}"  # a volume may be another device after a restart
 
 
 def _free_bytes(connection: Connection) -> int:

@@ -315,6 +315,12 @@ def check(read: bool, trim: bool, location: str | None, url: str) -> None:
     with _opened(url) as store:
         found = take_inventory(store, location, read=read)
         last = {feed: g for feed, g in sorted(found.lost)}
+        if trim and last and found.foreign:
+            raise StoreError(
+                f"{', '.join(found.foreign)} belongs to another store: the folder that has the "
+                f"objects may not be mounted. If this store is restored, run zeh-spark segments "
+                f"adopt first. Nothing was removed"
+            )
         if trim and last:
             click.confirm(f"Remove all events of {_places(last)}?", abort=True)
             found.lost = take_inventory(store, read=read, only=found.lost.keys()).lost
@@ -328,7 +334,9 @@ def check(read: bool, trim: bool, location: str | None, url: str) -> None:
     ]
     said += [f"Lost: {each}." for each in found.lost.values()]
     said += [f"Not known: {name}, {size_of(size)}." for name, size in found.unknown.items()]
-    if trim and last:
+    if trim and not last:
+        said.append("Nothing was removed.")
+    elif trim:
         said.append(f"Removed: all events of {_places(last)}.")
     elif last:
         said.append(
@@ -344,11 +352,12 @@ def check(read: bool, trim: bool, location: str | None, url: str) -> None:
 @segments_group.command()
 @_SEGMENTS
 @STORE
+@click.option("--empty", is_flag=True, help="Also if none of the store's objects is there.")
 @click.confirmation_option(
     prompt="The store that had the location moves and deletes nothing there any more. Continue?",
     help="Do it without asking for confirmation.",
 )
-def adopt(location: str | None, url: str) -> None:
+def adopt(location: str | None, empty: bool, url: str) -> None:
     """Make the location of segments this store's own, as after a restore or a failover.
 
     Do it only if the store that had it is gone for ever. Two stores that both delete would delete
@@ -360,15 +369,23 @@ def adopt(location: str | None, url: str) -> None:
     from zeh_spark.service.store.acts import Action, new_act
 
     with _opened(url) as store:
-        names = {each.location for feed in store.feeds() for each in store.segments(feed.name)}
-        places = sorted({location} if location else names)
+        mine = [each for feed in store.feeds() for each in store.segments(feed.name)]
+        places = [Objects(each) for each in ([location] if location else store.locations())]
         for each in places:
-            ownership.adopt(Objects(each), store)
-            act = new_act(operator(), Action.ADOPT_SEGMENTS, store.now(), location=each)
+            names = {segment.name for segment in mine if segment.location == each.location}
+            if names and not empty and names.isdisjoint(each.names()):
+                raise StoreError(
+                    f"none of this store's {counted(len(names), 'object')} is in {each.location}: "
+                    f"a folder may not be mounted. If they are lost for ever, give --empty"
+                )
+        for each in places:
+            ownership.adopt(each, store)
+            act = new_act(operator(), Action.ADOPT_SEGMENTS, store.now(), location=each.location)
             store.record([act])
         owner = store.owner()
-    said = "\n".join(f"{each} belongs to {owner} now." for each in places)
-    print_result(said or "There are no segments yet: give --segments.", locations=places)
+    belong = [each.location for each in places]
+    said = "\n".join(f"{each} belongs to {owner} now." for each in belong)
+    print_result(said or "There are no segments yet: give --segments.", locations=belong)
 
 
 def _places(last: dict[str, int]) -> str:

@@ -292,7 +292,6 @@ def _check_segments(url: str) -> bool:
     Returns whether some are, or may be.
     """
     from zeh_spark.service.retention.segments import take_inventory
-    from zeh_spark.service.store.interface import ObjectError
 
     with opened(url) as store:
         try:
@@ -300,7 +299,7 @@ def _check_segments(url: str) -> bool:
             lost = bool(found.lost)
             said = [f"Lost: {each}." for each in found.lost.values()]
             said = said or [f"{counted(found.segments, 'segment')}: all are there."]
-        except ObjectError as exc:
+        except StoreError as exc:
             lost, said = True, [f"The segments could not be checked: {exc.what}."]
         else:
             if not found.segments:
@@ -326,6 +325,7 @@ def _renew(
     if old:
         store.record(lacking(old.acts, store.acts(limit=1 << 31)))
     store.record([new_act(by, Action.RESTORE, store.now(), copy=str(copy.resolve()))])
+    cast("SqlStore", store).forget_nonces()
     begun = [(each.name, store.begin_epoch(each.name, by=by)) for each in store.feeds()]
     there = {each.id: each for each in store.tokens()}
     for token in old.tokens if old else ():
