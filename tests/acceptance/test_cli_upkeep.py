@@ -205,14 +205,26 @@ def test_old_events_move_to_a_folder_and_are_read_as_before(
     looked = run("segments", "check")
     assert (3, True) == (looked.returncode, f"no object {segment}" in looked.stdout)
     restored = run("restore", "copy.db", "--yes")
-    assert f"Lost: there is no object {segment}" in restored.stderr
+    assert (3, True) == (
+        restored.returncode,
+        f"Lost: there is no object {segment}" in restored.stderr,
+    )
     assert "until zeh-spark segments adopt" in restored.stderr
     (tmp_path / "away").rename(segment)
-    Path(cold, "of-others").write_text("x")
+    Path(cold, "others.segment").write_text("x")
     assert "Not known: " in run("segments", "check", "--segments", cold).stdout
     assert "belongs to" in run("segments", "adopt", "--yes").stdout
 
-    segment.unlink()
+    segment.rename(tmp_path / "away")
+    empty = run("segments", "adopt", "--yes")
+    assert (1, True) == (empty.returncode, "a folder may not be mounted" in empty.stderr)
+    marker = Path(cold, "owner.json")
+    mine = marker.read_text()
+    marker.write_text('{"owner": "another one", "nonce": "1"}')
+    refused = run("segments", "check", "--trim")
+    assert (1, True) == (refused.returncode, "Nothing was removed" in refused.stderr)
+    marker.write_text(mine)
+
     trimmed = run("segments", "check", "--trim", stdin="y\n")
     assert "Removed: all events of feed 'orders' up to position 1024" in trimmed.stdout
     with closing(open_store(store_url)) as store:

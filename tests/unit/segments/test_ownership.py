@@ -110,7 +110,7 @@ def test_a_first_use_that_fails_can_be_put_right(tmp_path: Path) -> None:
     """The folder above is missing at first: nothing has to be adopted afterwards."""
     objects, store = Objects(str(tmp_path / "disk" / "cold")), ScratchStore()
     for _ in range(3):
-        with pytest.raises(StoreError, match="cannot write .*No such file"):
+        with pytest.raises(StoreError, match=r"cannot write .*No such file"):
             check_owner(objects, store)
     (tmp_path / "disk").mkdir()
     check_owner(objects, store)

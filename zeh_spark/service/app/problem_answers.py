@@ -16,6 +16,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.service.app.publish_api import CALLS
 from zeh_spark.service.store.interface import (
     DamagedObjectError,
+    LocationAwayError,
     NoObjectError,
     ObjectError,
     StorageBusyError,
@@ -47,6 +48,7 @@ _OF_ERRORS: dict[type[StoreError], ProblemType] = {
     StoreOutcomeUnknownError: problems.NOT_KNOWN_YET,
     StoreSilentError: problems.STORE_BUSY,
     StoreBusyError: problems.STORE_BUSY,
+    LocationAwayError: problems.STORE_BUSY,
     NoObjectError: problems.SEGMENT_LOST,
     DamagedObjectError: problems.SEGMENT_LOST,
     StoreError: problems.STORE_FAILED,
@@ -57,6 +59,8 @@ _LOST = "an object that has old events is missing or damaged; the publisher's lo
 _SAID: dict[type[StoreError], str] = {
     StoreSilentError: "the publisher's database does not answer; the publisher's log says why. Try "
     "again when it answers",
+    LocationAwayError: "the storage of old events is away; the publisher's log says why. Try again "
+    "in a few seconds",
     NoObjectError: _LOST,
     DamagedObjectError: _LOST,
     StoreError: "the publisher's store failed; its log says why",

@@ -120,17 +120,14 @@ def collect(store: SqlStore, *, stopped: Callable[[], bool] = lambda: False) -> 
     Nothing is deleted in a location that is not this store's: its owner needs them, perhaps.
     """
     deleted = 0
-    by_location: dict[str, list[str]] = {}
-    for location, name in store.garbage():
-        by_location.setdefault(location, []).append(name)
-    for location, names in by_location.items():
+    for location in store.garbage():
         try:
             objects = Objects(location)
             check_owner(objects, store, writes=False)
         except StoreError as exc:
             log.warning("%s: %s", _STAY, exc.what)
             continue
-        for name in names:
+        for name in store.take_garbage(location):
             if stopped():
                 return deleted
             try:

@@ -23,7 +23,12 @@ from zeh_spark.service.reads.answer_cache import AnswerCache
 from zeh_spark.service.segments.objects import Objects
 from zeh_spark.service.segments.ownership import missing, read_marker
 from zeh_spark.service.segments.segment_format import checked_block
-from zeh_spark.service.store.interface import DamagedObjectError, NoObjectError, StorageBusyError
+from zeh_spark.service.store.interface import (
+    DamagedObjectError,
+    LocationAwayError,
+    NoObjectError,
+    StorageBusyError,
+)
 from zeh_spark.service.store.log import BlockPlace
 
 T = TypeVar("T")
@@ -152,9 +157,9 @@ class BlockReader:
         objects = self._opened(span[0].location)
         try:
             return read_span(objects, span)
-        except NoObjectError:
+        except NoObjectError as exc:
             if read_marker(objects) is None:
-                raise missing(objects) from None  # all of it is away, and comes back, perhaps
+                raise LocationAwayError(f"{exc.what}, and {missing(objects).what}") from None
             raise
 
 

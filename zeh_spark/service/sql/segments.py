@@ -266,13 +266,20 @@ class SqlSegments(Transactions):
             for name, head, first, size in self._read(lambda c: c.execute(query).all())
         }
 
-    def garbage(self) -> list[tuple[str, str]]:
-        """Return locations and names of objects to delete now; none becomes a segment any more."""
-        now = self.now()
-        self._write(lambda connection: connection.execute(_delete_now(garbage.c.due <= now)))
-        query = select(garbage.c.location, garbage.c.name).where(garbage.c.due == 0)
-        with self._reading() as connection:
-            return [(location, name) for location, name in connection.execute(query)]
+    def garbage(self) -> list[str]:
+        """Return the locations that have objects to delete now."""
+        query = select(garbage.c.location).where(garbage.c.due <= self.now()).distinct()
+        return sorted(self._read(lambda connection: {*connection.scalars(query)}))
+
+    def take_garbage(self, location: str) -> list[str]:
+        """Return the names of objects to delete now; none becomes a segment any more."""
+        here = garbage.c.location == location, garbage.c.due <= self.now()
+
+        def work(connection: Connection) -> list[str]:
+            connection.execute(_delete_now(*here))
+            return [*connection.scalars(select(garbage.c.name).where(*here))]
+
+        return self._write(work)
 
     def object_names(self) -> set[str]:
         """Return the names of all objects that the store knows of, whatever they are."""
@@ -322,8 +329,8 @@ def _changed() -> PacksChangedError:
     return PacksChangedError("packs were removed or moved meanwhile. Move what is left")
 
 
-def _delete_now(which: Any) -> Any:
-    return update(garbage).where(which).values(due=0)
+def _delete_now(*which: Any) -> Any:
+    return update(garbage).where(*which).values(due=0)
 
 
 def _stored(connection: Connection, ids: Sequence[int]) -> Iterator[int]:

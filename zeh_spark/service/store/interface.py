@@ -82,6 +82,12 @@ class NoObjectError(ObjectError):
     anchor = "segment-lost"
 
 
+class LocationAwayError(NoObjectError):
+    """There is no marker in its location, either: all that is there may be away for a time."""
+
+    anchor = "a-location-of-segments-cannot-be-used"
+
+
 class DamagedObjectError(ObjectError):
     """An object is there, and is not what was written."""
 
