@@ -192,6 +192,19 @@ def test_the_reference_server_has_known_deviations(
     assert [{"cursor-unknown": "deviation"}] * 2 == [verdicts(url) for url in urls]
 
 
+def test_a_number_that_is_no_power_of_two_is_advised_against(run: Run, store_url: str) -> None:
+    """I hear it when I create the feed, and when I judge one. Powers of two are not mentioned."""
+    advice = "6 is no power of two: readers cannot halve it again and again"
+    created = run("create", "orders", "--partitions", "6")
+    again = run("create", "orders", "--partitions", "6", "--if-not-exists")
+    assert [True, False] == [advice in each.stderr for each in (created, again)]
+    assert not any(run("create", f"n{each}", "--partitions", each).stderr for each in ("1", "8"))
+    with published(store_url) as base:
+        said = call("check", f"{base}/orders").stdout
+        assert advice in said
+        assert "power of two" not in call("check", f"{base}/n8").stdout
+
+
 def test_the_given_number_of_partitions_counts(run: Run, store_url: str) -> None:
     """A feed of four partitions is judged as I read it, as two."""
     run("create", "orders", "--partitions", "4")

@@ -15,6 +15,16 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
+def no_power_of_two(partitions: int) -> str:
+    """Return advice about a number of partitions; none about a power of two."""
+    if partitions & (partitions - 1) == 0:
+        return ""
+    return (
+        f"{partitions} is no power of two: readers cannot halve it again and again, and some "
+        f"publishers and readers of the protocol support only powers of two"
+    )
+
+
 def size_of(count: float) -> str:
     """Return a number of bytes in the unit that suits it, like "75 B" or "1.5 GiB"."""
     if count < 1024:

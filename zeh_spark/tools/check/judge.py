@@ -14,6 +14,7 @@ from zeh_spark.tools.check.reading import Reading
 from zeh_spark.tools.check.rules import Judgement
 from zeh_spark.wire import wire
 from zeh_spark.wire.option_values import is_loopback
+from zeh_spark.wire.phrases import no_power_of_two
 
 _TRIED = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """The numbers of partitions that are tried if none is known; the spec encourages powers of two."""
@@ -102,6 +103,8 @@ def _find_partitions(reading: Reading, found: Judgement) -> bool:
         if accepted >= _ENOUGH or not (answer.ok or (answer.status in (400, 422) and not accepted)):
             break
     found.partitions = accepted or given
+    if accepted and (advice := no_power_of_two(accepted)):
+        found.notes("partitions", advice)
     if accepted and given:
         found.passes("partitions", f"{given} is accepted")
     elif accepted:

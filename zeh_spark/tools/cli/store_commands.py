@@ -22,7 +22,7 @@ from zeh_spark.tools.cli.output import (
     progress,
 )
 from zeh_spark.tools.cli.parameters import STORE, opened, operator
-from zeh_spark.wire.phrases import counted, size_of
+from zeh_spark.wire.phrases import counted, no_power_of_two, size_of
 
 if TYPE_CHECKING:
     from zeh_spark.service.sql.store import SqlStore
@@ -69,6 +69,8 @@ def create(feed: str, partitions: int, if_not_exists: bool, url: str) -> None:
             created = False
     said = f"Feed {feed!r} with {counted(partitions, 'partition')} is in {where}."
     print_result(said, feed=feed, partitions=partitions, store=where, created=created)
+    if created and (advice := no_power_of_two(partitions)):
+        print_remark(f"{advice}. This number cannot be changed later.")
 
 
 @click.command("delete-producer")
