@@ -40,6 +40,17 @@ def refusal(producer: Producer, *events: object, name: str | None = None) -> str
     return raised.value.problem
 
 
+def served(publisher: Publisher) -> dict[object, tuple[int, int]]:
+    """Partition and sequence number of each event, as readers see them. Fails if one is doubled."""
+    query = "n=2&cursor0=_first&cursor1=_first&headers=_all&pagesizehint=100000"
+    events = [each for each in publisher.get(query).lines if "data" in each]
+    found = {
+        each["data"]: (each["partition"], int(each["headers"]["zeh-sequence"])) for each in events
+    }
+    assert len(found) == len(events)
+    return found
+
+
 def large(count: int) -> list[str]:
     """Events that hardly compress, of 60 kB: of 150 there are several uploads."""
     return [json.dumps(os.urandom(30_000).hex()) for _ in range(count)]

@@ -9,9 +9,8 @@ import pytest
 
 from tests.fix_audit import whole
 from tests.fix_middlemen import answer_lost, lost, passed
-from tests.fix_producer import by_method, large, published
+from tests.fix_producer import by_method, large, published, served
 from tests.fix_publish import events_of
-from tests.fix_publisher import Publisher
 from tests.fix_raw_server import RawServer, ok
 from tests.patience import eventually
 from zeh_spark.client.http.publish_client import PublishClient
@@ -30,16 +29,6 @@ from zeh_spark.service.store.interface import Retention
 from zeh_spark.wire.partitioning import partition_of
 
 pytestmark = pytest.mark.usefixtures("impatient")
-
-
-def served(publisher: Publisher) -> dict[str, tuple[int, int]]:
-    """Partition and sequence number of each event, as readers see them."""
-    query = "n=2&cursor0=_first&cursor1=_first&headers=_all&pagesizehint=100000"
-    return {
-        each["data"]: (each["partition"], int(each["headers"]["zeh-sequence"]))
-        for each in publisher.get(query).lines
-        if "data" in each
-    }
 
 
 def places(added: dict[str, AddedEvent]) -> dict[str, tuple[int, int]]:

@@ -110,7 +110,7 @@ class Killing:
 
 @pytest.mark.kill
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["counted", "named"])
+@pytest.mark.parametrize("way", ["counted", "named", "buffered"])
 def test_program_that_is_killed_continues_by_asking(publisher, gateway, way):
     """SIGKILL before, in and after any request, which may still land after the next start: each
     event is there once, and my program keeps no state (EX-06).

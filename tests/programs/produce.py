@@ -1,8 +1,8 @@
 """A program that publishes the numbers 0, 1, 2, … and keeps no state. Not a test.
 
-Usage: produce.py URL TOTAL counted|named. It learns from the publisher alone how far it is: by how
-many events its producer has published, or by repeating named batches. Prints the number of each
-event that it was told to be published.
+Usage: produce.py URL TOTAL counted|named|buffered. It learns from the publisher alone how far it
+is: by how many events its producer has published, or by repeating named batches. Prints the number
+of each event that it was told to be published.
 """
 
 import sys
@@ -30,6 +30,15 @@ def named(producer: Producer, total: int) -> None:
         told(numbers)
 
 
+def buffered(producer: Producer, total: int) -> None:
+    begin = producer.last.events
+    with producer.buffered(linger=0, max_events=EACH) as events:
+        sent = [events.send(number, key=number) for number in range(begin, total)]
+        for number, future in enumerate(sent, begin):
+            future.result()
+            told(range(number, number + 1))
+
+
 def told(numbers: range) -> None:
     sys.stdout.write("".join(f"{number}\n" for number in numbers))
     sys.stdout.flush()
@@ -38,7 +47,9 @@ def told(numbers: range) -> None:
 def main(url: str, total: int, way: str) -> None:
     while True:
         try:
-            {"counted": counted, "named": named}[way](Producer(url, "till-7"), total)
+            {"counted": counted, "named": named, "buffered": buffered}[way](
+                Producer(url, "till-7"), total
+            )
             return
         except PublishError as exc:
             if exc.problem != "number-taken":  # by a request of a start that was killed

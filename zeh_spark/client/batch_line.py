@@ -103,6 +103,7 @@ class BatchLine:
 
     def __post_init__(self) -> None:
         self.run = uuid.uuid4().hex
+        self.closed = False
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._attempts = itertools.count(1)
@@ -119,7 +120,13 @@ class BatchLine:
                 self._progress = self._ask_progress()
             return self._progress
 
+    def ask_partition_count(self) -> int:
+        """Return the feed's number of partitions. Raises as `progress`, which it asks for."""
+        _ = self.progress
+        return self._count or 0
+
     def _ask_progress(self) -> ProducerProgress:
+        self.check_open()
         known = self.client.producer(self.name)
         if known.get("incarnation") not in (None, PLAIN_INCARNATION):
             raise PublishError(
@@ -146,6 +153,7 @@ class BatchLine:
             with self._lock:
                 if name is None:
                     self._check_numbers()
+                self.check_open()
                 with nothing_published():
                     which, count = self._identify_batch(name, allow)
                 return BatchAttempt(self.client, which, count, self._attempts, keep=keep)
@@ -164,6 +172,20 @@ class BatchLine:
             raise RuntimeError(
                 f"producer {self.name!r} was made in another process. Make one after the fork"
             )
+
+    def check_open(self) -> None:
+        """Raise RuntimeError if the producer is closed."""
+        if self.closed:
+            raise RuntimeError(f"producer {self.name!r} is closed. Make another one")
+
+    def close(self) -> None:
+        """Wait for the open batch to end, and begin no other. Raises as `Turn.take`."""
+        self.check_process()
+        if not self.closed:
+            self.turn.take(self.name)
+            self.closed = True
+            self.turn.end()
+            self.client.close()
 
     def _check_numbers(self) -> None:
         """Raise if the next number is not known."""

@@ -14,6 +14,7 @@ from types import TracebackType
 
 from zeh_spark.client.batch_line import BatchLine
 from zeh_spark.client.http.batch_attempt import BatchAttempt
+from zeh_spark.client.http.event_json import AddedBefore
 from zeh_spark.client.http.publish_client import Receipt
 from zeh_spark.errors import OutcomeUnknownError, PublishError
 
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class AddedEvent:
+class AddedEvent(AddedBefore):
     """An event of a batch. After the batch is published, it has its partition and number."""
 
     _batch: OpenBatch

@@ -1,7 +1,7 @@
 """Publish without Spark: batches of events from any Python program, each whole and once.
 
-`open_batch` is a batch while it is filled; `batch_line` knows the producer's numbers. Runs in
-services and in the command line.
+`open_batch` is a batch while it is filled; `batch_line` knows the producer's numbers;
+`buffered_producer` publishes single events. Runs in services and in the command line.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from zeh_spark.client.batch_line import BatchLine, ProducerProgress, Turn
+from zeh_spark.client.buffered_producer import BufferedProducer
 from zeh_spark.client.http.publish_client import PublishClient
 from zeh_spark.client.open_batch import OpenBatch
 from zeh_spark.client.options.client_options import ClientOptions
@@ -32,7 +33,7 @@ class Producer:
     """Publishes batches to one feed under one name, one after the other, from any thread.
 
     The constructor sends no request. The attributes `name` and `run` are the producer's name and
-    the id of this run, which a receipt shows.
+    the id of this run, which a receipt shows. As a context manager, it is closed at the end.
 
     Args:
         url: the feed's address.
@@ -69,6 +70,33 @@ class Producer:
         self._turn = Turn(max_wait)
         self._line = BatchLine(self._client, self.name, starting, self._turn)
         self.run = self._line.run
+        self._buffered: BufferedProducer | None = None
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, so that no batch begins any more."""
+        return self._line.closed
+
+    def close(self, timeout: float | None = None) -> None:
+        """Close the buffered producer, wait for the open batch to end, and begin no other one.
+
+        Then no request is sent, except by a batch's `settle`. Raises as `BufferedProducer.close`
+        with this `timeout`, and as a `batch` that has to wait.
+        """
+        try:
+            if self._buffered and not self._buffered.closed:
+                self._buffered.close(timeout)
+        except TimeoutError:
+            self._client.stop()
+            raise
+        finally:
+            self._line.close()
 
     @property
     def last(self) -> ProducerProgress:
@@ -89,6 +117,7 @@ class Producer:
             PublishError: the publisher does not have the feed.
             UnavailableError: the publisher did not answer within `retryTimeout`.
         """
+        self._line.check_open()
         known = self._client.producer(self.name)
         following, firsts = known["nextSequences"], known["firstSequences"]
         return {
@@ -122,6 +151,26 @@ class Producer:
         if name is not None:
             _checked_name("batch", name)
         return OpenBatch(self._line, name, dict(allow or {}), keep=keep)
+
+    def buffered(
+        self, *, linger: float = 0.1, max_events: int = 10_000, max_wait: float = 60.0
+    ) -> BufferedProducer:
+        """Return a producer of single events, which go into batches in the background.
+
+        A second one can be made when the first is closed.
+
+        Args:
+            linger: the most seconds that an event waits for others of its batch.
+            max_events: the most events that wait for the next batch, with at most 16 MiB. As many
+                may be on their way.
+            max_wait: the most seconds that `send` waits for room.
+
+        Raises as `last`.
+        """
+        if self._buffered and not self._buffered.closed:
+            raise RuntimeError(f"producer {self.name!r} has a buffered one. Close that first")
+        self._buffered = BufferedProducer(self._line, linger, max_events, max_wait)
+        return self._buffered
 
 
 def _checked_numbers(given: Mapping[int, int]) -> dict[int, int]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -122,12 +122,11 @@ class BatchAttempt:
     def add_all_of(self, other: BatchAttempt) -> None:
         """Add the events of another attempt, which has ended. Raises as `add`."""
         self._kept = other._kept
-        try:
-            for rest, where in other._kept or ():
-                self._place(rest, where)
-        except BaseException:  # also Ctrl-C
-            self.release()
-            raise
+        self.add_checked(other._kept or ())
+
+    def add_checked(self, events: Iterable[tuple[bytes, int | None]]) -> list[tuple[int, int]]:
+        """Add events as rests of lines, with their partitions. An error drops what is staged."""
+        return self._or_release(lambda: [self._place(rest, where) for rest, where in events])
 
     def sequence(self, partition: int, index: int) -> int | None:
         """Return an event's sequence number; None if the receipt does not tell it.

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import http.client
 import os
+import queue
 import time
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, cast
 
@@ -47,7 +49,7 @@ _TlsFile = tuple[str, int, int, int] | None
 """A file's path, and what differs if it was replaced; None for no file."""
 
 
-def find_adapter(options: ClientOptions) -> HTTPAdapter:
+def find_adapter(options: ClientOptions) -> PoolingAdapter:
     """Return what sends a transport's requests, over connections that others may have opened.
 
     Raises OptionError if a file of TLS cannot be used.
@@ -57,7 +59,7 @@ def find_adapter(options: ClientOptions) -> HTTPAdapter:
 
 
 @lru_cache(_ADDRESSES)
-def _make_adapter(home: Origin, *files: _TlsFile) -> HTTPAdapter:
+def _make_adapter(home: Origin, *files: _TlsFile) -> PoolingAdapter:
     """Make the adapter of transports to one address.
 
     They present their certificate there and nowhere else, also where redirects lead. Rejected: one
@@ -176,6 +178,15 @@ class PoolingAdapter(HTTPAdapter):
         _use_own_pools(manager)
         self.poolmanager = manager  # last, because threads of a forked process may all do this
         self._process = os.getpid()
+
+    def close_idle(self) -> None:
+        """Close the connections that no request uses now."""
+        for manager in (self.poolmanager, *self.proxy_manager.values()):
+            for key in manager.pools.keys():
+                with suppress(queue.Empty):
+                    while idle := getattr(manager.pools.get(key), "pool", None):
+                        if connection := idle.get_nowait():
+                            connection.close()
 
     def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
         manager = super().proxy_manager_for(*arguments, **options)

@@ -21,6 +21,12 @@ import orjson
 from zeh_spark.wire import upload_format
 
 
+class AddedBefore:
+    """Stands for an event that was added or sent before, so that it is no data of another one."""
+
+    __slots__ = ()
+
+
 def json_of(data: object) -> bytes:
     """Return data as JSON text that fits into a line.
 
@@ -30,6 +36,8 @@ def json_of(data: object) -> bytes:
     """
     text = data.encode() if isinstance(data, str) else data
     if not isinstance(text, bytes | bytearray | memoryview):
+        if isinstance(data, AddedBefore):
+            raise ValueError("it stands for an event that was added before. Give the event's data")
         text = _rendered(data)
     return upload_format.validated_json(bytes(text))
 

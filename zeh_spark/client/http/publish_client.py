@@ -184,6 +184,10 @@ class PublishClient:
         """Stop retrying, because nobody waits for answers any more."""
         self._transport.stop()
 
+    def close(self) -> None:
+        """Close the connections to the publisher that are idle in this process."""
+        self._transport.adapter.close_idle()
+
     def look_up(self, batch: BatchCall) -> BatchStatus:
         """Return what is known of a batch. Raises PublishError if its receipt is gone."""
         facts: Mapping[str, Any]

@@ -9,6 +9,7 @@ Runs in threads of the driver, in tasks, in services and in commands.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -89,7 +90,8 @@ class Retry:
             raise failure.final from failure
         level = logging.DEBUG if self.attempts & (self.attempts - 1) else logging.WARNING
         left = end - now  # a warning at 1, 2, 4, 8, … attempts
-        log.log(level, "%s; trying again in %.1f s, for at most %.0f s", failure, pause, left)
+        until = f"for at most {left:.0f} s" if left < math.inf else "for as long as it takes"
+        log.log(level, "%s; trying again in %.1f s, %s", failure, pause, until)
         if self.sleep(pause):
             raise failure.final from failure
 

@@ -70,7 +70,7 @@ class Transport:
         self._stopped = threading.Event()
         self._ids = RequestIds(options)
         self._reached = False
-        self._adapter = find_adapter(options)
+        self.adapter = find_adapter(options)
         self._given = options.token
         self.token = options.token
         if options.token_file and not options.token:
@@ -240,7 +240,7 @@ class Transport:
         if not hasattr(self._local, "session"):
             session = requests.Session()
             for scheme in ("http://", "https://"):
-                session.mount(scheme, self._adapter)
+                session.mount(scheme, self.adapter)
             session.headers.update(
                 {
                     "Accept": wire.CONTENT_TYPE,

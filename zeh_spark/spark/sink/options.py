@@ -57,6 +57,15 @@ def parse_upload_bytes(text: str) -> int:
     return size
 
 
+def parse_starting(text: str) -> dict[int, int]:
+    """Return first numbers by partition. Raises ValueError if the text is not valid."""
+    found = [re.fullmatch(r"(\d{1,4}):(\d{1,16})", each.strip()) for each in text.split(",")]
+    numbers = {int(each[1]): int(each[2]) for each in found if each}
+    if len(numbers) < len(found):
+        raise ValueError("must be partitions with their first numbers, like 0:1000,1:2000")
+    return numbers
+
+
 def parse_override(pattern: str, form: str) -> Callable[[str], str]:
     """Return a parser of an override, which has the pattern that an error told."""
 
@@ -113,6 +122,11 @@ class SinkOptions(ClientOptions):
         parse_kept,
         "keep the rows that a batch was published with, and drop the different rows that it has "
         "now. The error contains the value",
+    )
+    starting_sequence: Mapping[int, int] | None = option(
+        parse_starting,
+        "first sequence numbers of a new producer, by partition, like `0:1000,1:2000`, to continue "
+        "the numbers of another system. Named batches have numbers of their own",
     )
     keep_origin: bool = option(
         parse_bool,
@@ -232,6 +246,11 @@ def sink_options(
         raise OptionError(
             "option 'batchId' is for df.write: a stream's batches have Spark's numbers. Remove it",
             option="batchId",
+        )
+    if options.starting_sequence and options.batch_id not in {None, OF_STREAM}:
+        raise OptionError(
+            "option 'startingSequence' is for the batches of a stream. Remove it",
+            option="startingSequence",
         )
     return options
 

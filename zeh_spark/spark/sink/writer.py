@@ -105,7 +105,10 @@ class Publishing:
                 anchor="batchid-is-missing",
             )
         known_run = run if run and _is_random(run) else self._run
-        return BatchCall(options.producer_id, query, known_run, int(number), options.overrides)
+        starting = options.starting_sequence or {}
+        return BatchCall(
+            options.producer_id, query, known_run, int(number), options.overrides, starting=starting
+        )
 
     @at_spark_border
     def commit(
@@ -162,7 +165,7 @@ class Publishing:
             return
         client = DeadLetterClient(options)
         done, rows = [each.done for each in staged], sum(each.rows for each in staged)
-        named = replace(batch, overrides=options.overrides)
+        named = replace(batch, overrides=options.overrides, starting={})
         count = staged[0].partition_count
         _, dropped = _commit(client, options, "deadLetterKeepFirst", named, count, done)
         if rows and not dropped:
@@ -244,7 +247,7 @@ def stage(
                 uploads.take_back()
                 raise exc.reworded(f"Spark partition {task.task}: {exc}") from None
             return StagedTask(batch, uploads.partition_count, uploads.finish())
-        named = replace(batch, overrides=letter_options.overrides)
+        named = replace(batch, overrides=letter_options.overrides, starting={})
         letters = open_uploads.enter_context(
             TaskUploads(DeadLetterClient(letter_options), letter_options, named, task)
         )
