@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import closing, suppress
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, suppress
+from http.client import HTTPException
 
 import pytest
 from hypothesis import given, settings
@@ -22,9 +24,10 @@ from tests.fix_publisher import HERE, served
 from tests.fix_raw_server import Answer, Request
 from tests.integration.test_publish_crashes import check_numbers
 from tests.integration.test_publish_faults import FATES as FAULTS
+from tests.patience import PATIENCE
 from tests.ports import free_port
 from zeh_spark.errors import OutcomeUnknownError, UnavailableError
-from zeh_spark.publish import OpenBatch, Producer
+from zeh_spark.publish import OpenBatch, Producer, PublishedEvent
 from zeh_spark.publisher import open_store
 
 FATES = [passed, *FAULTS.values()]
@@ -193,3 +196,43 @@ def test_what_is_told_is_true_when_the_publisher_is_killed(store_file):
         assert told == [int(each) for each in events_of(store)]
         check_numbers(store)
     assert outcomes["published"] >= 15 * kills and outcomes["not published"]
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+def test_single_events_are_there_once_when_the_publisher_is_killed(store_file):
+    """Killed in the middle of commits, and started again: I go on sending, and each future tells
+    the place that its event has (EH-18, F5).
+    """
+    port, kills = free_port(), 4
+    chance = random.Random(7)
+    sent: list[Future[PublishedEvent]] = []
+    gateway = Gateway(port)
+
+    def fate(gateway: Gateway, request: Request) -> Answer:
+        if request.method == "POST" and sent and chance.random() < 0.1 and process.poll() is None:
+            threading.Timer(chance.random() / 100, process.kill).start()  # while it commits
+        try:
+            return passed(gateway, request)
+        except (OSError, HTTPException):
+            return lost(gateway, request)
+
+    gateway.fate = fate
+    with closing(gateway), ExitStack() as ended:
+        _, process = ended.enter_context(served(store_file, port=port))
+        producer = Producer(f"{gateway.address}/orders", "till-7", retryTimeout="10ms")
+        ended.enter_context(producer)
+        events = ended.enter_context(producer.buffered(linger=0, max_events=50, max_wait=0.01))
+        while kills:
+            with suppress(TimeoutError):  # it is sent again
+                sent.append(events.send(len(sent), key=len(sent) % 5))
+            if process.poll() is not None:
+                kills -= 1
+                gateway.fate = fate if kills else passed
+                _, process = ended.enter_context(served(store_file, port=port))
+        events.flush(PATIENCE)
+    with closing(open_store(f"sqlite:///{store_file}")) as store:
+        assert [*range(len(sent))] == sorted(int(each) for each in events_of(store))
+        check_numbers(store)
+    numbers = [future.result(0).sequence for future in sent[::5]]  # all of one key
+    assert numbers == sorted({*numbers})

@@ -122,6 +122,7 @@ class BatchLine:
 
     def ask_partition_count(self) -> int:
         """Return the feed's number of partitions. Raises as `progress`, which it asks for."""
+        self.check_open()
         _ = self.progress
         return self._count or 0
 

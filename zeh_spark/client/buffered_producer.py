@@ -287,7 +287,7 @@ class BufferedProducer:
             self._changed.notify_all()
 
     def _at_exit(self) -> None:
-        if self._thread.is_alive():  # it is not in a forked process
+        if self._left and self._thread.is_alive():  # it is not in a forked process
             left = counted(self._left, "event")
             log.warning("producer %s was not closed, with %s to publish", self._line.name, left)
             self.close(AT_EXIT)  # Python prints its error
