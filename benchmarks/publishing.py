@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 
+import psutil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -270,6 +271,46 @@ def named_batches(folder: Path, batches: int, events: int) -> tuple[float, float
     return each, together, size / batches
 
 
+def single_events(folder: Path, batches: int, events: int) -> Iterator[Row]:
+    """A producer that has one event at a time: a batch for each, and buffered, turn by turn.
+
+    CPU time is that of this process, and of the publisher's.
+    """
+
+    def batch_each(producer: Producer) -> None:
+        for number in range(batches):
+            with producer.batch() as batch:
+                batch.add({"paid": number})
+
+    def buffered(producer: Producer) -> None:
+        with producer.buffered() as single:
+            sent = [single.send({"paid": number}) for number in range(events)]
+        assert all(each.result(0) for each in sent)
+
+    ways = {"a batch each": (batches, batch_each), "buffered": (events, buffered)}
+    spent: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}
+    with serving(new_file(folder, "single")) as (url, publisher):
+        server = psutil.Process(publisher)
+        for run, (name, (count, publish)) in product(range(3), ways.items()):
+            with Producer(url, f"till-{run}-{count}") as producer:
+                before = time.monotonic(), time.process_time(), sum(server.cpu_times()[:2])
+                publish(producer)
+                after = time.monotonic(), time.process_time(), sum(server.cpu_times()[:2])
+            took = [(end - begin) / count for begin, end in zip(before, after, strict=True)]
+            spent[name].append((took[0], took[1], took[2]))
+    least = {name: [min(each) for each in zip(*runs, strict=True)] for name, runs in spent.items()}
+    for name, (seconds, client, served) in least.items():
+        yield f"single events, {name}", f"{1 / seconds:,.0f} events/s", ""
+        told = f"client {client * 1e6:,.0f}, publisher {served * 1e6:,.0f}"
+        yield f"CPU time of a single event, µs: {name}", told, ""
+    (_, slow, slow_served), (_, fast, fast_served) = least.values()
+    each = f"{1 / fast:,.0f}, {1 / (fast + fast_served):,.0f}"
+    yield "buffered events in a CPU second: of the client, of both", each, ">= 20,000"
+    yield ratio("CPU time, a batch each / buffered: client", slow / fast, "")
+    both = (slow + slow_served) / (fast + fast_served)
+    yield ratio("CPU time, a batch each / buffered: both", both, ">= 100")
+
+
 def sink(work: Path, events: int) -> Iterator[Row]:
     """Onto a feed, against Spark's JSON files and against ourselves without any check; then rows
     from files.
@@ -314,6 +355,7 @@ def commit(work: Path, events: int) -> Iterator[Row]:
     yield "events in a named batch each", f"{each:.0f} events/s", ""
     yield rate("events in one batch of a Producer", together)
     yield "a named batch of one event in the store", f"{size / 1000:.1f} kB", ""
+    yield from single_events(work, 300, events // 20)
 
 
 def small(work: Path, events: int) -> Iterator[Row]:
