@@ -171,6 +171,23 @@ def test_empty_batches_are_published_too(sink, inbox, spark):
     assert [each["events"] for each in sink.target.receipts("spark")] == [0, 2, 0, 2]
 
 
+def test_a_stream_continues_the_numbers_of_another_system(sink, inbox, spark):
+    """Its first event in a partition has the number that I name; dead letters have none (EH-13)."""
+    inbox.add(range(3), range(3, 6), broken=[1, 4])
+    letters = {"deadLetterUrl": sink.target.feed("dead")}
+    frame = inbox.rows(spark).selectExpr("data", "0 AS partition")
+    for _ in range(2):  # the option may stay
+        sink.run(frame, startingSequence="0:1000,2:7", **letters)
+        inbox.add(range(6, 9))
+
+    numbers = [each.stamp[2] for each in sink.target.events()]
+    assert numbers == list(range(1000, 1007))
+    assert {each.stamp[2] for each in sink.target.events("dead")} <= {0, 1}
+    assert len(sink.target.events("dead")) == 2
+    said = sink.fail(frame, startingSequence="0:5", **letters)
+    assert "is to begin with number 5 in partition 0, and it began with 1000 there" in said
+
+
 def test_a_named_write_adds_its_rows_once(target, spark, write):
     """The same rows again under their batchId, in other tasks: nothing is added."""
     frame = spark.range(1000).selectExpr("id AS i")

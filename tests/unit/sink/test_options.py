@@ -43,6 +43,15 @@ def test_what_spark_adds_is_no_option(given, producer):
         ({"queryName": "q"}, False, "producerId", "is missing"),
         ({"producerId": "p"}, False, "batchId", "is missing.*batchId=stream"),
         ({"producerId": "p", "batchId": "2026-11-20"}, True, "batchId", r"is for df\.write"),
+        *(
+            (
+                {"producerId": "p", "batchId": name, "startingSequence": "0:1"},
+                False,
+                "startingSequence",
+                "is for the batches of a stream",
+            )
+            for name in ("day", "none")
+        ),
     ],
 )
 def test_names_are_wanted_where_the_options_are_read(given, streaming, option, why):
@@ -194,6 +203,10 @@ PREFIXED = {
         *(
             ({"deadLetterUrl": url}, "deadLetterUrl", "leads to the feed of 'url'")
             for url in (URL, f"{URL}/", "https://Orders.example:443/orders", f"{URL}#dead")
+        ),
+        *(
+            ({"startingSequence": text}, "startingSequence", "must be partitions with their first")
+            for text in ("0", "0:-1", "0:1,0:2", "a:1", "0:1;1:2", "1000")
         ),
         # What has no prefixed form is for both feeds.
         *(

@@ -51,6 +51,10 @@ def rests(*numbers):
             stream_options(keepFirst="a:1:0123abcd"),
             BatchCall("p", QUERY, RUN, 17, {"keepFirst": "a:1:0123abcd"}),
         ),
+        (
+            stream_options(startingSequence="1:20, 0:7"),
+            BatchCall("p", QUERY, RUN, 17, starting={0: 7, 1: 20}),
+        ),
         (batch_options(batchId="stream"), BatchCall("p", QUERY, RUN, 17)),
         (batch_options(batchId="Stream"), BatchCall("p", QUERY, RUN, 17)),
         (batch_options(batchId="day"), BatchCall("p#day", "batch", "", 0)),
