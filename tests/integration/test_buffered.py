@@ -121,9 +121,12 @@ def test_an_event_waits_for_others_until_it_is_flushed(publisher, gateway, far):
         assert posts(gateway) == 0
         events.flush(PATIENCE)
         assert [True] * 3 == [each.done() for each in first]
-        last = [events.send(number) for number in range(3, 5)]
+        last = [events.send(3)]
+        published(Producer(publisher.url, "till-8"), 9)  # time to publish it, if it did not wait
+        last.append(events.send(4))
     assert (2, {0, 1}) == (posts(gateway), {e.receipt.batch for e in results(first + last)})
-    assert [b"0", b"1", b"2", b"3", b"4"] == events_of(publisher.store)
+    numbers = [b"0", b"1", b"2", b"3", b"4"]
+    assert numbers == events_of(publisher.store, producer="till-7")
 
 
 def test_cancelling_changes_nothing(publisher, gateway, events):
@@ -304,6 +307,23 @@ def test_flush_and_close_have_an_end(publisher, gateway, far, fate):
     gateway.fate = passed
     last = Producer(publisher.url, "till-7").last
     assert (0 if fate is lost else 1) == last.events == len(events_of(publisher.store))
+
+
+def test_nothing_more_is_sent_after_the_end(publisher, gateway, far):
+    """I closed in time, and the commit on its way succeeds later: no other one follows it."""
+    halt = Halt()
+    gateway.fate = slowed(halt)
+    events = far.buffered(linger=0)
+    first = events.send(1)
+    assert halt.reached.wait(PATIENCE)
+    queued = events.send(2)
+    with pytest.raises(TimeoutError, match="the outcome of 2 events is not known"):
+        events.close(0.05)
+    halt.go.set()
+    assert 0 == first.result(PATIENCE).receipt.batch
+    with pytest.raises(UnavailableError, match="it was closed before it could be sent"):
+        queued.result(PATIENCE)
+    assert [b"1"] == events_of(publisher.store)
 
 
 def test_what_a_callback_may_do(publisher, gateway, far):
