@@ -1,6 +1,7 @@
 """The stream source reads other servers: the reference implementation, and our publisher."""
 
 import json
+import threading
 import time
 from collections import Counter
 
@@ -130,6 +131,35 @@ def test_query_does_not_depend_on_its_cursors_being_kept(publisher, start, caplo
     assert 20 == len(run.until(20))
     eventually(lambda: "did not keep this reader's position" in caplog.text)
     check_documented(caplog.records, "the publisher did not keep this reader's position")
+
+
+def test_a_position_is_reported_until_the_publisher_has_kept_it(publisher, start):
+    """Programs wait for it: they learn what my query committed, also if its next trigger is far."""
+    publisher.publish(*range(10), partition=0)
+    run, store = start(url=publisher.url, cursorSet="warehouse"), publisher.store
+    run.until(10)
+    tried = Counter()
+    store.save_cursors = lambda *_: refuse(tried.update(["once"]))
+    publisher.publish(*range(10, 20), partition=0)
+    run.until(20)
+    eventually(lambda: tried["once"] > 2)
+    del store.save_cursors
+    committed = run.start["partitions"]["0"]["cursor"]
+    eventually(lambda: store.saved_cursors("orders", "warehouse").get(2, {}).get(0) == committed)
+
+
+def test_a_query_that_has_ended_reports_nothing_more(publisher, start):
+    """Another run of it may be further by now."""
+    before = {*threading.enumerate()}
+    run, tried = start(url=publisher.url, cursorSet="warehouse"), Counter()
+    publisher.store.save_cursors = lambda *_: refuse(tried.update(["once"]))
+    for upto in (10, 20):
+        publisher.publish(*range(upto - 10, upto), partition=0)
+        run.until(upto)
+    eventually(lambda: tried["once"])
+    run.reader.stop()
+    left = lambda: [each.name for each in {*threading.enumerate()} - before]  # noqa: E731
+    eventually(lambda: "zeh-cursors" not in left())
 
 
 def refuse(*_):

@@ -190,11 +190,13 @@ class _Reader:
         try:
             yield from self._begin()
             yield from self._follow() if self._follows else self._read_to_end()
+            if self._doubts_epoch:
+                self._rediscover(told=False)
+            self._reporter.wait()
         except EndUnknownError as exc:
             raise exc.as_error() from exc.__cause__
-        if self._doubts_epoch:
-            self._rediscover(told=False)
-        self._reporter.wait()
+        finally:
+            self._reporter.stop()
 
     def _begin(self) -> Iterator[PageAndCursors]:
         """Find where the read begins, and yield it, to be kept.

@@ -4,14 +4,15 @@ The publisher keeps it under a name (spec "cursorset"), which it binds to the re
 of a query, or the cursors of a reader without Spark. By its identity two readers with one name are
 distinguished, and the second one is refused.
 
-Rule for editors: report what was committed, never more. Reading does not depend on it: if a
-position cannot be kept, that is a warning, and the next one replaces it. Runs wherever feeds are
-read, in Spark on the driver.
+Rule for editors: report what was committed, never more: programs wait for it, to know that their
+events are where the reader writes them. Reading does not depend on it: if a position cannot be
+kept, that is a warning. Runs wherever feeds are read, in Spark on the driver.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import secrets
 import threading
 import time
@@ -21,6 +22,7 @@ from itertools import islice
 from urllib.parse import quote, urlencode
 
 from zeh_spark.client.http.responses import TransientError, without_request_id
+from zeh_spark.client.http.retry import backoff
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.reading_options import ReadingOptions
 from zeh_spark.errors import ZeroEventHubError
@@ -41,8 +43,9 @@ log = logging.getLogger(__name__)
 class PositionReporter:
     """Reports the newest position, in a thread that begins with the first one, and ends when idle.
 
-    Without the option `cursorSet` it reports nothing. It does not retry, because the next position
-    replaces one that is lost.
+    Without the option `cursorSet` it reports nothing. Without an answer it tries again, until the
+    publisher has kept the position or a newer one. One that is refused is sent again when the
+    reader gives it again, as a query does at each trigger.
     """
 
     def __init__(self, options: ReadingOptions) -> None:
@@ -51,7 +54,8 @@ class PositionReporter:
         self._new_reader = secrets.token_hex(8)
         self._news = threading.Condition()
         self._newest: tuple[Sequence[str], str | None] | None = None
-        self._busy = False
+        self._sent: tuple[Sequence[str], str | None] | None = None
+        self._stopped = False
         self._thread: threading.Thread | None = None
 
     def reader(self, known: str | None) -> str | None:
@@ -73,24 +77,30 @@ class PositionReporter:
             self._news.notify_all()
 
     def wait(self, seconds: float = 5.0) -> None:
-        """Wait until the newest position was sent, for at most so many seconds."""
+        """Wait until the newest position was kept or refused, for at most so many seconds."""
         with self._news:
-            self._news.wait_for(lambda: self._newest is None and not self._busy, seconds)
+            self._news.wait_for(lambda: self._newest is None, seconds)
+
+    def stop(self) -> None:
+        """End the retries: another run of the reader may report newer positions."""
+        with self._news:
+            self._stopped = True
+            self._news.notify_all()
 
     def _run(self) -> None:
         kept: dict[int, str] = {}
         named: str | None = None
         told: tuple[str, float] | None = None
+        failures = 0
         while True:
             with self._news:
-                self._busy = False
-                self._news.notify_all()
-                self._news.wait_for(lambda: self._newest is not None, _IDLE_SECONDS)
-                if self._newest is None:
-                    self._thread = None
+                pause = backoff(failures, random.random()) if failures else _IDLE_SECONDS
+                self._news.wait_for(self._has_news, pause)
+                if self._newest is None or (self._stopped and failures):
+                    self._newest = self._thread = None
+                    self._news.notify_all()
                     return
-                (cursors, reader), self._newest = self._newest, None
-                self._busy = True
+                cursors, reader = self._sent = self._newest
             if reader != named:
                 kept, named = {}, reader
             moved = {
@@ -104,8 +114,9 @@ class PositionReporter:
             try:
                 self._send(moved, len(cursors), reader)
                 kept.update(moved)
-                told = None
+                told, failures = None, 0
             except (TransientError, ZeroEventHubError) as exc:
+                failures = failures + 1 if isinstance(exc, TransientError) else 0
                 why = without_request_id(str(exc))
                 if told is None or told[0] != why or time.monotonic() - told[1] > _LOG_SECONDS:
                     log.warning(
@@ -114,6 +125,14 @@ class PositionReporter:
                         exc,
                     )
                     told = why, time.monotonic()
+            with self._news:
+                if not failures:
+                    self._newest = None if self._newest is self._sent else self._newest
+                    self._sent = None
+                    self._news.notify_all()
+
+    def _has_news(self) -> bool:
+        return self._stopped or self._newest is not self._sent
 
     def _send(self, cursors: Mapping[int, str], n: int, reader: str | None) -> None:
         headers = {wire.CONSUMER_HEADER: f"spark:{reader}"} if reader else None

@@ -341,6 +341,7 @@ class StreamDriver:
 
     def stop(self) -> None:
         """End the threads and the connections of the run."""
+        self._reporter.stop()
         self._paged.close()
         self._planned.close()
         self._client.transport.stop()
