@@ -203,6 +203,21 @@ class CursorsAtTime(msgspec.Struct, frozen=True):
     cursors: dict[str, str]
 
 
+class AwaitedBatch(msgspec.Struct, frozen=True):
+    """Whether the consumer of a cursor set has committed a batch, and everything before it.
+
+    Args:
+        cursor: the feed's cursor after the batch, as its receipt has it.
+        lag: how far the consumer is from the feed's end: the events that it has not committed, and
+            the age of the oldest; None if the batch is committed, and if it is not known.
+    """
+
+    cursor: str
+    cursorset: str
+    committed: bool
+    lag: PartitionLag | None = None
+
+
 class RangeEnd(msgspec.Struct, frozen=True):
     """The line that ends a range of an answer: what was sent of it."""
 
@@ -232,6 +247,7 @@ BEGINNING = msgspec.json.encode(_FORMAT) + b"\n"
 
 decode_plan_request = msgspec.json.Decoder(PlanRequest).decode
 decode_chunks_request = msgspec.json.Decoder(ChunksRequest).decode
+decode_awaited = msgspec.json.Decoder(AwaitedBatch).decode
 decode_cursors = msgspec.json.Decoder(CursorsAtTime).decode
 decode_plan = msgspec.json.Decoder(Plan).decode
 _decode_format = msgspec.json.Decoder(_Format).decode

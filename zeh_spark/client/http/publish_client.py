@@ -145,6 +145,11 @@ class Receipt(msgspec.Struct, frozen=True, rename="camel"):
     digest: str
     partition_count: int
 
+    @property
+    def cursor(self) -> str | None:
+        """The feed's cursor after the batch, which `wait_for` takes; None without events."""
+        return self.ranges[-1].cursor if self.ranges else None
+
 
 class _ProducerAnswer(msgspec.Struct, rename="camel"):
     """What an answer about a producer has at least."""

@@ -94,6 +94,13 @@ def sees_feed(request: Request) -> Sequence[Sequence[Need]]:
     return [[Need(Right.READ, feed), Need(Right.AUDIT, feed)]]
 
 
+def finds_cursors(request: Request) -> Sequence[Sequence[Need]]:
+    """Return what a request for cursors needs. One that awaits a reader keeps nothing for it."""
+    query: bytes = request.scope["query_string"]
+    awaits = any(name == "await" for name, _ in parse_qsl(query.decode("latin-1"), True))
+    return sees_feed(request) if awaits else reads(request)
+
+
 def watches(request: Request) -> Sequence[Sequence[Need]]:
     return [[Need(Right.AUDIT, "*")]]
 

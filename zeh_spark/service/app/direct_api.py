@@ -1,4 +1,6 @@
-"""Direct reads over HTTP: plans, the chunks of planned ranges, and the cursors at a time.
+"""Direct reads over HTTP: plans, the chunks of planned ranges, and cursors.
+
+Of cursors it tells those at a time, and whether those of a reader have passed a batch.
 
 Rule for editors: a plan and an answer with chunks have limits of their own, because each takes more
 than a page: a plan looks at many chunks, and an answer may be as long as a batch. What is refused
@@ -19,19 +21,33 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from zeh_spark.service.access.gate import Gate, client_of, reads
+from zeh_spark.service.access.gate import Gate, client_of, finds_cursors, reads
 from zeh_spark.service.app.answers import disconnected, json_answer
 from zeh_spark.service.app.feed_calls import LARGE_BYTES, WORKERS, Asker, Begun, FeedCalls
-from zeh_spark.service.app.read_requests import MAX_N, MAX_WAIT, parse_time_query
+from zeh_spark.service.app.read_requests import (
+    MAX_N,
+    MAX_WAIT,
+    Await,
+    parse_await,
+    parse_time_query,
+)
 from zeh_spark.service.network.bodies import check_length, received
 from zeh_spark.service.network.shares import Shares
+from zeh_spark.service.reads.committed import Committed
 from zeh_spark.service.reads.direct_plans import check_plan
 from zeh_spark.service.reads.direct_reads import check_ranges
 from zeh_spark.service.reads.feed import ChunkFeed, state_of
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.exchange import Tally, exchange_of
 from zeh_spark.wire import direct_reads, problems
-from zeh_spark.wire.direct_reads import INLINE_BYTES, CursorsAtTime, Plan, PlanRequest
+from zeh_spark.wire.direct_reads import (
+    INLINE_BYTES,
+    AwaitedBatch,
+    CursorsAtTime,
+    PartitionLag,
+    Plan,
+    PlanRequest,
+)
 from zeh_spark.wire.problems import ProblemType
 
 PLANS, ANSWERS = 64, 256
@@ -67,7 +83,7 @@ class DirectApi:
         return [
             gate.route(f"{path}/plan", self.plan, reads, methods=["POST"]),
             gate.route(f"{path}/chunks", self.chunks, reads, methods=["POST"]),
-            gate.route(f"{path}/cursors", self.cursors, reads, methods=["GET"]),
+            gate.route(f"{path}/cursors", self.cursors, finds_cursors, methods=["GET"]),
         ]
 
     async def plan(self, request: Request) -> Response:
@@ -132,12 +148,65 @@ class DirectApi:
         )
 
     async def cursors(self, request: Request) -> Response:
-        """Answer GET …/cursors: say where a reader begins that wants all events since a time."""
+        """Answer GET …/cursors: say where a reader begins that wants all events since a time.
+
+        With `await`, say whether a reader has committed a batch, as soon as it has.
+        """
         name = request.path_params.get("feed", "")
         query = request.scope["query_string"].decode("latin-1")
+        if ask := parse_await(query):
+            return json_answer(await self._awaited(request, name, ask))
         find = partial(self._at_time, name, query)
         found = await self._calls.in_thread(name, find, Asker(client_of(request), LARGE_BYTES))
         return json_answer(found)
+
+    async def _awaited(self, request: Request, name: str, ask: Await) -> AwaitedBatch:
+        """Wait until the consumer of a cursor set has committed a batch, or the wait is over.
+
+        All who wait for a consumer share the calls that look at it.
+        """
+        begin, feed, asker = time.monotonic(), self._calls.find(name), Asker(client_of(request))
+        if not isinstance(feed, ChunkFeed):
+            raise Problem(
+                problems.CURSORSET_UNSUPPORTED,
+                f"feed {name!r} takes no batches, so there is no receipt of it that can be awaited",
+            )
+        check = partial(feed.check_batch, *ask.batch)
+        await self._calls.in_thread(name, check, asker)
+        look, kept = partial(feed.committed, ask.cursor_set), partial(feed.kept, ask.cursor_set)
+        key = f"{name}\n{ask.cursor_set}"
+        gone: asyncio.Future[None] | None = None
+        try:
+            while True:
+                found = await self._calls.shared(name, key, look, asker)
+                left = self._calls.left(begin, ask.wait)
+                if found.upto >= ask.batch[0] or left <= 0:
+                    break
+                gone = gone or asyncio.ensure_future(disconnected(request.receive))
+                if not await self._calls.wait_for_consumer(gone, key, kept, found.kept, left):
+                    break
+        finally:
+            if gone:
+                gone.cancel()
+        cursor = "{}.{}".format(*ask.batch)
+        if found.upto >= ask.batch[0]:
+            await self._calls.in_thread(name, check, asker)  # it may have been undone meanwhile
+            return AwaitedBatch(cursor, ask.cursor_set, True)
+        tell = partial(self._lag_of, found)
+        lag = await self._calls.shared(name, f"{key}\nlag", tell, asker)
+        return AwaitedBatch(cursor, ask.cursor_set, False, lag)
+
+    def _lag_of(self, found: Committed) -> PartitionLag | None:
+        """Return how far a consumer is from the feed's end, if that is known."""
+        (n, cursors), *_ = found.kept.items()
+        each = self._calls.lag_after(found.feed, n, {str(p): at for p, at in cursors.items()})
+        if each is None:
+            return None
+        known = [*each.values()]
+        oldest = max((lag.ms for lag in known if lag.ms is not None), default=None)
+        return PartitionLag(
+            sum(lag.events for lag in known), oldest, any(lag.more for lag in known)
+        )
 
     def _at_time(self, name: str, query: str) -> CursorsAtTime:
         feed = self._calls.find(name)

@@ -21,7 +21,7 @@ import anyio.to_thread
 from zeh_spark.errors import StoreError
 from zeh_spark.service.app import answers
 from zeh_spark.service.app.answers import Answer, Taken
-from zeh_spark.service.app.long_polling import FeedWatch
+from zeh_spark.service.app.long_polling import FeedWatch, Run, State
 from zeh_spark.service.network.draining import POLL_SECONDS, Draining
 from zeh_spark.service.network.shares import Shares, Unsent
 from zeh_spark.service.reads.answer_cache import AnswerCache
@@ -52,6 +52,9 @@ LARGE_BYTES, LARGE = 16 << 10, 2
 
 Each takes as much of Python's time as hundreds of others. Writes and other reads would wait.
 """
+
+CONSUMER_SECONDS = 0.25
+"""Seconds between two looks at the cursors of a consumer that somebody waits for."""
 
 _OBJECTS = 1024
 """Bytes of memory, about, of what is kept of an answer beside its parts and its request."""
@@ -120,11 +123,12 @@ class FeedCalls:
         self._threads = {each: _Threads(WORKERS) for each in (None, *named)}
         self._writers = {each: _Threads(WRITERS) for each in (None, *named)}
         self._watches: dict[str | None, FeedWatch] = {}
+        self._consumers = FeedWatch(_tick, _thread())
         self._turns: dict[Hashable, _Turns] = {}
 
     def drain(self) -> None:
         """End the long polls that wait longer than they may while the server drains."""
-        for watch in self._watches.values():
+        for watch in (self._consumers, *self._watches.values()):
             watch.wake()
 
     def left(self, begin: float, wait: float) -> float:
@@ -140,7 +144,7 @@ class FeedCalls:
 
     def stop(self) -> None:
         self.stopped = True
-        for watch in self._watches.values():
+        for watch in (self._consumers, *self._watches.values()):
             watch.stop()
 
     def waiting(self) -> dict[str, int]:
@@ -209,10 +213,18 @@ class FeedCalls:
         """
         key = name if name in self._named else None  # all feeds of a store share one watch
         if key not in self._watches:
-            # It has a thread of its own, which it keeps for as long as a reader waits.
-            run = partial(anyio.to_thread.run_sync, limiter=anyio.CapacityLimiter(1))
-            self._watches[key] = FeedWatch(feed.version, run)
+            self._watches[key] = FeedWatch(feed.version, _thread())
         return await self._watches[key].changed(gone, name, feed.own_version, seen, timeout)
+
+    async def wait_for_consumer(
+        self, gone: asyncio.Future[None], key: str, kept: State, seen: object, timeout: float
+    ) -> bool:
+        """Wait as `wait` does, until what `kept` returns is not `seen`: the cursors of a consumer.
+
+        No version tells that cursors were kept. So those of each consumer that is waited for, of
+        which `key` is the name, are looked at every `CONSUMER_SECONDS`, once for all who wait.
+        """
+        return await self._consumers.changed(gone, key, kept, seen, timeout)
 
     def in_thread(
         self, name: str, call: Callable[[], T], asker: Asker = NOBODY, *, writes: bool = False
@@ -312,6 +324,15 @@ class FeedCalls:
             gone=gone,
             rare=self._rare,
         )
+
+
+def _thread() -> Run:
+    """Return a thread of its own for a watch, which it keeps for as long as somebody waits."""
+    return partial(anyio.to_thread.run_sync, limiter=anyio.CapacityLimiter(1))
+
+
+def _tick() -> object:
+    return time.monotonic() // CONSUMER_SECONDS
 
 
 class _Threads:

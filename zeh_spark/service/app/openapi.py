@@ -45,8 +45,9 @@ PATH = "/openapi.json"
 """The path at which the publisher serves the document."""
 
 _STRUCTS = (
-    batches.StoredReceipt, direct_reads.ChunksRequest, direct_reads.CursorsAtTime,
-    direct_reads.Plan, direct_reads.PlanRequest, publish_requests.Commit,
+    batches.StoredReceipt, direct_reads.AwaitedBatch, direct_reads.ChunksRequest,
+    direct_reads.CursorsAtTime, direct_reads.Plan, direct_reads.PlanRequest,
+    publish_requests.Commit,
 )  # fmt: skip
 _MODULES = {"limits": DEFAULTS} | {
     each.__name__.rpartition(".")[2]: each

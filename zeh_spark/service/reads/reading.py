@@ -31,7 +31,9 @@ T = TypeVar("T")
 READ_BYTES = 1 << 20
 """Bytes of lines, about, that one read of the store brings if chunks are small."""
 
-_CURSOR = re.compile(r"(0|[1-9][0-9]{0,17})\.([0-9a-f]{8})")
+CURSOR = re.compile(r"(0|[1-9][0-9]{0,17})\.([0-9a-f]{8})")
+"""A cursor: a position and its tag."""
+
 _WINDOW, _LEAST_WINDOW, _FIRST_CHUNKS = 1024, 4, 64
 """Most chunks that are looked up at a time for all partitions, least for each of them, and how many
 of an answer are looked up first.
@@ -180,7 +182,7 @@ class Reading:
 
 def numbers_of(cursors: Iterable[str]) -> set[int]:
     """Return the positions of cursors, for `Store.snapshot`; none of what is not valid."""
-    matches = (_CURSOR.fullmatch(cursor) for cursor in cursors)
+    matches = (CURSOR.fullmatch(cursor) for cursor in cursors)
     return {int(match[1]) for match in matches if match}
 
 
@@ -298,7 +300,7 @@ def parse_cursor(partition: int, cursor: str) -> tuple[int, str] | None:
     """Return g and tag; None for a special cursor. Raises Problem for anything else."""
     if cursor in (wire.FIRST, wire.LAST):
         return None
-    match = _CURSOR.fullmatch(cursor)
+    match = CURSOR.fullmatch(cursor)
     if not match:
         raise bad_cursor(
             partition, cursor, "_first, _last, and cursors that this feed gave, like 17.0a1b2c3d"

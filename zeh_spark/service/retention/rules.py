@@ -21,12 +21,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from zeh_spark.service.reads.reading import parse_cursor
+from zeh_spark.service.reads.committed import positions
 from zeh_spark.service.store.acts import Actor
 from zeh_spark.service.store.interface import NAMES_MS, Retention, Store
 from zeh_spark.service.store.log import Chunk
 from zeh_spark.service.store.packs import SEALED_AFTER_MS
-from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire.phrases import counted, in_units
 
 _SIZES = ((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B"))
@@ -219,14 +218,16 @@ def _steps(store: Store, feed: str, retention: Retention) -> Iterator[Removal]:
         return iter(())
     with store.snapshot(feed) as log:
         state = log.state
-    passed = {name: _passed(store, feed, name) for name in retention.readers}
+    passed = {
+        name: positions(store, feed, store.saved_cursors(feed, name)) for name in retention.readers
+    }
 
     def unread_by(chunk: Chunk) -> str | None:
         for name, by_n in passed.items():
             if not by_n:
                 return name  # it has not kept a cursor yet
-            for n, positions in by_n.items():
-                if positions.get(chunk.partition % n, 0) < chunk.g:
+            for n, read in by_n.items():
+                if read.get(chunk.partition % n, 0) < chunk.g:
                     return name
         return None
 
@@ -245,20 +246,3 @@ def _oldest(store: Store, feed: str, head: int) -> Iterator[Chunk]:
         if len(found) < limit:
             return
         after, limit = found[-1].g, min(2 * limit, _MOST)
-
-
-def _passed(store: Store, feed: str, name: str) -> dict[int, dict[int, int]]:
-    """Return by n and partition the position after which a reader (a cursor set) is."""
-    found: dict[int, dict[int, int]] = {}
-    for n, cursors in store.saved_cursors(feed, name).items():
-        given = {each: _position(each, cursor) for each, cursor in cursors.items()}
-        with store.snapshot(feed, {g for g, _ in given.values()}) as log:
-            found[n] = {each: g for each, (g, tag) in given.items() if log.tags.get(g) == tag}
-    return found
-
-
-def _position(partition: int, cursor: str) -> tuple[int, str]:
-    try:
-        return parse_cursor(partition, cursor) or (0, "")
-    except Problem:
-        return 0, ""

@@ -40,7 +40,7 @@ TOO_MANY_CURSORS = declare_bad(
 BAD_CONSUMER = declare_bad("bad-consumer", "ZEH-Consumer is no allowed identity.")
 BAD_STORE_CURSOR = declare_bad("bad-store-cursor", "store_cursor is not 1.")
 CURSORSET_MISSING = declare_bad(
-    "cursorset-missing", "resume or store_cursor is given without cursorset."
+    "cursorset-missing", "resume, store_cursor or await is given without cursorset."
 )
 CURSORSET_UNSUPPORTED = declare_bad(
     "cursorset-unsupported", "This feed keeps no cursors for readers."
@@ -50,6 +50,7 @@ RESUME_WITH_CURSORS = declare_bad("resume-with-cursors", "resume and a cursorN a
 UNKNOWN_CURSORSET = declare_bad(
     "unknown-cursorset",
     "Nothing is kept under this cursorset, n and partition.",
+    optional={"partition"},
     cursorset=TEXT,
     partition=COUNT,
 )
@@ -117,6 +118,18 @@ REPLICA_BEHIND = declare(
     optional={"partition", "cursor"},
     partition=COUNT,
     cursor=TEXT,
+)
+BAD_AWAIT = declare_bad("bad-await", "await is no cursor of a receipt.")
+RECEIPT_OF_ANOTHER_HISTORY = declare(
+    "receipt-of-another-history",
+    409,
+    "The receipt is of another feed, or of a batch that a restore undid. Publish the batch again, "
+    "and await its new receipt.",
+)
+RECEIPT_GONE = declare(
+    "receipt-gone",
+    410,
+    "Retention removed the batch, so that whether it was committed can no longer be told.",
 )
 BAD_TIME = declare_bad(
     "bad-time",
