@@ -1,6 +1,7 @@
 """ZeroEventHub feeds for Apache Spark: read feeds into DataFrames, and publish DataFrames.
 
-This module exports what users call on Spark's driver. `zeh_spark.publish` publishes without Spark;
+This module exports what users call on Spark's driver, and `wait_for`, which services call.
+`zeh_spark.publish` publishes without Spark;
 `zeh_spark.lakehouse`, `zeh_spark.sessions` and `zeh_spark.dedup` process what was read.
 
 Rule for editors: each name is imported on first use, so that the publisher and the command line run
@@ -15,6 +16,7 @@ from zeh_spark._lazy import lazily
 
 if TYPE_CHECKING:
     from zeh_spark.client.options.auth import register_auth as register_auth
+    from zeh_spark.client.visibility import wait_for as wait_for
     from zeh_spark.spark.datasource import register as register
     from zeh_spark.spark.frames.parsing import parsed as parsed
     from zeh_spark.spark.frames.stamping import stamped as stamped
@@ -31,6 +33,7 @@ __getattr__, __dir__, __all__ = lazily(
     __name__,
     {
         "client.options.auth": "register_auth",
+        "client.visibility": "wait_for",
         "spark.datasource": "register",
         "spark.frames.parsing": "parsed",
         "spark.progress": "ProgressListener drain",

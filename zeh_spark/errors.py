@@ -10,6 +10,7 @@
     │   └── PublishError           it refused a batch, and says what would make it take it
     ├── RowError               a row or event cannot be published: repair it, or leave it out
     ├── UnavailableError       nothing is lost: start the query again once the publisher answers
+    ├── NotCommittedError      a reader has not come to a batch in time: ask again later
     ├── OutcomeUnknownError    perhaps published, perhaps not: ask before it is published again
     ├── CheckpointError        Spark's checkpoint belongs to another feed, partition count or format
     ├── ReplayError            a batch cannot be delivered again as it was
@@ -312,6 +313,16 @@ class UnavailableError(ZeroEventHubError):
     """The publisher gave no usable answer within `retryTimeout`."""
 
     anchor = "the-publisher-does-not-answer"
+
+
+class NotCommittedError(ZeroEventHubError):
+    """A reader has not committed a batch within the time for which a program waited.
+
+    Attributes:
+        cursor: the feed's cursor after the batch.
+    """
+
+    anchor = "notcommittederror"
 
 
 class OutcomeUnknownError(ZeroEventHubError):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from tests.fix_cli import COMMAND, Run, call, published
 from tests.fix_raw_server import RawServer, ok, refused
@@ -60,7 +61,11 @@ def test_each_command_prints_the_members_that_the_reference_names(
     assert ("published", 2) == (loaded["outcome"], loaded["events"])
     with published(store_url) as base:
         url = f"{base}/orders"
-        assert "repeated" not in ask("publish", url, "--producer", "p", stdin="1\n").values()
+        sent = ask("publish", url, "--producer", "p", stdin="1\n")
+        assert "repeated" not in sent.values()
+        read = "n=1&cursor0={cursor}&pagesizehint=0&cursorset=reader".format(**sent)
+        requests.get(f"{url}?{read}", timeout=30)
+        ask("await", url, sent["cursor"], "--cursorset", "reader")
         assert 2 == len(ask("feeds", base)["feeds"])
         ask("producers", url)
         ask("producers", url, "p")

@@ -45,7 +45,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _NOT_RUN = re.compile(r"<!--\s*not run: \S.*?-->", re.DOTALL)
 _STARTS = re.compile(r"\.start\(|to_delta\(")
-_WAITS = re.compile(r"awaitTermination|drain\(|processAllAvailable")
+_WAITS = re.compile(r"awaitTermination|drain\(|processAllAvailable|wait_for\(")
 _DATABASE = "DATABASE_URL"
 _TITLE = re.compile(r'title="([^"]+)"')
 

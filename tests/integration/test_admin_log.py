@@ -65,7 +65,7 @@ NO_ACTS = {
     "explain",  # prints a page
     "ddl",  # prints statements for a table of the user's own
     # These talk to a publisher, and open no store.
-    *"tail publish producers audit check doctor lag dead-letters replay-dead".split(),
+    *"await tail publish producers audit check doctor lag dead-letters replay-dead".split(),
 }
 """Other commands, with the reason for which they leave no act."""
 

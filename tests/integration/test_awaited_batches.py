@@ -245,12 +245,15 @@ def test_what_retention_removed_before_it_was_read_is_not_committed(base, opened
     assert is_committed(base, cursor)
 
 
-def test_a_set_that_is_deleted_while_i_wait_is_an_error(base, opened, pool):
+def test_a_reader_that_begins_while_i_wait_is_waited_for(base, opened, pool):
+    """My service and the query may start in any order. Without one there is an error in the end."""
+    cursor = published(base, 0)
+    waits = pool.submit(ask, base, cursor, wait=PATIENCE)
+    assert (400, "unknown-cursorset") == problem(ask(base, cursor, wait=0.3))
     keep(base, ends(base))
-    waits = pool.submit(ask, base, published(base, 0), wait=PATIENCE)
-    assert not waits.done()
+    assert waits.result(PATIENCE).json()["committed"]
     opened.delete_cursor_set("orders", "lake")
-    assert (400, "unknown-cursorset") == problem(waits.result(PATIENCE))
+    assert (400, "unknown-cursorset") == problem(ask(base, cursor))
 
 
 @pytest.mark.parametrize("place", [DumpedDatabase], indirect=True, ids=["postgresql"])

@@ -31,6 +31,7 @@ from zeh_spark.errors import (
     ZeroEventHubError,
 )
 from zeh_spark.wire import problems, wire
+from zeh_spark.wire.direct_reads import AwaitedBatch
 from zeh_spark.wire.phrases import counted
 from zeh_spark.wire.upload_format import DIGEST_VERSION, Content
 
@@ -307,6 +308,12 @@ class PublishClient:
             self._transport.request("DELETE", f"{batch.path}/uploads", query).close()
         except (TransientError, ZeroEventHubError) as exc:
             log.warning("uploads of batch %d are left to the publisher: %s", batch.number, exc)
+
+    def awaited(self, cursor: str, cursor_set: str, wait: float, retry: Retry) -> AwaitedBatch:
+        """Ask whether a reader has committed a batch; the answer may take `wait` seconds."""
+        query = urlencode({"await": cursor, "cursorset": cursor_set, "wait": f"{wait:.3f}"})
+        found = self._answer("GET", "/cursors", query, retry=retry)
+        return self.converted(found, AwaitedBatch, "one about a reader")
 
     def producer(self, name: str) -> Document:
         """Return the publisher's state of a producer, as the publish API has it."""

@@ -163,7 +163,8 @@ class DirectApi:
     async def _awaited(self, request: Request, name: str, ask: Await) -> AwaitedBatch:
         """Wait until the consumer of a cursor set has committed a batch, or the wait is over.
 
-        All who wait for a consumer share the calls that look at it.
+        All who wait for a consumer share the calls that look at it. One that has not begun is
+        waited for, too. Raises Problem if it has not begun by then, or the batch is not known.
         """
         begin, feed, asker = time.monotonic(), self._calls.find(name), Asker(client_of(request))
         if not isinstance(feed, ChunkFeed):
@@ -192,6 +193,13 @@ class DirectApi:
         if found.upto >= ask.batch[0]:
             await self._calls.in_thread(name, check, asker)  # it may have been undone meanwhile
             return AwaitedBatch(cursor, ask.cursor_set, True)
+        if not found.kept:
+            raise Problem(
+                problems.UNKNOWN_CURSORSET,
+                f"nothing is kept under cursorset {ask.cursor_set!r}: its reader has another name, "
+                f"keeps no cursors here (option cursorSet), or has not committed anything yet",
+                cursorset=ask.cursor_set,
+            )
         tell = partial(self._lag_of, found)
         lag = await self._calls.shared(name, f"{key}\nlag", tell, asker)
         return AwaitedBatch(cursor, ask.cursor_set, False, lag)

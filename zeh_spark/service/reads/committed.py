@@ -24,13 +24,17 @@ Kept = Mapping[int, Mapping[int, str]]
 """The cursors of a cursor set, by n and partition."""
 
 
+NOTHING = -1
+"""A position before all of a feed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Committed:
     """What a consumer has committed, as of `feed`.
 
     Attributes:
         kept: Its cursors: while they stay the same, so does what it has committed.
-        upto: The position up to which it has committed everything.
+        upto: The position up to which it has committed everything; NOTHING before it has begun.
     """
 
     feed: FeedState
@@ -39,7 +43,7 @@ class Committed:
 
 
 def committed(store: Store, name: str, cursor_set: str) -> Committed:
-    """Return what a consumer has committed. Raises Problem if the cursor set is not known."""
+    """Return what a consumer has committed. Raises Problem if the store is a replica."""
     kept = store.saved_cursors(name, cursor_set)
     passed = positions(store, name, kept)
     with store.snapshot(name) as log:
@@ -47,12 +51,7 @@ def committed(store: Store, name: str, cursor_set: str) -> Committed:
         if feed.replica:
             raise no_cursors_on_replica()
         if not kept:
-            raise Problem(
-                problems.UNKNOWN_CURSORSET,
-                f"nothing is kept under cursorset {cursor_set!r}: its reader has not begun, has "
-                f"another name, or keeps no cursors here (option cursorSet)",
-                cursorset=cursor_set,
-            )
+            return Committed(feed, kept, NOTHING)
         after = {
             stored: min(read.get(stored % n, 0) for n, read in passed.items())
             for stored in range(feed.partitions)

@@ -121,7 +121,7 @@ def publish(
         )
     print_result(
         said, outcome=outcome, producer=name, batch=receipt.batch, events=receipt.events,
-        dropped=open_batch.dropped, time=receipt.time,
+        dropped=open_batch.dropped, time=receipt.time, cursor=receipt.cursor,
     )  # fmt: skip
 
 

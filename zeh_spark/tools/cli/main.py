@@ -19,6 +19,7 @@ from click.shell_completion import CompletionItem
 import zeh_spark as package
 from zeh_spark.errors import (
     AccessError,
+    NotCommittedError,
     OptionError,
     OutcomeUnknownError,
     PublisherError,
@@ -29,6 +30,7 @@ from zeh_spark.tools.cli import output
 
 _WITHOUT_STORE = {
     "audit": ("feed_commands", "Check that what was published is on a feed, unaltered."),
+    "await": ("reader_commands", "Wait until a reader has committed a batch."),
     "check": ("diagnosis_commands", "Test any publisher against the ZeroEventHub specification."),
     "dead-letters": ("dead_letter_commands", "Print the dead letters of a feed."),
     "doctor": ("diagnosis_commands", "Find what keeps Spark from reading and publishing."),
@@ -65,6 +67,7 @@ COMMANDS = _WITHOUT_STORE | _ON_STORES
 """The commands by name: the module, and what `zeh-spark --help` and shell completion say of it."""
 
 _FUNCTIONS = {
+    "await": "await_batch",
     "cursor-sets": "list_cursor_sets",
     "dead-letters": "list_letters",
     "segments": "segments_group",
@@ -159,6 +162,8 @@ def exit_code(exc: ZeroEventHubError) -> int:
         return output.REFUSED
     if isinstance(exc, OutcomeUnknownError):
         return output.UNKNOWN
+    if isinstance(exc, NotCommittedError):
+        return output.DIFFERENT
     return output.DOWN if isinstance(exc, UnavailableError) else output.FAILED
 
 

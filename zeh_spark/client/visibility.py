@@ -1,0 +1,97 @@
+"""Wait until a reader has committed a batch: its events are where the reader writes them.
+
+The publisher compares the batch with the positions that the reader reports. Runs in services, on
+Spark's driver, and in the command line.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+from zeh_spark.client.http.publish_client import PublishClient, Receipt
+from zeh_spark.client.http.retry import Retry
+from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.client.options.given import parse
+from zeh_spark.errors import NotCommittedError, OptionError, PublishError
+from zeh_spark.wire import problems
+from zeh_spark.wire.direct_reads import PartitionLag
+from zeh_spark.wire.phrases import counted
+
+_POLL_SECONDS = 20.0
+"""Most seconds for which the publisher holds one request."""
+
+_PAUSE_SECONDS = 0.1
+"""Seconds between two requests: a publisher that is about to stop answers at once."""
+
+
+def wait_for(
+    receipt: Receipt | str,
+    url: str,
+    *,
+    cursor_set: str,
+    timeout: float = 60.0,
+    **options: object,
+) -> None:
+    """Wait until a reader has committed a batch, and everything before it.
+
+    Of a Spark query this is known one trigger later: it reports a micro-batch when it asks for the
+    next one. What a stateful query holds back then is not in its sink yet. A reader with
+    `failOnDataLoss=false` also passes events that it has lost.
+
+    Args:
+        receipt: What the batch got when it was published, or its `cursor`. A batch without events
+            is committed at once.
+        url: The feed's address, of a publisher of zeh_spark.
+        cursor_set: The name under which the reader reports its positions: its option `cursorSet`.
+        timeout: Seconds to wait; 0 asks once. Until they are over, the publisher may be away.
+        **options: Options of the format that say how to reach the publisher, like `token`.
+
+    Raises:
+        NotCommittedError: The time is over. The message says how far the reader is.
+        OptionError: An option is not valid.
+        PublishError: The publisher refuses to tell: at once with the `problem`
+            `receipt-of-another-history` if the batch is not in this feed, or not any more, because
+            a restore undid it; `receipt-gone` if retention removed it; `cursorset-unsupported` if
+            the feed is a table. With `unknown-cursorset` if no reader has begun under this name
+            when the time is over.
+        PublisherError: The address is not that of a publisher of zeh_spark.
+        UnavailableError: The publisher did not answer in this time.
+    """
+    if not isinstance(timeout, (int, float)) or not 0 <= timeout < math.inf:
+        raise OptionError(f"timeout is {timeout!r}. Give seconds, like 60", option="timeout")
+    cursor = receipt.cursor if isinstance(receipt, Receipt) else receipt
+    if cursor is None:
+        return
+    given = parse(ClientOptions, {"url": url, **options})
+    patience = min(given.read_timeout, min(timeout, _POLL_SECONDS) + 10)
+    client = PublishClient(replace(given, first_contact=None, read_timeout=patience))
+    poll, end = min(_POLL_SECONDS, patience / 2), time.monotonic() + timeout
+    while True:
+        left = max(0.0, end - time.monotonic())
+        found = None
+        try:
+            found = client.awaited(cursor, cursor_set, min(left, poll), Retry(left))
+            if found.committed:
+                return
+        except PublishError as exc:  # a reader that is not known may begin
+            if exc.problem != problems.UNKNOWN_CURSORSET.name or time.monotonic() >= end:
+                raise
+        left = end - time.monotonic()
+        if found and left <= 0:
+            raise NotCommittedError(
+                f"the reader {cursor_set!r} of {given.url} has not committed the batch that ends "
+                f"at {cursor} within {timeout:g} s: {_distance(found.lag)}. Wait for longer; or "
+                f"see whether the query runs, and how often it is triggered: it reports a "
+                f"micro-batch when it asks for the next one",
+                cursor=cursor,
+            )
+        time.sleep(min(max(0.0, left), _PAUSE_SECONDS))
+
+
+def _distance(lag: PartitionLag | None) -> str:
+    if lag is None:
+        return "how far it is, is not known"
+    age = "" if lag.ms is None else f", the oldest {lag.ms / 1000:,.1f} s old"
+    return f"{counted(lag.events, 'event')} up to the feed's end are not committed{age}"
