@@ -316,11 +316,7 @@ class UnavailableError(ZeroEventHubError):
 
 
 class NotCommittedError(ZeroEventHubError):
-    """A reader has not committed a batch within the time for which a program waited.
-
-    Attributes:
-        cursor: the feed's cursor after the batch.
-    """
+    """A reader has not committed the batch that ends at `cursor` while a program waited."""
 
     anchor = "notcommittederror"
 

@@ -1,8 +1,4 @@
-"""Wait until a reader has committed a batch: its events are where the reader writes them.
-
-The publisher compares the batch with the positions that the reader reports. Runs in services, on
-Spark's driver, and in the command line.
-"""
+"""Wait until a reader has committed a batch. Runs in services, and in the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +12,6 @@ from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.given import parse
 from zeh_spark.errors import NotCommittedError, OptionError, PublishError
 from zeh_spark.wire import problems
-from zeh_spark.wire.direct_reads import PartitionLag
 from zeh_spark.wire.phrases import counted
 
 _POLL_SECONDS = 20.0
@@ -27,35 +22,26 @@ _PAUSE_SECONDS = 0.1
 
 
 def wait_for(
-    receipt: Receipt | str,
-    url: str,
-    *,
-    cursor_set: str,
-    timeout: float = 60.0,
-    **options: object,
+    receipt: Receipt | str, url: str, *, cursor_set: str, timeout: float = 60.0, **options: object
 ) -> None:
-    """Wait until a reader has committed a batch, and everything before it.
+    """Wait until a reader has committed a batch, and everything before it, to its sink.
 
-    Of a Spark query this is known one trigger later: it reports a micro-batch when it asks for the
-    next one. What a stateful query holds back then is not in its sink yet. A reader with
-    `failOnDataLoss=false` also passes events that it has lost.
+    A Spark query reports a micro-batch one trigger later, when it asks for the next one. A query
+    with state may still hold rows back then, and one with `failOnDataLoss=false` has lost some.
 
     Args:
-        receipt: What the batch got when it was published, or its `cursor`. A batch without events
-            is committed at once.
+        receipt: The batch's receipt, or its `cursor`. Nothing is awaited of one without events.
         url: The feed's address, of a publisher of zeh_spark.
         cursor_set: The name under which the reader reports its positions: its option `cursorSet`.
-        timeout: Seconds to wait; 0 asks once. Until they are over, the publisher may be away.
+        timeout: Seconds to wait, also for a publisher that is away; 0 asks once.
         **options: Options of the format that say how to reach the publisher, like `token`.
 
     Raises:
         NotCommittedError: The time is over. The message says how far the reader is.
         OptionError: An option is not valid.
-        PublishError: The publisher refuses to tell: at once with the `problem`
-            `receipt-of-another-history` if the batch is not in this feed, or not any more, because
-            a restore undid it; `receipt-gone` if retention removed it; `cursorset-unsupported` if
-            the feed is a table. With `unknown-cursorset` if no reader has begun under this name
-            when the time is over.
+        PublishError: Its `problem` is, at once, `receipt-of-another-history` if the batch is not in
+            this feed, perhaps because a restore undid it; `receipt-gone` if retention removed it;
+            `cursorset-unsupported` of a table; in the end `unknown-cursorset` if no reader began.
         PublisherError: The address is not that of a publisher of zeh_spark.
         UnavailableError: The publisher did not answer in this time.
     """
@@ -80,18 +66,16 @@ def wait_for(
                 raise
         left = end - time.monotonic()
         if found and left <= 0:
-            raise NotCommittedError(
+            far = "how far it is, is not known"
+            if lag := found.lag:
+                events, age = counted(lag.events, "event"), (lag.ms or 0) / 1000
+                far = (
+                    f"{events} up to the feed's end are not committed, the oldest {age:,.1f} s old"
+                )
+            said = (
                 f"the reader {cursor_set!r} of {given.url} has not committed the batch that ends "
-                f"at {cursor} within {timeout:g} s: {_distance(found.lag)}. Wait for longer; or "
-                f"see whether the query runs, and how often it is triggered: it reports a "
-                f"micro-batch when it asks for the next one",
-                cursor=cursor,
+                f"at {cursor} within {timeout:g} s: {far}. Wait for longer, or "
+                f"see whether it runs; a query tells of a micro-batch when it asks for the next one"
             )
+            raise NotCommittedError(said, cursor=cursor)
         time.sleep(min(max(0.0, left), _PAUSE_SECONDS))
-
-
-def _distance(lag: PartitionLag | None) -> str:
-    if lag is None:
-        return "how far it is, is not known"
-    age = "" if lag.ms is None else f", the oldest {lag.ms / 1000:,.1f} s old"
-    return f"{counted(lag.events, 'event')} up to the feed's end are not committed{age}"

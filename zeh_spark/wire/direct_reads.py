@@ -204,12 +204,9 @@ class CursorsAtTime(msgspec.Struct, frozen=True):
 
 
 class AwaitedBatch(msgspec.Struct, frozen=True):
-    """Whether the consumer of a cursor set has committed a batch, and everything before it.
+    """Whether a consumer has committed the batch that ends at a cursor, and all before it.
 
-    Args:
-        cursor: the feed's cursor after the batch, as its receipt has it.
-        lag: how far the consumer is from the feed's end: the events that it has not committed, and
-            the age of the oldest; None if the batch is committed, and if it is not known.
+    `lag` is how far it is from the feed's end; None if it has, and if that is not known.
     """
 
     cursor: str
@@ -247,7 +244,6 @@ BEGINNING = msgspec.json.encode(_FORMAT) + b"\n"
 
 decode_plan_request = msgspec.json.Decoder(PlanRequest).decode
 decode_chunks_request = msgspec.json.Decoder(ChunksRequest).decode
-decode_awaited = msgspec.json.Decoder(AwaitedBatch).decode
 decode_cursors = msgspec.json.Decoder(CursorsAtTime).decode
 decode_plan = msgspec.json.Decoder(Plan).decode
 _decode_format = msgspec.json.Decoder(_Format).decode

@@ -95,7 +95,7 @@ class PositionReporter:
         while True:
             with self._news:
                 pause = backoff(failures, random.random()) if failures else _IDLE_SECONDS
-                self._news.wait_for(self._has_news, pause)
+                self._news.wait_for(lambda: self._stopped or self._newest is not self._sent, pause)
                 if self._newest is None or (self._stopped and failures):
                     self._newest = self._thread = None
                     self._news.notify_all()
@@ -130,9 +130,6 @@ class PositionReporter:
                     self._newest = None if self._newest is self._sent else self._newest
                     self._sent = None
                     self._news.notify_all()
-
-    def _has_news(self) -> bool:
-        return self._stopped or self._newest is not self._sent
 
     def _send(self, cursors: Mapping[int, str], n: int, reader: str | None) -> None:
         headers = {wire.CONSUMER_HEADER: f"spark:{reader}"} if reader else None

@@ -96,9 +96,8 @@ def sees_feed(request: Request) -> Sequence[Sequence[Need]]:
 
 def finds_cursors(request: Request) -> Sequence[Sequence[Need]]:
     """Return what a request for cursors needs. One that awaits a reader keeps nothing for it."""
-    query: bytes = request.scope["query_string"]
-    awaits = any(name == "await" for name, _ in parse_qsl(query.decode("latin-1"), True))
-    return sees_feed(request) if awaits else reads(request)
+    given = parse_qsl(request.scope["query_string"].decode("latin-1"), True)
+    return sees_feed(request) if "await" in dict(given) else reads(request)
 
 
 def watches(request: Request) -> Sequence[Sequence[Need]]:

@@ -24,13 +24,7 @@ from starlette.routing import Route
 from zeh_spark.service.access.gate import Gate, client_of, finds_cursors, reads
 from zeh_spark.service.app.answers import disconnected, json_answer
 from zeh_spark.service.app.feed_calls import LARGE_BYTES, WORKERS, Asker, Begun, FeedCalls
-from zeh_spark.service.app.read_requests import (
-    MAX_N,
-    MAX_WAIT,
-    Await,
-    parse_await,
-    parse_time_query,
-)
+from zeh_spark.service.app.read_requests import MAX_N, MAX_WAIT, parse_await, parse_time_query
 from zeh_spark.service.network.bodies import check_length, received
 from zeh_spark.service.network.shares import Shares
 from zeh_spark.service.reads.committed import Committed
@@ -40,14 +34,7 @@ from zeh_spark.service.reads.feed import ChunkFeed, state_of
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.exchange import Tally, exchange_of
 from zeh_spark.wire import direct_reads, problems
-from zeh_spark.wire.direct_reads import (
-    INLINE_BYTES,
-    AwaitedBatch,
-    CursorsAtTime,
-    PartitionLag,
-    Plan,
-    PlanRequest,
-)
+from zeh_spark.wire.direct_reads import INLINE_BYTES, CursorsAtTime, Plan, PlanRequest
 from zeh_spark.wire.problems import ProblemType
 
 PLANS, ANSWERS = 64, 256
@@ -155,66 +142,59 @@ class DirectApi:
         name = request.path_params.get("feed", "")
         query = request.scope["query_string"].decode("latin-1")
         if ask := parse_await(query):
-            return json_answer(await self._awaited(request, name, ask))
+            return json_answer(await self._awaited(request, name, *ask))
         find = partial(self._at_time, name, query)
         found = await self._calls.in_thread(name, find, Asker(client_of(request), LARGE_BYTES))
         return json_answer(found)
 
-    async def _awaited(self, request: Request, name: str, ask: Await) -> AwaitedBatch:
-        """Wait until the consumer of a cursor set has committed a batch, or the wait is over.
+    async def _awaited(
+        self, request: Request, name: str, batch: tuple[int, str], cursor_set: str, wait: float
+    ) -> direct_reads.AwaitedBatch:
+        """Wait until a consumer has committed a batch. All who wait for it share the looks at it.
 
-        All who wait for a consumer share the calls that look at it. One that has not begun is
-        waited for, too. Raises Problem if it has not begun by then, or the batch is not known.
+        Raises Problem if the batch is not known, or in the end the consumer is not.
         """
         begin, feed, asker = time.monotonic(), self._calls.find(name), Asker(client_of(request))
         if not isinstance(feed, ChunkFeed):
-            raise Problem(
-                problems.CURSORSET_UNSUPPORTED,
-                f"feed {name!r} takes no batches, so there is no receipt of it that can be awaited",
-            )
-        check = partial(feed.check_batch, *ask.batch)
+            raise Problem(problems.CURSORSET_UNSUPPORTED, f"feed {name!r} has no batches to await")
+        consumer, key = feed.consumer(cursor_set), f"{name}\n{cursor_set}"
+        check = partial(consumer.check_batch, *batch)
         await self._calls.in_thread(name, check, asker)
-        look, kept = partial(feed.committed, ask.cursor_set), partial(feed.kept, ask.cursor_set)
-        key = f"{name}\n{ask.cursor_set}"
-        gone: asyncio.Future[None] | None = None
+        gone = asyncio.ensure_future(disconnected(request.receive))
         try:
             while True:
-                found = await self._calls.shared(name, key, look, asker)
-                left = self._calls.left(begin, ask.wait)
-                if found.upto >= ask.batch[0] or left <= 0:
+                found = await self._calls.shared(name, key, consumer.committed, asker)
+                left = self._calls.left(begin, wait)
+                if found.upto >= batch[0] or left <= 0:
                     break
-                gone = gone or asyncio.ensure_future(disconnected(request.receive))
-                if not await self._calls.wait_for_consumer(gone, key, kept, found.kept, left):
+                seen = consumer.kept, found.kept
+                if not await self._calls.wait_for_consumer(gone, key, *seen, left):
                     break
         finally:
-            if gone:
-                gone.cancel()
-        cursor = "{}.{}".format(*ask.batch)
-        if found.upto >= ask.batch[0]:
-            await self._calls.in_thread(name, check, asker)  # it may have been undone meanwhile
-            return AwaitedBatch(cursor, ask.cursor_set, True)
-        if not found.kept:
-            raise Problem(
-                problems.UNKNOWN_CURSORSET,
-                f"nothing is kept under cursorset {ask.cursor_set!r}: its reader has another name, "
-                f"keeps no cursors here (option cursorSet), or has not committed anything yet",
-                cursorset=ask.cursor_set,
+            gone.cancel()
+        lag = None
+        if is_committed := found.upto >= batch[0]:
+            await self._calls.in_thread(
+                name, check, asker
+            )  # a restore may have undone it meanwhile
+        elif found.kept:
+            lag = await self._calls.in_thread(name, partial(self._lag_of, found), asker)
+        else:
+            said = (
+                f"nothing is kept under cursorset {cursor_set!r}: its reader has another name, "
+                f"keeps no cursors here (option cursorSet), or has not committed anything yet"
             )
-        tell = partial(self._lag_of, found)
-        lag = await self._calls.shared(name, f"{key}\nlag", tell, asker)
-        return AwaitedBatch(cursor, ask.cursor_set, False, lag)
+            raise Problem(problems.UNKNOWN_CURSORSET, said, cursorset=cursor_set)
+        return direct_reads.AwaitedBatch("{}.{}".format(*batch), cursor_set, is_committed, lag)
 
-    def _lag_of(self, found: Committed) -> PartitionLag | None:
+    def _lag_of(self, found: Committed) -> direct_reads.PartitionLag | None:
         """Return how far a consumer is from the feed's end, if that is known."""
         (n, cursors), *_ = found.kept.items()
-        each = self._calls.lag_after(found.feed, n, {str(p): at for p, at in cursors.items()})
-        if each is None:
+        lags = self._calls.lag_after(found.feed, n, {str(p): at for p, at in cursors.items()})
+        if lags is None:
             return None
-        known = [*each.values()]
-        oldest = max((lag.ms for lag in known if lag.ms is not None), default=None)
-        return PartitionLag(
-            sum(lag.events for lag in known), oldest, any(lag.more for lag in known)
-        )
+        events = sum(each.events for each in lags.values())
+        return direct_reads.PartitionLag(events, max(each.ms or 0 for each in lags.values()))
 
     def _at_time(self, name: str, query: str) -> CursorsAtTime:
         feed = self._calls.find(name)

@@ -54,7 +54,7 @@ Each takes as much of Python's time as hundreds of others. Writes and other read
 """
 
 CONSUMER_SECONDS = 0.25
-"""Seconds between two looks at the cursors of a consumer that somebody waits for."""
+"""Seconds between two looks at a consumer's cursors, for all who wait: they have no version."""
 
 _OBJECTS = 1024
 """Bytes of memory, about, of what is kept of an answer beside its parts and its request."""
@@ -123,7 +123,7 @@ class FeedCalls:
         self._threads = {each: _Threads(WORKERS) for each in (None, *named)}
         self._writers = {each: _Threads(WRITERS) for each in (None, *named)}
         self._watches: dict[str | None, FeedWatch] = {}
-        self._consumers = FeedWatch(_tick, _thread())
+        self._consumers = FeedWatch(lambda: time.monotonic() // CONSUMER_SECONDS, _thread())
         self._turns: dict[Hashable, _Turns] = {}
 
     def drain(self) -> None:
@@ -219,11 +219,7 @@ class FeedCalls:
     async def wait_for_consumer(
         self, gone: asyncio.Future[None], key: str, kept: State, seen: object, timeout: float
     ) -> bool:
-        """Wait as `wait` does, until what `kept` returns is not `seen`: the cursors of a consumer.
-
-        No version tells that cursors were kept. So those of each consumer that is waited for, of
-        which `key` is the name, are looked at every `CONSUMER_SECONDS`, once for all who wait.
-        """
+        """Wait as `wait` does, until the cursors that are `kept` for a consumer are not `seen`."""
         return await self._consumers.changed(gone, key, kept, seen, timeout)
 
     def in_thread(
@@ -327,12 +323,8 @@ class FeedCalls:
 
 
 def _thread() -> Run:
-    """Return a thread of its own for a watch, which it keeps for as long as somebody waits."""
+    """Return a thread for a watch, which it keeps for as long as somebody waits."""
     return partial(anyio.to_thread.run_sync, limiter=anyio.CapacityLimiter(1))
-
-
-def _tick() -> object:
-    return time.monotonic() // CONSUMER_SECONDS
 
 
 class _Threads:

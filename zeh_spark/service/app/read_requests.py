@@ -134,37 +134,21 @@ def parse_time_query(query: str, partition_count: Callable[[], int]) -> tuple[in
     return n, int(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Await:
-    """A request to wait until the consumer of a cursor set has committed a batch.
+def parse_await(query: str) -> tuple[tuple[int, str], str, float] | None:
+    """Return a batch (position and tag of its end), a cursor set, and seconds; None without await.
 
-    Attributes:
-        batch: The position of the batch's end, and its tag.
-        wait: Seconds to wait, at most MAX_WAIT.
+    Raises Problem.
     """
-
-    batch: tuple[int, str]
-    cursor_set: str
-    wait: float
-
-
-def parse_await(query: str) -> Await | None:
-    """Return what is to be waited for; None for a request that awaits nothing. Raises Problem."""
     given = _parameters(query, {"await", "cursorset", "wait"})
     if (text := given.get("await")) is None:
         return None
     if not (match := CURSOR.fullmatch(text)):
-        raise Problem(
-            problems.BAD_AWAIT,
-            f"await is {text!r}; allowed is the last cursor in the ranges of a receipt, like "
-            f"17.0a1b2c3d",
-        )
+        said = f"await is {text!r}; allowed is the last cursor in the ranges of a receipt"
+        raise Problem(problems.BAD_AWAIT, said)
     if (name := _cursor_set(given)) is None:
-        raise Problem(
-            problems.CURSORSET_MISSING,
-            "await needs cursorset, the name under which the reader keeps its cursors",
-        )
-    return Await((int(match[1]), match[2]), name, _wait(given.get("wait")))
+        said = "await needs cursorset, the name under which the reader keeps its cursors"
+        raise Problem(problems.CURSORSET_MISSING, said)
+    return (int(match[1]), match[2]), name, _wait(given.get("wait"))
 
 
 def _parameters(query: str, known: Set[str] = _KNOWN) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from zeh_spark.service.reads import direct_plans, direct_reads
 from zeh_spark.service.reads.answer_cache import AnswerCache
-from zeh_spark.service.reads.committed import Committed, Kept, check_batch, committed
+from zeh_spark.service.reads.committed import Consumer
 from zeh_spark.service.reads.pages import Page, Part, open_page
 from zeh_spark.service.reads.reading import cursors_at
 from zeh_spark.service.store.cursor_sets import NOBODY
@@ -197,15 +197,8 @@ class ChunkFeed(Feed):
     def cursors_at(self, n: int, time: int) -> dict[int, str]:
         return cursors_at(self._store, self._name, n, time)
 
-    def check_batch(self, g: int, tag: str) -> None:
-        check_batch(self._store, self._name, g, tag)
-
-    def committed(self, cursor_set: str) -> Committed:
-        return committed(self._store, self._name, cursor_set)
-
-    def kept(self, cursor_set: str) -> Kept:
-        """Return the cursors that are kept under a name."""
-        return self._store.saved_cursors(self._name, cursor_set)
+    def consumer(self, name: str) -> Consumer:
+        return Consumer(self._store, self._name, name)
 
     def version(self) -> object:
         return self._store.version()

@@ -14,14 +14,7 @@ import click
 from click.core import ParameterSource
 
 from zeh_spark.tools.cli.output import moment, print_result, print_table, write_lines
-from zeh_spark.tools.cli.parameters import (
-    AGE,
-    CONFIG,
-    client_options,
-    connects,
-    opened,
-    store_option,
-)
+from zeh_spark.tools.cli.parameters import CONFIG, client_options, connects, opened, store_option
 from zeh_spark.wire.option_values import MAX_PARTITIONS
 from zeh_spark.wire.phrases import size_of
 
@@ -190,28 +183,27 @@ def tail(
 @click.argument("receipt")
 @click.option(
     "--cursorset", required=True, metavar="NAME",
-    help="The reader: the name under which it keeps its positions, its option cursorSet.",
+    help="The reader: the name under which it keeps its positions (option cursorSet).",
 )  # fmt: skip
 @click.option(
-    "--timeout", type=AGE, default="1m", show_default=True, metavar="DURATION",
-    help="How long to wait, like 30s.",
+    "--timeout", type=click.FloatRange(0), default=60, show_default=True, metavar="SECONDS",
+    help="How long to wait.",
 )  # fmt: skip
 @connects
 def await_batch(
-    url: str, receipt: str, cursorset: str, timeout: int, connect: dict[str, str]
+    url: str, receipt: str, cursorset: str, timeout: float, connect: dict[str, str]
 ) -> None:
     """Wait until a reader has committed a batch, and everything before it.
 
-    RECEIPT is the cursor in the batch's receipt, as `publish --json` prints it. A Spark query
-    reports a micro-batch when it asks for the next one. If the time is over, the command says how
+    RECEIPT is the cursor that `publish --json` prints. If the time is over, the command says how
     far the reader is, with exit code 3.
 
     \b
     Example:
-      zeh-spark await http://127.0.0.1:8080/orders 17.0a1b2c3d --cursorset warehouse --timeout 5m
+      zeh-spark await http://127.0.0.1:8080/orders 17.0a1b2c3d --cursorset warehouse --timeout 300
     """
     from zeh_spark.client.visibility import wait_for
 
-    wait_for(receipt, url, cursor_set=cursorset, timeout=timeout / 1000, **connect)
+    wait_for(receipt, url, cursor_set=cursorset, timeout=timeout, **connect)
     said = f"The reader {cursorset!r} has committed the batch that ends at {receipt}."
     print_result(said, cursor=receipt, cursorset=cursorset, committed=True)

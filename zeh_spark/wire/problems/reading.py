@@ -123,14 +123,9 @@ BAD_AWAIT = declare_bad("bad-await", "await is no cursor of a receipt.")
 RECEIPT_OF_ANOTHER_HISTORY = declare(
     "receipt-of-another-history",
     409,
-    "The receipt is of another feed, or of a batch that a restore undid. Publish the batch again, "
-    "and await its new receipt.",
+    "The receipt is of another feed, or a restore undid its batch: publish that again.",
 )
-RECEIPT_GONE = declare(
-    "receipt-gone",
-    410,
-    "Retention removed the batch, so that whether it was committed can no longer be told.",
-)
+RECEIPT_GONE = declare("receipt-gone", 410, "Retention removed the batch, so nobody can tell.")
 BAD_TIME = declare_bad(
     "bad-time",
     "time is no allowed number, or is ahead of the publisher's clock.",
