@@ -15,6 +15,7 @@ import requests
 from tests.cases import each_case
 from tests.fix_backup import DumpedDatabase, Place
 from tests.fix_publisher import open_feeds, served, token_of
+from tests.integration.test_kept_answers import Replaceable
 from tests.patience import PATIENCE, eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.client.producer import Producer
@@ -200,6 +201,25 @@ def test_a_restore_that_undid_the_batch_is_told_at_once(place, grown):
             published(base, 1, producer="another")
             keep(base, ends(base))
         assert (409, "receipt-of-another-history") == problem(ask(base, cursor, wait=PATIENCE))
+
+
+def test_a_restore_while_i_wait_is_told_too(pool):
+    """What the reader has committed since is another batch at the same place."""
+    before, after = CountingStore(), ScratchStore(orders=3)
+    for _ in range(2):
+        publish(after, "orders", ["another"], partition=0)
+    with running_publisher(after) as base:
+        keep(base, ends(base))
+    store = Replaceable(before)
+    with running_publisher(store) as base:
+        keep(base, ends(base))
+        cursor = published(base, 0)
+        waits = pool.submit(ask, base, cursor, wait=PATIENCE)
+        assert not is_committed(base, cursor)
+        looks = before.asked["lake"]
+        eventually(lambda: before.asked["lake"] > looks + 2)  # it waits
+        store.inner = after
+        assert (409, "receipt-of-another-history") == problem(waits.result(PATIENCE))
 
 
 def test_a_batch_that_survives_a_restore_is_awaited_as_before(place):

@@ -147,6 +147,8 @@ def test_a_standby_keeps_no_cursors(pair: Pair, query: str) -> None:
     assert "cursorset-unsupported" in answer.text and "replica" in answer.text
     head = requests.head(answer.url, timeout=30)
     assert (400, 400) == (answer.status_code, head.status_code)
+    awaited = f"{pair.replica}/orders/cursors?await={pair.cursors()['0']}&cursorset=mine"
+    assert "cursorset-unsupported" in requests.get(awaited, timeout=30).text
 
 
 def test_discovery_and_plans_claim_nothing_that_a_standby_does_not_have(pair: Pair) -> None:
