@@ -20,7 +20,7 @@ from zeh_spark.publish import Producer
 def test_an_order_is_in_the_lake_when_wait_for_returns(
     spark: Any, stream: Callable[..., Any], publisher: Publisher, tmp_path: Path, fetch: str
 ) -> None:
-    """While its batch is being written it is not, also if Spark has planned it; then it is."""
+    """WV-01: while its batch is being written it is not, also if it is planned; then it is."""
     lake, asked, may_write = str(tmp_path / "lake"), threading.Event(), threading.Event()
 
     def write(frame: Any, _: int) -> None:

@@ -92,7 +92,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
 
 
 def test_a_batch_is_committed_when_the_last_partition_has_passed_it(base, pool):
-    """My order is in the lake when all of it is, and I am told so at once."""
+    """WV-02: my order is in the lake when all of it is, and I am told so at once."""
     keep(base, ends(base))
     begin = ends(base)
     cursor = published(base, 0, 2)
@@ -188,7 +188,7 @@ def test_a_receipt_of_another_feed_is_refused():
 
 @each_case("grown", [False, True])
 def test_a_restore_that_undid_the_batch_is_told_at_once(place, grown):
-    """My order is not in the feed any more: I publish it again, instead of waiting."""
+    """WV-03: my order is not in the feed any more: I publish it again, instead of waiting."""
     with served(place.url) as (base, _):
         keep(base, ends(base))
         backup = place.back_up()

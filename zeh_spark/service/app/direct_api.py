@@ -174,9 +174,7 @@ class DirectApi:
             gone.cancel()
         lag = None
         if is_committed := found.upto >= batch[0]:
-            await self._calls.in_thread(
-                name, check, asker
-            )  # a restore may have undone it meanwhile
+            await self._calls.in_thread(name, check, asker)  # again: a restore may have undone it
         elif found.kept:
             lag = await self._calls.in_thread(name, partial(self._lag_of, found), asker)
         else:
