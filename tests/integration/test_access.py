@@ -33,6 +33,7 @@ PARAMETERS = {
     "partition": "0",
 }
 ENOUGH = {
+    "finds_cursors": {Right.READ},
     "reads": {Right.READ},
     "publishes": {Right.PUBLISH},
     "sees_producer": {Right.PUBLISH, Right.AUDIT},
