@@ -299,9 +299,9 @@ def single_events(folder: Path, batches: int, events: int) -> Iterator[Row]:
             took = [(end - begin) / count for begin, end in zip(before, after, strict=True)]
             spent[name].append((took[0], took[1], took[2]))
     least = {name: [min(each) for each in zip(*runs, strict=True)] for name, runs in spent.items()}
-    for name, (seconds, client, served) in least.items():
+    for name, (seconds, client, publisher) in least.items():
         yield f"single events, {name}", f"{1 / seconds:,.0f} events/s", ""
-        told = f"client {client * 1e6:,.0f}, publisher {served * 1e6:,.0f}"
+        told = f"client {client * 1e6:,.0f}, publisher {publisher * 1e6:,.0f}"
         yield f"CPU time of a single event, µs: {name}", told, ""
     (_, slow, slow_served), (_, fast, fast_served) = least.values()
     each = f"{1 / fast:,.0f}, {1 / (fast + fast_served):,.0f}"
