@@ -45,7 +45,8 @@ def exported(tmp_path_factory):
     with closing(SqliteDatabase(folder / "shop.db")) as shop:
         shop.served("data TEXT")
         config.write_text(f"[feeds.shop]\nurl = {json.dumps(shop.url)}\ntable = 'outbox'\n")
-    with served(new_feed(file), "--config", str(config)) as (base, _):
+    cold = str(folder / "cold")
+    with served(new_feed(file), "--config", str(config), "--segments", cold) as (base, _):
         caller = Caller(f"{base}/orders")
         who = Who(n=1)
         caller.publish(who, 1, 2, 3)
