@@ -398,6 +398,8 @@ def test_the_marker_is_read_in_each_round(store, clock, objects, site):
     objects.delete(MARKER)
     assert 0 == collect(store)
     adopt(objects, store)
+    assert 0 == collect(store)
+    clock.now += KEPT_MS + 1
     assert 1 == collect(store)
 
 
