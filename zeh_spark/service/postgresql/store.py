@@ -79,7 +79,6 @@ _CHECKED = {
     "stagings": "INSERT OR UPDATE",
     "producers": "INSERT OR UPDATE",
     "acts": "INSERT",
-    "segments": "INSERT OR UPDATE OR DELETE",
     "segment_garbage": "INSERT OR UPDATE OR DELETE",
     "segment_nonces": "INSERT OR UPDATE OR DELETE",
 }
@@ -339,7 +338,7 @@ def _upgrade(connection: Connection, found: Migration, by: Actor | None) -> Act:
     for statement in found.statements:
         connection.exec_driver_sql(statement)
     metadata.create_all(connection)
-    for table in {"segments", "segment_garbage", "segment_nonces"} - {*there}:
+    for table in {"segment_garbage", "segment_nonces"} - {*there}:
         connection.exec_driver_sql(_CHECK[table])
     connection.execute(text(f"UPDATE {SCHEMA}.store SET version = {found.after}"))
     time = DatabaseClock()
