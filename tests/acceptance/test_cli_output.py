@@ -79,7 +79,7 @@ def test_each_command_prints_the_members_that_the_reference_names(
     ask("retention", "orders", "--age", "3650d")
     ask("prune", "orders", "--now")
     ask("seal", "orders")
-    ask("offload", "orders", "--segments", "/tmp")
+    ask("offload", "orders", "--segments", str(tmp_path / "cold"))
     ask("segments check")
     ask("segments adopt", "--yes")
     ask("cursor-sets", "orders")

@@ -39,6 +39,7 @@ OPERATIONS = [
     if method != "parameters"
 ]
 READ, PLAN, CHUNKS = ("get", "/{feed}"), ("post", "/{feed}/plan"), ("post", "/{feed}/chunks")
+CURSORS = ("get", "/{feed}/cursors")
 ACCESS = ("get", "/{feed}/access")  # in which nothing can be wrong
 MEDIA_TYPE = "application/vnd.zeroeventhub.upload"
 EXAMPLE = DOCUMENT["components"]["examples"]["upload"]["value"]["body, base64"]
@@ -146,8 +147,12 @@ def to_what_is_there(case: Case) -> None:
 def keep_what_words_say(case: Case) -> None:
     """Have a call keep the rules that a schema cannot have: how large a number within a text may
     be, that a time has passed, that integers have no fraction, and that a commit names a task
-    once, and starting numbers a partition that there is.
+    once, and starting numbers a partition that there is; what a request for cursors needs.
     """
+    awaits = {"await", "cursorset"} <= case.query.keys()
+    if (case.method.lower(), case.path) == CURSORS and not awaits:
+        case.query = {"n": 2, "time": 0, **case.query}
+        case.query.pop("await", None)
     if "startingSequence" in case.query:
         case.query["startingSequence"] = f"0:{len(str(case.query['startingSequence']))}"
     for container, name in ((case.path_parameters, "upload"), (case.query, "attempt")):
