@@ -131,7 +131,7 @@ class Reader:
         return (self.directory / ".shell.log").read_text(encoding="utf-8")
 
     def _is_served(self) -> bool:
-        with suppress(urllib.error.URLError):
+        with suppress(OSError):  # also a reset: quickstart looks whether the port is free, first
             urllib.request.urlopen(f"http://127.0.0.1:{self.port}/openapi.json").close()
             return True
         return False
