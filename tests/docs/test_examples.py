@@ -22,7 +22,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
