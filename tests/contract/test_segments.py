@@ -299,7 +299,7 @@ def test_an_upload_that_fails_leaves_nothing(store, clock, objects, site, monkey
 
 
 def test_an_old_intent_becomes_garbage_and_its_upload_cannot_end(store, clock, objects, site):
-    """A process that was stopped for a week, and goes on, changes nothing."""
+    """A process that continues after a pause of a week cannot finish its upload."""
     fill(store, clock)
     before = answers(store, 2)
     end = store.end_segment
@@ -369,7 +369,7 @@ def test_a_publisher_moves_what_is_old_and_deletes_garbage(store, clock, objects
 
 
 def test_hot_events_are_read_while_the_storage_hangs(store, clock, objects, tmp_path):
-    """Only who asks for old events is told to try again."""
+    """Only requests for old events are refused, with advice to try again."""
     fill(store, clock)
     offload(store, FEED, objects, EVER)
     publish(store, chunk(0, b"9"))

@@ -165,7 +165,7 @@ def test_who_waits_too_short_learns_how_far_the_reader_is(base):
     ],
 )
 def test_what_cannot_be_told_is_refused_by_name(query, expected):
-    """Nobody waits for what never comes."""
+    """A call that can never succeed is refused at once."""
     with running_publisher(ScratchStore(orders=3)) as base:
         keep(base, ends(base))
         url = f"{base}/orders/cursors?{query.format(published(base, 0))}"

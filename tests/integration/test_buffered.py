@@ -182,7 +182,7 @@ def test_each_event_is_there_once_whatever_is_lost(publisher, gateway, far, seed
 
 @pytest.mark.parametrize("fate", [answer_lost, held])
 def test_a_future_is_pending_until_it_is_known(publisher, gateway, events, fate):
-    """Nobody is told a guess, and what is queued behind it waits, too (EX-02)."""
+    """The future stays pending, and so do those of later events (EX-02)."""
 
     def away(gateway: Gateway, request: Request) -> Answer:
         if not posts(gateway):
@@ -216,7 +216,7 @@ def test_what_was_never_sent_goes_again_under_its_number(publisher, gateway, eve
 
 
 def test_a_refusal_ends_it_and_fails_all_that_waits(publisher, gateway, far, caplog):
-    """Another program took the name: nothing goes on after it, and I am told wherever I ask."""
+    """Another program took the name: each later call raises the refusal."""
     halt = Halt()
     gateway.fate = slowed(halt)
     with pytest.raises(PublishError) as closed:

@@ -45,8 +45,8 @@ def seen(store: Store) -> list[object]:
 @pytest.mark.kill
 @pytest.mark.slow
 def test_no_event_and_no_object_is_lost_wherever_a_publisher_dies(place, tmp_path, monkeypatch):
-    """Killed anywhere, the feed has what one has that moves nothing. What was begun is then done,
-    and leaves no object behind that nobody knows.
+    """Wherever it is killed, the feed has the same events as one that moves nothing. The next round
+    completes the work, and no unknown object is left.
     """
     for module, name in (
         (crash.packs, "PACK_CHUNKS"), (crash.packs, "BLOCK_BYTES"), (crash.packs, "OWN_BYTES"),

@@ -14,10 +14,11 @@ import pytest
 import zeh_spark
 from tests.cases import each_case
 from tests.fix_cli import call
+from tests.fix_metrics import Scrape
 from tests.fix_publisher import new_feed, served
 from tests.fix_raw_server import RawServer, ok, refused
 from tests.integration.test_awaited_batches import ends, keep, published
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, eventually
 from tests.ports import free_port
 from tests.scratch_store import ScratchStore
 from zeh_spark.client import visibility
@@ -55,6 +56,11 @@ def test_it_returns_when_the_reader_has_committed_and_says_how_far_it_is_before(
         zeh_spark.wait_for(str(receipt.cursor), f"{base}/orders", cursor_set="lake", timeout=0)
 
 
+def answered(base: str) -> float:
+    """How many requests for cursors the publisher has answered."""
+    return Scrape(base)("zeh_requests_total", route="/{feed}/cursors")
+
+
 def test_it_asks_again_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """The publisher holds a request for a while only; I wait for as long as I said."""
     monkeypatch.setattr(visibility, "_POLL_SECONDS", 0.2)
@@ -62,7 +68,7 @@ def test_it_asks_again_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -
         receipt = receipt_of(base)
         known = {"cursor_set": "lake", "timeout": PATIENCE}
         waits = pool.submit(zeh_spark.wait_for, receipt, f"{base}/orders", **known)  # type: ignore[arg-type]
-        time.sleep(0.7)  # some of its requests end
+        eventually(lambda: answered(base) >= 2)
         assert not waits.done()
         keep(base, ends(base))
         waits.result(PATIENCE)
@@ -77,8 +83,11 @@ def test_a_batch_without_events_is_not_waited_for() -> None:
         zeh_spark.wait_for(batch.receipt, f"{base}/orders", cursor_set="nobody", timeout=0)
 
 
-def test_the_publisher_may_be_restarted_while_i_wait(tmp_path: Path) -> None:
-    """I notice nothing of an upgrade."""
+def test_the_publisher_may_be_restarted_while_i_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An upgrade of the publisher does not end the wait."""
+    monkeypatch.setattr(visibility, "_POLL_SECONDS", 0.2)
     url, port = new_feed(tmp_path / "feeds.db", partitions=3), free_port()
     with ThreadPoolExecutor() as pool:
         with served(url, port=port) as (base, _):
@@ -86,7 +95,7 @@ def test_the_publisher_may_be_restarted_while_i_wait(tmp_path: Path) -> None:
             receipt = receipt_of(base)
             known = {"cursor_set": "lake", "timeout": PATIENCE}
             waits = pool.submit(zeh_spark.wait_for, receipt, f"{base}/orders", **known)  # type: ignore[arg-type]
-            time.sleep(0.5)  # it waits there
+            eventually(lambda: answered(base) >= 1)
             assert not waits.done()
         with served(url, port=port) as (base, _):
             keep(base, ends(base))

@@ -90,8 +90,8 @@ class BufferedProducer:
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         try:
             self.close()
-        except Exception:
-            if kind is None:  # else the error of the block is the one to see
+        except Exception:  # raised again, unless the block has raised: its error is the one to see
+            if kind is None:
                 raise
 
     def send(
@@ -140,7 +140,7 @@ class BufferedProducer:
         """Publish all events that were taken so far, without lingering, and wait for that.
 
         Raises:
-            TimeoutError: it takes more than `timeout` seconds. It goes on.
+            TimeoutError: it takes more than `timeout` seconds. The events are still published.
             RuntimeError: this is in a future's callback, or in another process.
             ZeroEventHubError: the publisher has refused a batch.
         """
@@ -258,7 +258,7 @@ class BufferedProducer:
             places = attempt.add_checked((rest, where) for rest, where, _ in events)
             try:
                 return attempt.commit(), places
-            except Exception:
+            except Exception:  # raised again, unless the outcome is not known: then it is asked for
                 if not attempt.in_doubt:
                     raise
                 return retry.call(partial(_settle, attempt)), places

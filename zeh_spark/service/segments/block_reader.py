@@ -1,9 +1,9 @@
 """Reads blocks of segments, on threads of their own, so that slow storage stops nothing else.
 
-Whoever reads an old event waits for the storage in one of the publisher's threads. So only a few
-may wait at a time, with a bounded number of bytes, and for a bounded time. Beyond that, and while
-the storage fails again and again, the answer is StorageBusyError at once: a reader tries again
-later, and readers of new events keep their threads.
+A request for old events waits for the storage in one of the publisher's threads. Therefore only a
+few requests may wait at a time, for a bounded number of bytes and a bounded time. Beyond that, and
+while the storage fails again and again, the answer is StorageBusyError at once. The reader tries
+again later, and requests for new events always find a thread.
 
 Runs in the publisher and in commands.
 """

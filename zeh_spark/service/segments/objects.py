@@ -93,7 +93,7 @@ class Objects:
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(path)
-        except BaseException:  # raised again
+        except BaseException:  # raised again, after the part is gone
             with suppress(OSError):
                 part.unlink()
             raise
