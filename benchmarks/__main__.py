@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks import (
     cluster,
     costs,
+    duplicates,
     growth,
     lakehouse,
     publishing,
@@ -40,13 +41,20 @@ PARTS = {
     "cluster": cluster.measured,
     "growth": growth.measured,
     "sealing": sealing.measured,
+    "duplicates": duplicates.measured,
     "fanout": fanned_out,
     "serving": all_kept,
     "strain": strain.measured,
 }
 """The parts, which measure with so many events."""
 
-PEERS = {"kafka": {"throughput": reading.kafka_source, "sink": stores.kafka_sink}}
+PEERS = {
+    "kafka": {
+        "throughput": reading.kafka_source,
+        "sink": stores.kafka_sink,
+        "duplicates": duplicates.of_kafka,
+    }
+}
 """For each peer, what is measured before a part."""
 
 

@@ -35,10 +35,15 @@ def connector_jars() -> str:
 
 
 @contextlib.contextmanager
-def broker(work: Path) -> Iterator[tuple[str, int]]:
-    """A running broker with the topic `flights`; gives its address and its process id."""
+def broker(
+    work: Path, port: int | None = None, advertised: int | None = None
+) -> Iterator[tuple[str, int]]:
+    """A running broker with the topic `flights`; gives its address and its process id.
+
+    Clients are told the port `advertised`, where a proxy of `port` has to be.
+    """
     classpath = ":".join(str(jar) for jar in _jars("broker", BROKER, transitive=True))
-    client, controller = free_port(), free_port()
+    client, controller = port or free_port(), free_port()
     work.mkdir(exist_ok=True)
     settings = work / "server.properties"
     settings.write_text(
@@ -46,6 +51,7 @@ def broker(work: Path) -> Iterator[tuple[str, int]]:
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 listeners=PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{advertised or client}
 controller.listener.names=CONTROLLER
 log.dirs={work}/kafka
 num.partitions=4

@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
+from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 
 from zeh_spark import parsed, stamped
@@ -89,7 +90,7 @@ def test_a_schema_may_be_in_any_case(spark, publisher):
 
     assert ["DATA", "STOREDPARTITION", "Sequence", "Headers"] == frame.columns
     assert [('{"i": 1}', 1, 0, {}), ('{"i": 2}', 1, 1, {})] == [*map(tuple, plain.collect())]
-    assert plain.collect() == frame.collect()
+    assert_df_equality(plain, frame.toDF(*plain.columns))
 
 
 # What is made of frames
@@ -149,7 +150,7 @@ def test_dead_letters_hold_the_event_in_any_case(event):
     """`DATA` is the event, and `PARTITION` its place."""
     dead = event.selectExpr("*", DEAD)
 
-    assert letters(dead, "p", 0).collect() == letters(shouted(dead), "p", 0).collect()
+    assert_df_equality(letters(dead, "p", 0), letters(shouted(dead), "p", 0))
 
 
 def test_a_frame_for_process_is_known_in_any_case(event):

@@ -102,6 +102,23 @@ def test_a_page_of_a_feed_has_the_producers_and_consumers_of_the_token_alone(con
     assert all(each in every for each in ("till-1", "till-2", "ledger", "warehouse"))
 
 
+def test_repeats_are_shown_to_whoever_sees_all_producers(console):
+    """What would have been a duplicate without idempotence can be seen."""
+    caller = console.caller("orders", console.token(*ADMIN))
+    for who in (Who(), Who(), Who(1, run="r2")):
+        assert caller.publish(who, "event").status == 200
+    assert caller.commit(Who(2)).short == (403, "fenced")
+    auditor = console.token(Grant(Right.AUDIT, "orders"))
+    reader = console.token(Grant(Right.READ, "orders"))
+
+    def counts(token):
+        page = console.get("/feeds/orders", token).text
+        return re.findall(r"<dt>(Repeated|Calls)[a-z ]*</dt><dd>(\d+)<", page)
+
+    eventually(lambda: counts(auditor) == [("Repeated", "1"), ("Calls", "1")])
+    assert counts(reader) == []
+
+
 def test_events_need_the_right_to_read(console):
     """Whoever sees that batches came need not see what is in them."""
     publish(console.store, "orders", ["confidential"])

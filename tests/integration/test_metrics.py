@@ -42,6 +42,7 @@ def test_what_is_published_and_read_is_counted_by_feed(publisher, caller):
     assert seen("zeh_received_bytes_total", feed="orders") > size
     assert seen("zeh_sent_bytes_total", feed="orders") > 2 * len(page.content)
     assert seen("zeh_commit_seconds_count") == 2
+    assert seen("zeh_repeated_batches_total", feed="orders") == 1
 
 
 def test_direct_reads_are_counted(publisher):

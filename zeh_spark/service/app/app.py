@@ -122,9 +122,7 @@ def create_app(publisher: Publisher) -> Starlette:
         from zeh_spark.service.console.acts import ConsoleActs  # slow to import, not always wanted
         from zeh_spark.service.console.pages import Console
 
-        pages = Console(
-            gate, store, named, metrics.rates, refusals, readiness, telling.look, gauges
-        )
+        pages = Console(gate, store, named, metrics, refusals, readiness, telling.look, gauges)
         console = [*pages.routes(), *(ConsoleActs(pages, store).routes() if store else ())]
     describe = partial(
         _describe,

@@ -162,6 +162,7 @@ class PublishApi:
         receipt, new = await self._called(partial(self._commit, feed, call, declared))
         exchange.commit_seconds = time.monotonic() - begun
         exchange.published = receipt.events if new else 0
+        exchange.is_repeat = not new
         return json_answer(publish_requests.committed(receipt, new=new))
 
     async def release(self, request: Request) -> Response:

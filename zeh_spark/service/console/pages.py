@@ -53,7 +53,7 @@ from zeh_spark.service.reads.feed import Feed
 from zeh_spark.service.store.interface import Store, UnknownFeedError
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.health import Readiness
-from zeh_spark.service.telemetry.rates import Rates
+from zeh_spark.service.telemetry.metrics import Metrics
 from zeh_spark.service.telemetry.recent_refusals import RecentRefusals, Refusal
 from zeh_spark.service.telemetry.store_gauges import StoreGauges
 from zeh_spark.wire import problems
@@ -93,7 +93,7 @@ class Console:
     gate: Gate
     store: Store | None
     tables: Mapping[str, Feed]
-    rates: Rates
+    metrics: Metrics
     kept_refusals: RecentRefusals
     readiness: Readiness
     look: Callable[[], Awaitable[None]]
@@ -142,7 +142,7 @@ class Console:
             found=found,
             named=named,
             after=after,
-            rates={each["name"]: self.rates.of(each["name"]) for each in found["rows"]},
+            rates={each["name"]: self.metrics.rates.of(each["name"]) for each in found["rows"]},
             refusals=[(each, sides(each)) for each in self._seen(viewer)[:REFUSALS]],
             checks=await self.readiness.checks(),
             own=list(viewer.own_producers()) if not found["total"] else [],
@@ -164,7 +164,7 @@ class Console:
                 request, "table.html",
                 feed=name,
                 partitions=partitions,
-                rate=self.rates.of(name),
+                rate=self.metrics.rates.of(name),
                 look=self.gauges.table(name),
                 lags=[each for each in lags if viewer.sees_consumer(name, each.name)],
             )  # fmt: skip
@@ -175,7 +175,8 @@ class Console:
             request, "feed.html",
             feed=name,
             found=await self.in_thread(feed_view, store, name, lags, viewer, first, after),
-            rate=self.rates.of(name),
+            rate=self.metrics.rates.of(name),
+            repeated=self.metrics.repeated(name),
             refusals=[(each, sides(each)) for each in seen],
             first=first,
             after=after,
@@ -275,7 +276,7 @@ class Console:
             refreshes=refreshes,
             refresh_seconds=REFRESH_SECONDS,
             turned=urlencode(asked if refreshes else {**asked, REFRESH: "on"}),
-            lags_of=self.rates.lags_of,
+            lags_of=self.metrics.rates.lags_of,
             may_act=viewer.acts and self.store is not None,
             form_key=self.sessions.form_key(request),
             **shown,

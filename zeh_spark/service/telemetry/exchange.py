@@ -51,6 +51,7 @@ class Exchange:
         is_decided: Whether the problem shows that the feed exists.
         status: The status of the answer; 0 if there was none.
         commit_seconds: How long the store took to commit; None if it did not.
+        is_repeat: Whether it is the commit of a batch that was committed before.
         ended: Is called when the answer was sent, or broke off.
     """
 
@@ -66,6 +67,7 @@ class Exchange:
     served: Tally = field(default_factory=Tally)
     published: int = 0
     commit_seconds: float | None = None
+    is_repeat: bool = False
     ended: Callable[[], object] = lambda: None
 
     @property

@@ -48,7 +48,7 @@ _SECONDS = (
 )  # fmt: skip
 _REQUESTS, _RECEIVED, _SENT = "zeh_requests", "zeh_received_bytes", "zeh_sent_bytes"
 _SERVED, _PUBLISHED = "zeh_served_events", "zeh_published_events"
-_REFUSALS, _FENCES = "zeh_refusals", "zeh_fences"
+_REFUSALS, _FENCES, _REPEATS = "zeh_refusals", "zeh_fences", "zeh_repeated_batches"
 _COUNTERS = {
     _REQUESTS: ("Requests that were answered, or broke off.", ["route", "method", "status"]),
     _RECEIVED: ("Bytes of bodies of requests.", ["feed"]),
@@ -57,6 +57,7 @@ _COUNTERS = {
     _PUBLISHED: ("Events that were committed here.", ["feed"]),
     _REFUSALS: ("Requests and connections that were answered with a problem.", ["feed", "problem"]),
     _FENCES: ("Calls of runs from which another run has taken over.", ["feed"]),
+    _REPEATS: ("Commits of batches that were committed before, and added nothing.", ["feed"]),
 }
 """For each counter what it counts, and the names of its labels."""
 
@@ -150,10 +151,17 @@ class Metrics(Collector):
             self.rates.add(name[0], exchange.published, exchange.served.events)
         if exchange.commit_seconds is not None:
             self._commits.add(exchange.commit_seconds)
+        if exchange.is_repeat:
+            counts[_REPEATS, name] += 1
         if exchange.problem:
             counts[_REFUSALS, (*name, exchange.problem)] += 1
             if exchange.problem == problems.FENCED.name:
                 counts[_FENCES, name] += 1
+
+    def repeated(self, feed: str) -> tuple[int, int]:
+        """Return the recognized repeats and the fenced calls of a feed, since the start."""
+        found = (self._counts.get((name, (feed,)), 0) for name in (_REPEATS, _FENCES))
+        return next(found), next(found)
 
     def count_refused(self, problem: str) -> None:
         """Count what was refused before there was a request, by the name of its problem."""
