@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
+import orjson
 import pytest
 import requests
 
@@ -33,6 +36,34 @@ class Plain(Feed):
 
     def version(self) -> object:
         return 0
+
+
+class Routed(Plain):
+    """A feed whose readers get a page from where they are sent to."""
+
+    def __init__(self, token: str = "", consumer: str = "") -> None:
+        self._text = orjson.dumps({"partition": 0, "data": [token, consumer]})
+
+    def for_reader(self, token: str, consumer: str) -> Feed:
+        return Routed(token, consumer)
+
+    def page(
+        self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str]
+    ) -> Iterator[Block]:
+        yield Block(0, self._text + b"\n", self.cursor)
+
+
+def test_a_feed_of_my_own_answers_each_reader_from_where_it_chooses() -> None:
+    """By the token, or by what the reader says of itself, also if many ask for the same. [ZE-10]"""
+    with running_publisher({"mine": Routed()}) as base, ThreadPoolExecutor(8) as pool:
+
+        def page(consumer: str) -> list[object]:
+            headers = {"ZEH-Consumer": consumer} if consumer else {}
+            answer = requests.get(f"{base}/mine?n=1&cursor0=_first", headers=headers, timeout=30)
+            return [line["data"] for line in map(json.loads, answer.iter_lines()) if "data" in line]
+
+        who = ["cold", "hot", ""] * 40
+        assert [[["", each]] for each in who] == [*pool.map(page, who)]
 
 
 class Named(Plain):

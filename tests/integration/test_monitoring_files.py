@@ -39,7 +39,7 @@ def expressions():
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """What a publisher exports that has served events, a table too, and refused something."""
+    """What a publisher exports that has served events, a table too, and recognized and refused something."""
     folder = tmp_path_factory.mktemp("monitoring")
     file, config = folder / "feeds.db", folder / "publisher.toml"
     with closing(SqliteDatabase(folder / "shop.db")) as shop:
@@ -49,6 +49,7 @@ def exported(tmp_path_factory):
     with served(new_feed(file), "--config", str(config), "--segments", cold) as (base, _):
         caller = Caller(f"{base}/orders")
         who = Who(n=1)
+        caller.publish(who, 1, 2, 3)
         caller.publish(who, 1, 2, 3)
         caller.publish(who.but(batch=1, run="r2"), 4)
         assert (403, "fenced") == caller.commit(who.but(batch=2)).short

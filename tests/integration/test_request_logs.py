@@ -39,6 +39,7 @@ def test_a_request_has_one_line_with_what_it_was(file):
             f"{base}/orders?n=1&cursor0=_first",
             headers={
                 "X-Request-ID": "mine-1",
+                "ZEH-Consumer": "warehouse@night",
                 "traceparent": f"00-{TRACE}-{SPAN}-01",
                 "Accept-Encoding": "identity",
             },
@@ -54,7 +55,8 @@ def test_a_request_has_one_line_with_what_it_was(file):
     assert {
         "level": "info", "logger": "zeh_spark.publisher.access", "message": "request",
         "method": "GET", "path": "/orders?n=1&cursor0=_first", "status": 200, "received": 0,
-        "sent": len(page.content), "request_id": "mine-1", "trace_id": TRACE, "span_id": SPAN,
+        "sent": len(page.content), "consumer": "warehouse@night",
+        "request_id": "mine-1", "trace_id": TRACE, "span_id": SPAN,
     } == line  # fmt: skip
 
 

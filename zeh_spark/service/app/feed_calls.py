@@ -28,7 +28,7 @@ from zeh_spark.service.reads.answer_cache import AnswerCache
 from zeh_spark.service.reads.feed import ChunkFeed, Feed
 from zeh_spark.service.store.interface import Store, UnknownFeedError
 from zeh_spark.service.store.log import FeedState
-from zeh_spark.service.telemetry.exchange import Tally
+from zeh_spark.service.telemetry.exchange import Exchange, Tally
 from zeh_spark.service.telemetry.lag import Backlogs
 from zeh_spark.service.telemetry.rare_log import RareLog
 from zeh_spark.wire.direct_reads import PartitionLag
@@ -162,6 +162,11 @@ class FeedCalls:
         if self._store is None:
             raise UnknownFeedError(f"there is no feed {name!r} here", anchor="unknown-feed")
         return ChunkFeed(self._store, name, self.cache)
+
+    def named(self, name: str, exchange: Exchange) -> Feed | None:
+        """Return the feed of this name for the reader of a request; None if it is of the store."""
+        feed = self._named.get(name)
+        return feed.for_reader(exchange.token, exchange.consumer) if feed else None
 
     def lineage(self, name: str) -> object | None:
         """Return a feed's lineage (see `Store`); None if its answers are not kept whole."""

@@ -71,6 +71,7 @@ class PageRequest:
 
     Attributes:
         name: The feed.
+        feed: The feed of the reader, if it is none of the store's (see `Feed.for_reader`).
         consumer: The header `ZEH-Consumer`, if there is one.
         is_get: Whether it is a GET. The answer to a HEAD has no events.
         tells: Whether header fields tell where the feed stands (see `wire.page_headers`).
@@ -81,6 +82,7 @@ class PageRequest:
     """
 
     name: str
+    feed: Feed | None
     query: bytes
     consumer: str | None
     is_get: bool
@@ -190,10 +192,12 @@ class PageApi:
         return Response(status_code=204, headers={"Cache-Control": "no-store"})
 
     def _wanted(self, request: Request) -> PageRequest:
+        name = request.path_params.get("feed", "")
         told = request.headers.getlist(wire.CONSUMER_HEADER)
         fresh = "no-cache" in request.headers.get("cache-control", "").lower()
         return PageRequest(
-            request.path_params.get("feed", ""),
+            name,
+            self._calls.named(name, exchange_of(request)),
             request.scope["query_string"],
             ", ".join(told) if told else None,
             is_get=request.method == "GET",
@@ -237,7 +241,8 @@ class PageApi:
 
         Raises Problem; one for `n` tells the feed's identity.
         """
-        feed, query = self._calls.find(wanted.name), wanted.query.decode("latin-1")
+        feed = wanted.feed or self._calls.find(wanted.name)
+        query = wanted.query.decode("latin-1")
         try:
             return feed, parse_query(query, lambda: feed.partitions, wanted.consumer)
         except Problem as problem:

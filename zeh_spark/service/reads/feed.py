@@ -85,6 +85,18 @@ class Feed(ABC):
         """
         return self.version()
 
+    def for_reader(self, token: str, consumer: str) -> Feed:
+        """Return the feed that answers a reader: this one, or what a feed of your own chooses.
+
+        That has the same partitions, events and cursors: from a replica of the database, or a cold
+        copy. It is called for each request for a page, and must not block.
+
+        Args:
+            token: The name of the reader's token, or the subject of its JWT; empty without one.
+            consumer: What it says of itself in the header ZEH-Consumer; empty without one.
+        """
+        return self
+
     def identity(self) -> FeedIdentity | None:
         """Return the feed's id and its epochs as of now; None if it has no id.
 

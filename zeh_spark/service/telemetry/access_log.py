@@ -45,6 +45,7 @@ def write(exchange: Exchange, scope: Mapping[str, Any], seconds: float) -> None:
         "seconds": round(seconds, 6),
         "peer": f"{client[0]}:{client[1]}" if client else "",
         "token": exchange.token,
+        "consumer": exchange.consumer,
         "problem": exchange.problem,
         **exchange.ids,
     }

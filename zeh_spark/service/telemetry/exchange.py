@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from zeh_spark.wire import wire
 from zeh_spark.wire.option_values import parse_traceparent
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ HEADER = b"x-request-id"
 """The header of requests and answers, as ASGI has it."""
 
 _VALID = re.compile(rb"[A-Za-z0-9._:-]{1,100}")
+_CONSUMER = wire.CONSUMER_HEADER.lower().encode()
+_VALID_CONSUMER = re.compile(rb"[A-Za-z0-9._:@=-]{1,100}")
 _KEY = "zeh_spark.exchange"
 
 
@@ -46,6 +49,7 @@ class Exchange:
     Attributes:
         trace: The ids of its trace and span; None if it has none.
         token: The name of the token with which it was let through; empty if none was asked for.
+        consumer: What a reader says of itself in ZEH-Consumer; empty if that is not allowed.
         route: The path of its route, like "/{feed}"; empty if there is no such route.
         problem: The name of the problem that it was answered with; empty if there was none.
         is_decided: Whether the problem shows that the feed exists.
@@ -58,6 +62,7 @@ class Exchange:
     request_id: str = ""
     trace: tuple[str, str] | None = None
     token: str = ""
+    consumer: str = ""
     route: str = ""
     problem: str = ""
     is_decided: bool = False
@@ -87,6 +92,9 @@ def begin(scope: Any) -> Exchange:
     """Return the exchange of a new request, which `exchange_of` finds from now on."""
     request_id, trace = ids_in(scope["headers"])
     found = Exchange(request_id, trace)
+    for name, value in scope["headers"]:
+        if name == _CONSUMER and _VALID_CONSUMER.fullmatch(value):
+            found.consumer = value.decode()
     scope[_KEY] = found
     current.set(found)
     return found

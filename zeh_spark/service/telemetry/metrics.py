@@ -37,9 +37,12 @@ from zeh_spark.wire import problems
 FEEDS = 1000
 """Most feeds that have series of their own."""
 
-NONE, OTHER_FEEDS = "(none)", "(others)"
+PAIRS = 1000
+"""Most pairs of a feed and the token of a reader that have series of their own."""
+
+NONE, OTHERS = "(none)", "(others)"
 """The labels of requests for no feed, or an unknown one, and of feeds above FEEDS. No feed can be
-called so.
+called so. The same of tokens.
 """
 
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
@@ -48,12 +51,14 @@ _SECONDS = (
 )  # fmt: skip
 _REQUESTS, _RECEIVED, _SENT = "zeh_requests", "zeh_received_bytes", "zeh_sent_bytes"
 _SERVED, _PUBLISHED = "zeh_served_events", "zeh_published_events"
+_READ = "zeh_reader_events"
 _REFUSALS, _FENCES, _REPEATS = "zeh_refusals", "zeh_fences", "zeh_repeated_batches"
 _COUNTERS = {
     _REQUESTS: ("Requests that were answered, or broke off.", ["route", "method", "status"]),
     _RECEIVED: ("Bytes of bodies of requests.", ["feed"]),
     _SENT: ("Bytes of bodies of answers, as they are sent.", ["feed"]),
     _SERVED: ("Events in answers.", ["feed"]),
+    _READ: ("Events in answers, by the token of the reader.", ["feed", "token"]),
     _PUBLISHED: ("Events that were committed here.", ["feed"]),
     _REFUSALS: ("Requests and connections that were answered with a problem.", ["feed", "problem"]),
     _FENCES: ("Calls of runs from which another run has taken over.", ["feed"]),
@@ -94,6 +99,7 @@ class Metrics(Collector):
     ) -> None:
         self.registry = own = CollectorRegistry()
         self._known = set(sorted(feeds)[:FEEDS])
+        self._pairs: set[tuple[str, str]] = set()
         self._counts: dict[tuple[str, tuple[str, ...]], int] = defaultdict(int)
         self._requests: dict[str, _Durations] = defaultdict(_Durations)
         self._commits = _Durations()
@@ -145,6 +151,7 @@ class Metrics(Collector):
             counts[_RECEIVED, name] += exchange.received
         if exchange.served.events:
             counts[_SERVED, name] += exchange.served.events
+            counts[_READ, self._pair(*name, exchange.token)] += exchange.served.events
         if exchange.published:
             counts[_PUBLISHED, name] += exchange.published
         if exchange.published or exchange.served.events:
@@ -167,12 +174,20 @@ class Metrics(Collector):
         """Count what was refused before there was a request, by the name of its problem."""
         self._counts[_REFUSALS, (NONE, problem)] += 1
 
+    def _pair(self, feed: str, token: str) -> tuple[str, str]:
+        """Return the labels of a feed and a token, of which the first PAIRS have their own."""
+        pair = feed, token or NONE
+        if pair in self._pairs or len(self._pairs) < PAIRS:
+            self._pairs.add(pair)
+            return pair
+        return feed, OTHERS
+
     def _label(self, feed: str, exchange: Exchange) -> str:
         if feed in self._known:
             return feed
         if not feed or not (exchange.is_decided or 200 <= exchange.status < 300):
             return NONE
         if len(self._known) >= FEEDS:
-            return OTHER_FEEDS
+            return OTHERS
         self._known.add(feed)
         return feed
