@@ -39,7 +39,7 @@ def expressions():
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """What a publisher exports that has served events, a table too, and recognized and refused something."""
+    """What a publisher exports that has served events, a table too, and refused something."""
     folder = tmp_path_factory.mktemp("monitoring")
     file, config = folder / "feeds.db", folder / "publisher.toml"
     with closing(SqliteDatabase(folder / "shop.db")) as shop:
