@@ -34,6 +34,11 @@ def connector_jars() -> str:
     return ",".join(str(jar) for jar in _jars("connector", CONNECTOR, transitive=False))
 
 
+def broker_jars() -> str:
+    """For Java's class path."""
+    return ":".join(str(jar) for jar in _jars("broker", BROKER, transitive=True))
+
+
 @contextlib.contextmanager
 def broker(
     work: Path, port: int | None = None, advertised: int | None = None
@@ -42,7 +47,7 @@ def broker(
 
     Clients are told the port `advertised`, where a proxy of `port` has to be.
     """
-    classpath = ":".join(str(jar) for jar in _jars("broker", BROKER, transitive=True))
+    classpath = broker_jars()
     client, controller = port or free_port(), free_port()
     work.mkdir(exist_ok=True)
     settings = work / "server.properties"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from collections import Counter
 
 import pytest
@@ -24,11 +25,24 @@ def not_above_the_highest(records, *, by_kafka_partition):
     return sorted(passed)
 
 
-@pytest.mark.campaign
+@pytest.fixture(scope="module")
+def jars():
+    """Those of Spark's connector. The broker's are there, too."""
+    try:
+        kafka.broker_jars()
+        return kafka.connector_jars()
+    except subprocess.CalledProcessError as exc:
+        pytest.skip(f"Maven Central does not give Kafka: {exc}")
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("mvn"), reason="Maven, which fetches Kafka, is not installed")
-def test_a_feed_is_in_a_topic_in_order_per_key_and_doubles_can_be_dropped(publisher, tmp_path):
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_a_feed_is_in_a_topic_in_order_per_key_and_doubles_can_be_dropped(
+    publisher, tmp_path, jars, tasks
+):
     """A crash repeats a batch; consumers recognize it by the headers, in each Kafka partition for
-    itself, because the keys of a feed partition are in several.
+    itself, because the keys of a feed partition are in several. One task or several write. [ZE-11]
     """
     keys = [f"order {n}" for n in range(7)]
     with Producer(publisher.url, "shop").batch() as batch:
@@ -36,9 +50,9 @@ def test_a_feed_is_in_a_topic_in_order_per_key_and_doubles_can_be_dropped(publis
             data = {"n": n, "long": "x" * 60_000}  # a feed partition is read by several tasks
             batch.add(data, key=keys[n % 7], headers={"order": keys[n % 7]})
 
-    jars = kafka.connector_jars()
-    with kafka.broker(tmp_path) as address:
+    with kafka.broker(tmp_path) as (address, _):
         job = {"url": publisher.url, "broker": address, "jars": jars, "folder": str(tmp_path)}
+        job["tasks"] = tasks
         done = run_program("forward_to_kafka.py", job)
     found = json.loads(done.stdout.splitlines()[-1])
 

@@ -1,6 +1,6 @@
 """Forwards a feed to a topic, twice after a crash, and reads the topic: as it is, without doubles,
 and with the stamps by which other consumers know them. The argument is a JSON object: url, broker,
-jars, folder. Prints one as well.
+jars, folder, tasks. Prints one as well.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import zeh_spark
 from zeh_spark import dedup
@@ -29,8 +30,18 @@ def forward() -> None:
         "transform(map_entries(headers), e -> struct(e.key AS key, binary(e.value) AS value))"
         " AS headers",
     )
-    writer = as_kafka.coalesce(1).writeStream.format("kafka").options(**broker, topic="flights")
-    writer = writer.option("includeHeaders", "true").option("kafka.enable.idempotence", "true")
+    options = {**broker, "topic": "flights", "includeHeaders": "true"}
+    options["kafka.enable.idempotence"] = "true"
+
+    def in_tasks(batch, number):
+        placed = batch.withColumn("place", F.monotonically_increasing_id())
+        in_order = placed.repartition(job["tasks"], "key").sortWithinPartitions("place")
+        in_order.drop("place").write.format("kafka").options(**options).save()
+
+    if job["tasks"] == 1:
+        writer = as_kafka.coalesce(1).writeStream.format("kafka").options(**options)
+    else:
+        writer = as_kafka.writeStream.foreachBatch(in_tasks)
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     query.awaitTermination()
 
