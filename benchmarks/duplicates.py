@@ -10,7 +10,7 @@ import random
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -96,7 +96,6 @@ def measured(work: Path, _events: int) -> Iterator[Row]:
 
 def of_kafka(work: Path, _events: int) -> Iterator[Row]:
     """The same of Kafka's own producer, whose broker is behind the proxy."""
-    listening, advertised = free_port(), free_port()
     spark = queries.session(jars=kafka.connector_jars())
     for what, aim, is_idempotent, is_new in (
         ("Kafka's producer, enable.idempotence=false", "", False, False),
@@ -104,6 +103,7 @@ def of_kafka(work: Path, _events: int) -> Iterator[Row]:
         ("the same, a new producer after each lost answer", "", True, True),
     ):
         folder = work / f"kafka-{is_idempotent}-{is_new}"
+        listening, advertised = free_port(), free_port()
         with (
             closing(LossyProxy(advertised, listening)) as proxy,
             kafka.broker(folder, listening, advertised),
@@ -111,7 +111,8 @@ def of_kafka(work: Path, _events: int) -> Iterator[Row]:
             settings = {"enable.idempotence": str(is_idempotent).lower(), "acks": "all"}
             if is_new:
                 settings |= {"retries": "0"}
-            _send_all(proxy, _kafka_sender(spark, advertised, settings))
+            with _kafka_sender(spark, advertised, settings) as send:
+                _send_all(proxy, send)
             found = kafka.batch(spark, f"127.0.0.1:{advertised}").select("data").collect()
             yield _row(what, aim, proxy.lost, [row.data for row in found])
 
@@ -166,7 +167,8 @@ def _named(url: str) -> Send:
     return send
 
 
-def _kafka_sender(spark: SparkSession, port: int, settings: dict[str, str]) -> Send:
+@contextmanager
+def _kafka_sender(spark: SparkSession, port: int, settings: dict[str, str]) -> Iterator[Send]:
     jvm: Any = spark._jvm
     given = jvm.java.util.Properties()
     text = "org.apache.kafka.common.serialization.StringSerializer"
@@ -188,4 +190,5 @@ def _kafka_sender(spark: SparkSession, port: int, settings: dict[str, str]) -> S
             opened[0] = clients.KafkaProducer(given)
             raise
 
-    return send
+    yield send
+    opened[0].close()
