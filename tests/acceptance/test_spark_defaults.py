@@ -16,6 +16,7 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 from pyspark.sql import SparkSession
 
 import zeh_spark
+from tests import class_archive
 from tests.fix_publisher import Publisher
 from tests.fix_spark import ENVIRONMENT
 
@@ -71,6 +72,7 @@ def test_a_job_with_sessions_and_delta_needs_no_other_settings(
     job.write_text(JOB)
     submit = Path(sys.executable).with_name("spark-submit")
     command = [submit, "--properties-file", CONF, "--conf", "spark.sql.shuffle.partitions=2"]
+    command += ["--driver-java-options", class_archive.SHARED]
     environment = {**os.environ, **ENVIRONMENT}
 
     done = subprocess.run(
