@@ -6,6 +6,7 @@ sends what it has no answer for by a new producer, as a program does after a cra
 
 from __future__ import annotations
 
+import logging
 import random
 import socket
 import threading
@@ -28,6 +29,12 @@ from zeh_spark.publisher import open_store
 from zeh_spark.reading import reader
 
 EVENTS, SHARE, SEED = 500, 0.1, 7
+
+GIVES_UP = {
+    "request.timeout.ms": "900", "delivery.timeout.ms": "1000", "linger.ms": "0",
+    "reconnect.backoff.ms": "5000", "reconnect.backoff.max.ms": "5000",
+}  # fmt: skip
+"""Settings with which Kafka's producer gives up on an event whose answer is lost."""
 
 Send = Callable[[int], object]
 """Publishes the event with this number, or raises one of LOST."""
@@ -77,6 +84,7 @@ class LossyProxy:
 
 def measured(work: Path, _events: int) -> Iterator[Row]:
     """Of EVENTS events, one batch each, the doubles in the feed."""
+    logging.getLogger("zeh_spark").setLevel(logging.ERROR)  # each lost answer is a line
     for what, aim, sender in (
         ("a client that publishes again what has no answer", "", _unnamed),
         ("`Producer`", "0", _producer),
@@ -110,7 +118,7 @@ def of_kafka(work: Path, _events: int) -> Iterator[Row]:
         ):
             settings = {"enable.idempotence": str(is_idempotent).lower(), "acks": "all"}
             if is_new:
-                settings |= {"retries": "0"}
+                settings |= GIVES_UP
             with _kafka_sender(spark, advertised, settings) as send:
                 _send_all(proxy, send)
             found = kafka.batch(spark, f"127.0.0.1:{advertised}").select("data").collect()
