@@ -42,7 +42,7 @@ def test_a_feed_is_in_a_topic_in_order_per_key_and_doubles_can_be_dropped(
     publisher, tmp_path, jars, tasks
 ):
     """A crash repeats a batch; consumers recognize it by the headers, in each Kafka partition for
-    itself, because the keys of a feed partition are in several. One task or several write. [ZE-11]
+    itself, because the keys of a feed partition are in several. One task or several write. [ZE-12]
     """
     keys = [f"order {n}" for n in range(7)]
     with Producer(publisher.url, "shop").batch() as batch:

@@ -54,7 +54,7 @@ class Routed(Plain):
 
 
 def test_a_feed_of_my_own_answers_each_reader_from_where_it_chooses() -> None:
-    """By the token, or by what the reader says of itself, also if many ask for the same. [ZE-10]"""
+    """By the token, or by what the reader says of itself, also if many ask for the same. [ZE-11]"""
     with running_publisher({"mine": Routed()}) as base, ThreadPoolExecutor(8) as pool:
 
         def page(consumer: str) -> list[object]:
