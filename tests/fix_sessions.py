@@ -30,7 +30,10 @@ AT = "timestamp_seconds(cast(headers['at'] AS BIGINT))"
 
 @dataclass
 class Orders:
-    """`add` publishes steps, `run` reads to the end: `ordered` as (order, step), `dead` as rows."""
+    """`add` publishes steps, `run` reads to the end: `ordered` as (order, step), `dead` as rows.
+
+    `named` has the steps that have names.
+    """
 
     spark: SparkSession
     url: str
@@ -39,6 +42,7 @@ class Orders:
     producer: Producer
     dead_writer: Writer | None = None
     ordered: list[tuple[str, int]] = field(default_factory=list)
+    named: list[tuple[str, str]] = field(default_factory=list)
     dead: list[Row] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     progress: list[dict[str, Any]] = field(default_factory=list)
@@ -100,7 +104,8 @@ class Orders:
 
     def _ordered(self, batch: DataFrame, number: int) -> None:
         rows = batch.select("headers.order", "headers.step").collect()
-        self.ordered += [(row[0], int(row[1])) for row in rows]
+        self.ordered += [(row[0], int(row[1])) for row in rows if row[1].isdigit()]
+        self.named += [(row[0], row[1]) for row in rows if not row[1].isdigit()]
         self.batches.append(number)
 
     def _dead(self, batch: DataFrame, number: int) -> None:

@@ -52,6 +52,14 @@ MISTAKES = [
     ("audit", 2, "Missing argument 'URL'"),
     ("audit http://127.0.0.1:1/x --producer ''", 2, "NAME is empty"),
     ("unknown", 2, "No such command 'unknown'"),
+    ("sessions end http://127.0.0.1:1/x", 2, "Give the session as HEADER=VALUE, or --data"),
+    ("sessions end http://127.0.0.1:1/x A", 2, "'A' has no header or no value"),
+    ("sessions end http://127.0.0.1:1/x order=", 2, "'order=' has no header or no value"),
+    ("sessions end http://127.0.0.1:1/x a=1 a=2", 2, "the header 'a' is given twice"),
+    ("sessions end http://127.0.0.1:1/x a=1 --number s=1", 2, "No such option"),
+    ("sessions skip http://127.0.0.1:1/x a=1 --attempt 1", 2, "Give --number as HEADER=VALUE"),
+    ("sessions skip http://127.0.0.1:1/x a=1 --number s=1", 2, "Missing option '--attempt'"),
+    ("sessions skip http://127.0.0.1:1/x a=1 --attempt 0 --number s=1", 2, "0 is not in the range"),
 ]
 
 

@@ -74,6 +74,7 @@ def test_each_command_prints_the_members_that_the_reference_names(
         letter = dead_letters.letter("data: not JSON", "p", 7, {"data": "{}"})
         ask("publish", f"{base}/dead", "--producer", "p", stdin=f"{letter.decode()}\n")
         ask("replay-dead", url, stdin=run("dead-letters", f"{base}/dead").stdout)
+        ask("sessions end", url, "order=A")
         ask("doctor", url)
     ask("feeds")
     ask("retention", "orders", "--age", "3650d")
@@ -101,7 +102,7 @@ def test_each_command_prints_the_members_that_the_reference_names(
     documented["audit"] -= {"difference"}
     documented["new-history"] -= {"history"}
     assert seen == documented
-    assert COMMANDS.keys() - {"token", "segments"} - PLAIN == {
+    assert COMMANDS.keys() - {"token", "segments", "sessions"} - PLAIN == {
         each for each in seen if " " not in each
     }
 

@@ -103,6 +103,7 @@ def test_a_plain_install_has_all_client_commands(tmp_path: Path) -> None:
     for words in (
         ["tail", url], ["audit", url], ["check", url], ["producers", url], ["feeds", url],
         ["dead-letters", url], ["replay-dead", url],
+        ["sessions", "end", url, "order=a"],
     ):  # fmt: skip
         done = run(command, *words)
         assert (4, False) == (done.returncode, "Traceback" in done.stderr), done.stderr

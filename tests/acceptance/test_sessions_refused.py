@@ -23,6 +23,7 @@ REFUSED = [
     ({"first": 2}, "first=2 must be one of 0, 1, 'seen'"),
     ({"first": True}, "first=True must be one of"),
     ({"buckets": 0}, "buckets=0 must be a whole number from 1"),
+    ({"max_sessions": 0}, "max_sessions=0 must be a whole number from 1"),
     ({"max_events": 1.5}, "max_events=1.5 must be a whole number from 1"),
     ({"session": "order_id"}, "session='order_id' is no expression on the frame's columns"),
     ({"sequence": "headers["}, "sequence='headers[' is no expression"),
@@ -143,6 +144,29 @@ def test_settings_that_are_the_checkpoints_for_ever_are_refused(orders):
     orders.run(buckets=3)
 
     assert [0, 1] == orders.steps("a")
+
+
+@pytest.mark.slow
+def test_too_many_sessions_stop_the_query_and_nothing_is_lost(orders):
+    """A session that never ends stays in the state. The error names the option and what to do; with
+    a higher number the query continues, and each event comes once. [SB-12, SB-14]
+    """
+    orders.add(("a", 0), ("b", 0), last="0")
+    orders.add(("c", 0), ("c", 2))
+    given = {"last": "headers['last']", "buckets": 1, "limit": "1000"}
+    orders.run(**given, max_sessions=1)
+    assert (1, 2) == (orders.progress[-1]["open_sessions"], orders.progress[-1]["closed_sessions"])
+
+    orders.add(("d", 0))
+    orders.add(("c", 1))
+    with pytest.raises(Exception, match=CheckpointError.__name__) as stopped:
+        orders.run(**given, max_sessions=1)
+    told = "would have 2 open sessions, and max_sessions=1 allows 1 for each of the 1 buckets"
+    assert told in str(stopped.value)
+    orders.run(**given, max_sessions=2)
+
+    assert [("a", 0), ("b", 0), ("c", 0), ("c", 1), ("c", 2), ("d", 0)] == sorted(orders.ordered)
+    assert [] == orders.dead
 
 
 def test_events_without_the_clock_stop_the_query_and_name_the_option(orders):

@@ -66,6 +66,7 @@ NO_ACTS = {
     "ddl",  # prints statements for a table of the user's own
     # These talk to a publisher, and open no store.
     *"await tail publish producers audit check doctor lag dead-letters replay-dead".split(),
+    *"sessions end,sessions release,sessions retry,sessions skip".split(","),
 }
 """Other commands, with the reason for which they leave no act."""
 

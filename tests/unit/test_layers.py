@@ -235,7 +235,7 @@ def test_two_folder_levels_are_enough():
             ["pyspark"],
         ),
         (
-            "tools.cli.diagnosis_commands tools.cli.feed_commands tools.cli.dead_letter_commands",
+            "tools.cli.diagnosis_commands tools.cli.feed_commands tools.cli.repair_commands",
             ["pyspark", "starlette", "uvicorn", "sqlalchemy"],
         ),
         ("spark.datasource", SERVER),

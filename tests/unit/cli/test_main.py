@@ -95,7 +95,9 @@ def test_each_command_is_in_the_list_of_what_it_talks_to() -> None:
     sending = {
         name
         for name, command in commands.items()
-        if command and any("--token-file" in option.opts for option in command.params)
+        if command
+        for each in getattr(command, "commands", {"": command}).values()
+        if any("--token-file" in option.opts for option in each.params)
     }
 
     assert set(main._WITHOUT_STORE) == sending | {"explain"}

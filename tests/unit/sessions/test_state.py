@@ -148,7 +148,7 @@ def test_other_settings_are_refused(before, settings, what):
     assert what in refused(before and state.empty(before), settings)
 
 
-@each_case("version", [1, 2, 3, 5])
+@each_case("version", [1, 2, 3, 4, 6])
 def test_another_version_is_refused(version):
     blob = bytes([version]) + state.empty(SETTINGS)[1:]
 
@@ -201,6 +201,35 @@ def test_idle_sessions_are_closed_once_somebody_says_so():
     changed.judge(105)
 
     assert 1 == changed.counts[-1]["open_sessions"]
+
+
+# Number of sessions
+
+
+def test_a_bucket_refuses_to_begin_more_sessions_than_its_share():
+    """max_sessions=9 in 4 buckets is 3 for each. Closed ones do not count, and as many as before
+    may stay, so that a query with a smaller number goes on.
+    """
+    limited = Settings(Policy(), 4, DAY, max_sessions=9)
+    it = Told(limited)
+    it.take(*(row(name, 0) for name in "abc"), row("d", 0, last=0))
+    before = it.blob
+    with pytest.raises(CheckpointError) as refused:
+        it.take(row("e", 0), row("a", 1))
+    assert "would have 4 open sessions, and max_sessions=9 allows 3 for each of the 4" in str(
+        refused.value
+    )
+    assert (before, 4, 3) == (it.blob, refused.value.got, refused.value.expected)
+
+    it.take(row("e", 0), row("a", 1), row("b", control="close"))
+
+    gauges = ("open_sessions", "closed_sessions")
+    assert [(3, 1), (3, 2)] == [tuple(each[name] for name in gauges) for each in it.counts]
+    smaller = it.again(Settings(Policy(), 4, DAY, max_sessions=1))
+    smaller.take(row("a", 2), row("e", control="close"), row("f", 0))
+    assert 3 == smaller.counts[-1]["open_sessions"]
+    with pytest.raises(CheckpointError, match="would have 4 open sessions, and max_sessions=1"):
+        smaller.take(row("g", 0))
 
 
 # Counts of a batch that goes through a bucket twice

@@ -38,6 +38,7 @@ from zeh_spark.spark.sessions.state import (
     Settings,
     Stored,
     Wait,
+    check_open,
     gauges_of,
     opened,
     raw_of,
@@ -180,9 +181,12 @@ class BucketBatch:
 
         `again` says that the bucket has given its counts in this batch already, so that these have
         to say what has changed. `soon` is a time, in ms since 1970, of a timer that fires in the
-        next batch; `fired`, whether the timer has fired.
+        next batch; `fired`, whether the timer has fired. Raises CheckpointError if the batch begins
+        more sessions than `max_sessions` allows.
         """
         self._save_parts()
+        if (count := self._gauges()["open_sessions"]) > self._before["open_sessions"]:
+            check_open(count, self._settings)
         gauges = self._bucket.gauges
         due = min((each.due for each in gauges if each.due is not None), default=None)
         self._set_timer(due, soon, fired)
@@ -217,6 +221,7 @@ class BucketBatch:
             "held": sum(each.held for each in gauges),
             "open_sessions": sum(each.open for each in gauges),
             "stale_sessions": sum(each.stale for each in gauges),
+            "closed_sessions": sum(each.closed for each in gauges),
         }
 
     def _adopt(self, policy: Policy) -> None:

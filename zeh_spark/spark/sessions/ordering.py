@@ -38,7 +38,7 @@ from zeh_spark.spark.stateful import plans, requirements, state_buckets
 from zeh_spark.spark.stateful.row_codec import unpacked
 
 COUNTS = ("ordered", "duplicates", "controls", "future", *REASONS)
-GAUGES = ("held", "open_sessions", "stale_sessions", "buckets")
+GAUGES = ("held", "open_sessions", "stale_sessions", "closed_sessions", "buckets")
 _INFO = (
     "reason STRING, session STRING, expected BIGINT, received BIGINT, "
     "missing STRUCT<first: BIGINT, last: BIGINT>, held_since BIGINT, detail STRING, "
@@ -65,6 +65,7 @@ def in_order(
     control: str | Column | None = None,
     max_events: int = 10_000,
     max_bytes: int = 16 << 20,
+    max_sessions: int | None = None,
     idle_timeout: str | None = None,
     stale_timeout: str | None = None,
     keep_closed: str = "1 day",
@@ -114,6 +115,9 @@ def in_order(
             the header `session-control`.
         max_events: how many events a session may hold.
         max_bytes: how many bytes a session may hold.
+        max_sessions: how many sessions may be open, in equal shares for the buckets. The query
+            fails, and its batch is not committed, before a bucket has more than its share. None
+            means no limit.
         idle_timeout: closes sessions that had no events for this time. None means that sessions
             without a last number stay forever.
         stale_timeout: reports a session that delivered no event for this time, once, as a record
@@ -135,7 +139,8 @@ def in_order(
             is fixed for a checkpoint; their names may change. An event of another source is
             invalid.
         source: a column or SQL expression, the name of an event's source. None means the feed's
-            identity, the header `zeh-feed` without its epoch.
+            identity, the header `zeh-feed` without its epoch. Control events, except replays, need
+            no declared source.
         idle_source_timeout: how long a source may have no events and still hold the clock, by the
             times of batches. None means forever.
         on_conflict: what happens to an event whose number arrived before with other content.
@@ -169,6 +174,8 @@ def in_order(
     _check_steps(named, first, last)
     _check_sources(sources, source, idle_source_timeout, time)
     late = requirements.milliseconds("delay", delay)
+    if max_sessions is not None:
+        requirements.at_least("max_sessions", max_sessions, 1)
     settings = Settings(
         policy,
         buckets,
@@ -177,6 +184,7 @@ def in_order(
         tuple(sources or ()),
         _duration("idle_source_timeout", idle_source_timeout),
         late,
+        max_sessions,
     )
     requirements.check_free(df, ["status", "dead", *(["delivery", TOLD] if processing else [])])
     _check_watermark(df)

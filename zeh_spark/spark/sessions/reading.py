@@ -49,7 +49,6 @@ def rows_of(
 
     `read` has what is read of each event, by name.
     """
-    timeless = [word for word in words if word != "replay"]
     # Each step is a projection of its own, so that what it names is computed once for a row.
     said = packed(df, requirements.EVENT).select(
         *(column.alias(name) for name, column in read.items()),
@@ -58,7 +57,7 @@ def rows_of(
     named = Steps(named.lists, F.col("kind"))
     numbers = {"number": named.number("sequence"), "declared": named.last("last")}
     numbered = said.withColumns(numbers)
-    lacking = F.col("time").isNull() & ~F.col("control").isin(timeless)
+    lacking = F.col("time").isNull() & ~_is_command(words)
     error = F.raise_error(F.lit(complaint)).cast("timestamp")
     parsed = numbered.select(
         "session",
@@ -112,8 +111,14 @@ def _problem(named: Steps, words: tuple[str, ...], sources: Sequence[str] | None
         return problem
     known = F.coalesce(F.col("source").isin(*sources), F.lit(False))
     return problem.when(
-        ~known, requirements.says("source", F.col("source"), f"one of {', '.join(sources)}")
+        ~known & ~_is_command(words),
+        requirements.says("source", F.col("source"), f"one of {', '.join(sources)}"),
     )
+
+
+def _is_command(words: tuple[str, ...]) -> Column:
+    """Return whether an event has a control word that delivers no event of a source's own."""
+    return F.col("control").isin([word for word in words if word != "replay"])
 
 
 def _published(df: DataFrame) -> Column:

@@ -22,6 +22,7 @@ from typing import Literal
 import msgspec
 from msgspec import Raw
 
+from zeh_spark.errors import CheckpointError
 from zeh_spark.spark.sessions.model import Policy, Session, SessionEvent
 from zeh_spark.spark.sessions.sources import SourceClock
 from zeh_spark.spark.stateful import state_buckets
@@ -57,6 +58,7 @@ class Settings:
     sources: Sequence[str] = ()
     idle_source: int | None = None
     delay: int = 0
+    max_sessions: int | None = None
 
 
 class Stored(msgspec.Struct, array_like=True):
@@ -88,6 +90,7 @@ class Gauges(msgspec.Struct, array_like=True):
         since: Since when the oldest event waits.
         due: When a session has to be judged.
         forgets: When closed sessions are forgotten.
+        closed: How many closed sessions are remembered.
     """
 
     open: int = 0
@@ -96,6 +99,7 @@ class Gauges(msgspec.Struct, array_like=True):
     since: int | None = None
     due: int | None = None
     forgets: int | None = None
+    closed: int = 0
 
 
 class SessionBucket(msgspec.Struct, array_like=True):
@@ -122,7 +126,7 @@ class SessionBucket(msgspec.Struct, array_like=True):
     gauges: list[Gauges] = msgspec.field(default_factory=lambda: [Gauges()])
 
 
-FORMAT = state_buckets.BucketFormat(SessionBucket, version=4)
+FORMAT = state_buckets.BucketFormat(SessionBucket, version=5)
 
 Segments = MutableMapping[tuple[str, int], bytes]
 """The events that do not fit into a bucket, by session and segment."""
@@ -162,7 +166,23 @@ def gauges_of(part: Part) -> Gauges:
         min((wait.since for wait in waits if wait.since is not None), default=None),
         min((wait.due for wait in waits if wait.due is not None), default=None),
         min((expires for expires, _ in tombstones(part)), default=None),
+        sum(len(names) for _, names in tombstones(part)),
     )
+
+
+def check_open(count: int, settings: Settings) -> None:
+    """Raise CheckpointError if a bucket has more open sessions than its share of max_sessions."""
+    total, buckets = settings.max_sessions, settings.buckets
+    if total is not None and count > (share := -(-total // buckets)):
+        raise CheckpointError(
+            f"sessions.in_order: a bucket of the state would have {count} open sessions, and "
+            f"max_sessions={total} allows {share} for each of the {buckets} buckets. The batch is "
+            f"not committed. Raise max_sessions, and start the query again, which repeats it. So "
+            f"that sessions end, give last= or idle_timeout=, or use zeh-spark sessions end",
+            expected=share,
+            got=count,
+            anchor="the-state-would-have-too-many-sessions",
+        )
 
 
 def empty(settings: Settings) -> bytes:

@@ -32,14 +32,15 @@ _WITHOUT_STORE = {
     "audit": ("feed_commands", "Check that what was published is on a feed, unaltered."),
     "await": ("reader_commands", "Wait until a reader has committed a batch."),
     "check": ("diagnosis_commands", "Test any publisher against the ZeroEventHub specification."),
-    "dead-letters": ("dead_letter_commands", "Print the dead letters of a feed."),
+    "dead-letters": ("repair_commands", "Print the dead letters of a feed."),
     "doctor": ("diagnosis_commands", "Find what keeps Spark from reading and publishing."),
     "explain": ("explain_command", "Print what an error means, and what to do about it."),
     "feeds": ("reader_commands", "List the feeds of a publisher, or of a store (extra)."),
     "lag": ("diagnosis_commands", "Show how many events a reader has not read yet."),
     "producers": ("feed_commands", "List the producers of a feed, or the batches of one."),
     "publish": ("feed_commands", "Publish events from standard input as one batch."),
-    "replay-dead": ("dead_letter_commands", "Publish dead letters that were repaired."),
+    "replay-dead": ("repair_commands", "Publish dead letters that were repaired."),
+    "sessions": ("repair_commands", "End, release, retry or skip a session by hand."),
     "tail": ("reader_commands", "Print the events of a feed, and wait for more."),
 }
 _ON_STORES = {
@@ -71,6 +72,7 @@ _FUNCTIONS = {
     "cursor-sets": "list_cursor_sets",
     "dead-letters": "list_letters",
     "segments": "segments_group",
+    "sessions": "sessions_group",
 }
 """The functions that are not called as their commands."""
 
