@@ -9,7 +9,6 @@ own: `python -m benchmarks.session_matrix TASKS FOLDER`.
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 import subprocess
 import sys
@@ -125,7 +124,7 @@ def measured(work: Path, _: int) -> Iterator[Row]:
             text=True,
             env=publishing.environment(checked=True),
         )
-        found.append(json.loads(done.stdout.splitlines()[-1]))
+        found.append([float(line) for line in done.stdout.splitlines()[-len(CELLS) :]])
     for cell, *seconds in zip(CELLS, *found, strict=True):
         what = (
             f"{cell.target}: {cell.sessions:,} sessions, {cell.events:,} events a batch, "
@@ -142,11 +141,11 @@ def main() -> None:
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.log.level", "OFF")
     spark = zeh_spark.configure(builder, parallelism=tasks, delta=True).getOrCreate()
-    seconds = []
-    for cell in [CELLS[0], *CELLS]:  # the first one warms up
+    for number, cell in enumerate([CELLS[0], CELLS[1], *CELLS]):  # the first two warm up
         with tempfile.TemporaryDirectory(dir=folder) as work:
-            seconds.append(measure(spark, cell, Path(work)))
-    print(json.dumps(seconds[1:]))
+            seconds = measure(spark, cell, Path(work))
+        if number > 1:
+            print(seconds, flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import click
 
 from zeh_spark.errors import OutcomeUnknownError, RowError, StoreError, UnavailableError, printable
 from zeh_spark.tools.cli.output import moment, print_result, progress, write_lines
-from zeh_spark.tools.cli.parameters import BATCH, PATIENCE, connects, name_of
+from zeh_spark.tools.cli.parameters import PATIENCE, connects, name_of
 from zeh_spark.wire.phrases import counted
 
 if TYPE_CHECKING:
@@ -167,8 +167,8 @@ def sessions_group() -> None:
     which the query takes it, as HEADER=VALUE: order=A if it has session="headers['order']". Give
     each part of a session that has several, and its kind.
 
-    The commands can be repeated: the same control event is published once. If it is meant to act
-    again, because a later session has the same name, give it another name with --batch.
+    The commands can be repeated: the same control event is published once. To have it act again, on
+    a later session of the same name for example, give any name with --again.
     """
 
 
@@ -196,7 +196,10 @@ def _with_options(*more: Callable[[Any], Any]) -> Callable[[Any], Any]:
             "--producer", default="sessions", show_default=True, metavar="NAME", callback=name_of,
             help="The producer's name.",
         ),
-        BATCH,
+        click.option(
+            "--again", metavar="NAME",
+            help="Publish the same control event again, once under this name.",
+        ),
         connects,
     ]  # fmt: skip
 
@@ -256,9 +259,10 @@ def release(**given: Any) -> None:
 @sessions_group.command()
 @_of_an_event
 def retry(**given: Any) -> None:
-    """Process the failed event again that holds a session of sessions.process.
+    """Process a failed event again, and then the events that wait for it.
 
-    A control event with another number or attempt than those of the failed event does nothing.
+    It is for a session that sessions.process holds. With another number or attempt than those of
+    the failed event, nothing happens.
 
     \b
     Example:
@@ -270,9 +274,10 @@ def retry(**given: Any) -> None:
 @sessions_group.command()
 @_of_an_event
 def skip(**given: Any) -> None:
-    """Give up the failed event that holds a session of sessions.process, and continue after it.
+    """Give up a failed event, and process the events that wait for it.
 
-    A control event with another number or attempt than those of the failed event does nothing.
+    It is for a session that sessions.process holds. With another number or attempt than those of
+    the failed event, nothing happens.
 
     \b
     Example:
@@ -283,7 +288,7 @@ def skip(**given: Any) -> None:
 
 def _publish(
     word: str, url: str, session: tuple[str, ...], data: str | None, key: str | None,
-    control_header: str, producer: str, batch: str | None, connect: dict[str, str],
+    control_header: str, producer: str, again: str | None, connect: dict[str, str],
     number: str | None = None, attempt: int | None = None, attempt_header: str = "",
 ) -> None:  # fmt: skip
     """Publish a control event as a named batch, whose name is made of the event."""
@@ -299,8 +304,8 @@ def _publish(
     headers = _headers([*values, *([f"{attempt_header}={attempt}"] if attempt else [])])
     if key is None and len(session) == 1:
         key = session[0].partition("=")[2]
-    event = json.dumps([headers, data, key], sort_keys=True).encode()
-    batch = batch or f"{word}-{xxhash.xxh3_128_hexdigest(event)}"
+    event = json.dumps([headers, data, key, again], sort_keys=True).encode()
+    batch = f"{word}-{xxhash.xxh3_128_hexdigest(event)}"
     by = Producer(url, producer, **connect, **PATIENCE)  # type: ignore[arg-type]
     try:
         with by.batch(batch) as open_batch:
@@ -317,8 +322,8 @@ def _publish(
     if receipt.run != by.run:
         outcome, said = (
             "repeated",
-            f"Published before, at {moment(receipt.time)}: no change. If a later session has the "
-            f"same name, give --batch a name of your choice.",
+            f"Published before, at {moment(receipt.time)}: no change. To publish it again, give "
+            f"any name with --again.",
         )
     print_result(
         said, outcome=outcome, producer=f"{producer}#{batch}", headers=headers, time=receipt.time,
