@@ -1,112 +1,89 @@
 """The throughput of `route` and `process`: replicas x sessions x rate x failures.
 
 A replica is a task that runs at the same time as others. The rate is that of a trigger: events of a
-batch. An event that fails becomes a dead letter: `route` has one without a number, and the handler
-of `process` raises. Run as a program it measures all cells with so many tasks in a session of its
-own: `python -m benchmarks.session_matrix TASKS FOLDER`.
+batch. An event that fails becomes a dead letter: for `route` it has no number, and the handler of
+`process` raises. All events of a session fail, or none. Run as a program it measures all cells with
+so many tasks in a session of its own: `python -m benchmarks.session_matrix TASKS FOLDER`.
 """
 
 from __future__ import annotations
 
 import itertools
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
 import zeh_spark
 from benchmarks import publishing
+from benchmarks.feeds import serving
 from benchmarks.rows import Row
-from benchmarks.stateful import BATCHES, read, run
+from benchmarks.stateful import BATCHES, run
 from zeh_spark import sessions
+from zeh_spark.publish import Producer
 from zeh_spark.spark.sessions.routing import Writer
 
-
-class Cell(NamedTuple):
-    """Open sessions, events of a batch, per cent of them that fail, and what takes the batches."""
-
-    sessions: int
-    events: int
-    failing: int
-    target: str
-
-
 TASKS = (1, 2)
-CELLS = [
-    Cell(*each)
-    for each in itertools.product((100, 10_000), (1_000, 20_000), (0, 10), ("route", "process"))
-]
-
-FILES = 2
-"""Files of a batch: as many tasks read it."""
+FEEDS = [*itertools.product((100, 10_000), (1_000, 20_000))]
+"""Sessions, and events of a batch."""
+CELLS = [*itertools.product((0, 10), ("route", "process"))]
+"""Per cent of the events that fail, and what takes the batches of a feed."""
 
 
-def ends(cell: Cell) -> list[int]:
-    """Return the number of events up to the end of each batch; the first begins all sessions."""
-    return [max(cell.sessions, cell.events) + each * cell.events for each in range(BATCHES)]
+def fill(url: str, count: int, events: int) -> None:
+    """Publish batches of events, each session's in order, so that nothing waits."""
+    producer = Producer(url, "bench")
+    for number in range(BATCHES):
+        with producer.batch() as batch:
+            for place in range(number * events, (number + 1) * events):
+                order, step = place % count, place // count
+                headers = {"order": f"{order}", "step": f"{step}"}
+                batch.add({"order": order, "paid": step}, key=order, headers=headers)
 
 
-def fill(spark: SparkSession, cell: Cell, folder: Path) -> str:
-    """Write batches of events, each session's in order, so that nothing waits.
+def measure(feed: DataFrame, failing: int, target: str, total: int, folder: Path) -> float:
+    """Return the events a second inside triggers.
 
-    All events of a session fail, or none.
+    Raises AssertionError if events or dead letters are not as many as they should be.
     """
-    fails = f"id % 100 < {cell.failing}"
-    step = f"cast(id DIV {cell.sessions} AS STRING)"
-    if cell.target == "route":
-        step = f"IF({fails}, 'none', {step})"
-    headers = f"""map('order', concat('order-', id % {cell.sessions}), 'step', {step},
-        'fails', cast({fails} AS STRING), 'zeh-time', cast(1700000000000 + id AS STRING))"""
-    for begin, end in itertools.pairwise([0, *ends(cell)]):
-        rows = spark.range(begin, end, numPartitions=FILES)
-        data = "to_json(struct(id, md5(cast(id AS STRING)) AS note)) AS data"
-        rows.selectExpr("0 AS partition", f"{headers} AS headers", data).write.mode(
-            "append"
-        ).parquet(str(folder / "frame"))
-    return str(folder / "frame")
-
-
-def handle(event: sessions.Event) -> str:
-    if event.headers["fails"] == "true":
-        raise ValueError("it fails")
-    return "done"
-
-
-def measure(spark: SparkSession, cell: Cell, folder: Path) -> float:
-    """Return the median seconds of a batch. Raises AssertionError for lost or doubled events."""
-    frame = sessions.in_order(
-        read(spark, fill(spark, cell, folder), files=FILES),
-        "headers['order']",
-        "headers['step']",
-        processing=cell.target == "process",
-    )
+    fails = f"headers['order'] % 100 < {failing}"
+    step = "headers['step']"
+    number = f"IF({fails}, 'none', {step})" if target == "route" else step
+    frame = sessions.in_order(feed, "headers['order']", number, processing=target == "process")
     dead: list[int] = []
 
     def write(checkpoint: str) -> Writer:
-        if cell.target == "route":
+        if target == "route":
             return sessions.route(ordered=pass_on, dead=lambda rows, _: dead.append(rows.count()))
         return sessions.process(
-            handle,
+            handler(failing),
             table=str(folder / "table"),
             name="bench",
             checkpointLocation=checkpoint,
             retries=0,
-            max_failures=cell.sessions + cell.events,
+            max_failures=total,
         )
 
     batches, _ = run(frame, write)
-    total = ends(cell)[-1]
-    if cell.target == "process":
-        table = spark.read.format("delta").load(str(folder / "table"))
+    if target == "process":
+        table = feed.sparkSession.read.format("delta").load(str(folder / "table"))
         assert table.count() == total
         dead = [table.where("status = 'failed'").count()]
-    assert (len(batches), sum(dead)) == (BATCHES, total * cell.failing // 100)
-    return statistics.median(each["seconds"] for each in batches[1:])
+    read = sum(each["rows"] for each in batches)
+    assert (read, sum(dead)) == (total, total * failing // 100)
+    return sum(each["rows"] for each in batches[1:]) / sum(each["seconds"] for each in batches[1:])
+
+
+def handler(failing: int) -> Callable[[sessions.Event], str]:
+    def handle(event: sessions.Event) -> str:
+        if int(event.session) % 100 < failing:
+            raise ValueError("it fails")
+        return "done"
+
+    return handle
 
 
 def pass_on(batch: DataFrame, _: int) -> None:
@@ -114,7 +91,7 @@ def pass_on(batch: DataFrame, _: int) -> None:
 
 
 def measured(work: Path, _: int) -> Iterator[Row]:
-    """Yield a row for each cell, with the rate and the seconds of a batch by number of tasks."""
+    """Yield a row for each cell: events a second, by the number of tasks."""
     found = []
     for tasks in TASKS:
         done = subprocess.run(
@@ -124,15 +101,13 @@ def measured(work: Path, _: int) -> Iterator[Row]:
             text=True,
             env=publishing.environment(checked=True),
         )
-        found.append([float(line) for line in done.stdout.splitlines()[-len(CELLS) :]])
-    for cell, *seconds in zip(CELLS, *found, strict=True):
-        what = (
-            f"{cell.target}: {cell.sessions:,} sessions, {cell.events:,} events a batch, "
-            f"{cell.failing} % fail; {' and '.join(map(str, TASKS))} tasks"
-        )
-        rates = " and ".join(f"{cell.events / each / 1000:.1f}k" for each in seconds)
-        times = " and ".join(f"{each:.2f}" for each in seconds)
-        yield what, f"{rates} events/s, {times} s a batch", ""
+        lines = done.stdout.splitlines()[-len(FEEDS) * len(CELLS) :]
+        found.append([float(line) for line in lines])
+    rates = zip(*found, strict=True)
+    for (count, events), (failing, target) in itertools.product(FEEDS, CELLS):
+        what = f"{target}: {count:,} sessions, {events:,} events a batch, {failing} % fail"
+        shown = ", ".join(f"{each / 1000:.1f}k" for each in next(rates))
+        yield f"{what}; {', '.join(map(str, TASKS))} tasks", f"{shown} events/s", ""
 
 
 def main() -> None:
@@ -141,11 +116,19 @@ def main() -> None:
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.log.level", "OFF")
     spark = zeh_spark.configure(builder, parallelism=tasks, delta=True).getOrCreate()
-    for number, cell in enumerate([CELLS[0], CELLS[1], *CELLS]):  # the first two warm up
-        with tempfile.TemporaryDirectory(dir=folder) as work:
-            seconds = measure(spark, cell, Path(work))
-        if number > 1:
-            print(seconds, flush=True)
+    warm = CELLS[:2]
+    for count, events in FEEDS:
+        name = f"{count}-{events}-{tasks}"
+        with serving(publishing.new_file(folder, name)) as (url, _):
+            fill(url, count, events)
+            options = {"headers": "_all", "maxEventsPerTrigger": events}
+            feed = spark.readStream.format("zeroeventhub").options(**options).load(url)
+            for place, (failing, target) in enumerate([*warm, *CELLS]):
+                with tempfile.TemporaryDirectory(dir=folder) as work:
+                    rate = measure(feed, failing, target, events * BATCHES, Path(work))
+                if place >= len(warm):
+                    print(rate, flush=True)
+        warm = []
 
 
 if __name__ == "__main__":
