@@ -93,9 +93,9 @@ def reader(
             was read, and the next one waits for events, for up to `wait`.
         **options: options of the Spark source, in Python's spelling: those that say how to reach
             the publisher (`token`, `ca_file`, `retry_timeout="30s"`), and `headers`,
-            `page_size_hint`, `partition_count`, `ending_cursors`, `feed_id`, `cursor_set`, `wait`
-            and `poll_interval`. A value of None counts as not given; a list or tuple stands for
-            its elements with commas between them.
+            `page_size_hint`, `partition_count`, `partitions`, `ending_cursors`, `feed_id`,
+            `cursor_set`, `wait` and `poll_interval`. A value of None counts as not given; a list or
+            tuple stands for its elements with commas between them.
 
     Raises:
         OptionError: an option or the cursors are not valid.
@@ -206,15 +206,17 @@ class _Reader:
         options, transport = self._options, self._client.transport
         count, given = self._identify(), options.starting_cursors
         everywhere = wire.LAST if given == "last" else wire.FIRST
-        self._cursors = [*given.values()] if isinstance(given, dict) else [everywhere] * count
-        before = [*self._cursors]
+        chosen = options.chosen(count)
+        self._cursors = {**given} if isinstance(given, dict) else dict.fromkeys(chosen, everywhere)
+        before = {**self._cursors}
         if options.starting_timestamp is not None:
-            self._cursors = cursors_at(transport, count, options.starting_timestamp)
-        for partition, cursor in enumerate(self._cursors):
+            at = cursors_at(transport, count, options.starting_timestamp)
+            self._cursors = {partition: at[partition] for partition in chosen}
+        for partition, cursor in self._cursors.items():
             if cursor == wire.LAST:
                 request = self._request(partition)
                 self._cursors[partition] = first_checkpoint(self._client, request)
-        if before != self._cursors and (not self._follows or {*before} == {wire.LAST}):
+        if before != self._cursors and (not self._follows or {*before.values()} == {wire.LAST}):
             yield from self._yield_page()
 
     def _identify(self) -> int:
@@ -231,7 +233,7 @@ class _Reader:
         found = discover(
             transport,
             options.partition_count,
-            otherwise=len(given) if isinstance(given, dict) else None,
+            otherwise=len(given) if isinstance(given, dict) and not options.partitions else None,
             has_identity=bool(known) and not is_untold,
         )
         options.check_partitions(found.partition_count)
@@ -246,20 +248,21 @@ class _Reader:
                 anchor="the-publisher-now-serves-another-feed",
             )
         self._kept |= {"feed": now.id, "n": str(found.partition_count)}
-        return found.partition_count
+        self._count = found.partition_count
+        return self._count
 
     def _request(self, partition: int) -> PageRequest:
         return PageRequest(
             partition,
             self._cursors[partition],
-            len(self._cursors),
+            self._count,
             self._options.page_size_hint,
             self._options.requested_headers,
             tell=self._identity.told,
         )
 
     def _read_to_end(self) -> Iterator[PageAndCursors]:
-        ends, requests = self._options.ending_cursors, map(self._request, range(len(self._cursors)))
+        ends, requests = self._options.ending_cursors, map(self._request, self._cursors)
         for read in [find_end(self._client, request, ends) for request in requests]:
             while not read.ending.ended:
                 with closing(read.next_page()) as intervals:
@@ -268,10 +271,10 @@ class _Reader:
     def _follow(self) -> Iterator[PageAndCursors]:
         at_once = False  # whether the publisher did not wait when it was last asked to
         skipped = 0  # how many times in a row only cursors moved
-        rounds = [*map(CursorRounds, range(len(self._cursors)), self._cursors)]
+        rounds = {each: CursorRounds(each, at) for each, at in self._cursors.items()}
         while True:
-            before, events = [*self._cursors], self._events
-            for partition in range(len(before)):
+            before, events = {**self._cursors}, self._events
+            for partition in before:
                 with self._client.page(self._request(partition)) as page:
                     yield from self._answer(partition, rounds[partition].checked(page), page)
             skipped = skipped + 1 if events == self._events else 0
@@ -290,11 +293,11 @@ class _Reader:
 
         What it answers is read with the next pages. So is an error.
         """
-        wait, count = int(self._options.wait), len(self._cursors)
-        if not wait or count > _MOST_WAITED_FOR:
+        wait = int(self._options.wait)
+        if not wait or len(self._cursors) > _MOST_WAITED_FOR:
             return False
-        given = {f"cursor{partition}": cursor for partition, cursor in enumerate(self._cursors)}
-        given |= {"n": str(count), "pagesizehint": "1", "wait": str(wait)}
+        given = {f"cursor{each}": cursor for each, cursor in self._cursors.items()}
+        given |= {"n": str(self._count), "pagesizehint": "1", "wait": str(wait)}
         began = time.monotonic()
         with suppress(TransientError, ZeroEventHubError):
             query = urlencode(given, quote_via=quote, safe="")
@@ -310,9 +313,8 @@ class _Reader:
             self._rediscover(told=True)
 
     def _rediscover(self, *, told: bool) -> None:
-        transport, count = self._client.transport, len(self._cursors)
-        name = self._options.feed
-        self._identity = rediscover(transport, count, self._identity, name, told=told)
+        transport, name = self._client.transport, self._options.feed
+        self._identity = rediscover(transport, self._count, self._identity, name, told=told)
         self._kept["feed"] = self._identity.id
         self._doubts_epoch = False
 
@@ -334,4 +336,4 @@ class _Reader:
         events = self._decoder.whole(lines, partition, feed)
         self._events += events.num_rows
         yield events, json.dumps(wire.by_partition(self._cursors) | self._kept)
-        self._reporter.keep(tuple(self._cursors), self._kept.get("reader"))
+        self._reporter.keep(self._cursors, self._count, self._kept.get("reader"))

@@ -32,6 +32,7 @@ from msgspec import UNSET, UnsetType
 
 from zeh_spark.wire.feed_identity import Epoch
 from zeh_spark.wire.hashes import MODULUS, sum_of
+from zeh_spark.wire.phrases import in_ranges
 from zeh_spark.wire.upload_format import CHUNK_BYTES
 
 VERSION, CHUNKS_VERSION = 1, 2
@@ -94,8 +95,8 @@ class PlanRequest(msgspec.Struct, forbid_unknown_fields=True, rename="camel", om
 
     Args:
         n: the number of partitions that the reader works with.
-        cursors: where each of them begins, by number.
-        ends: where each of them ends; the limits are then soft hints of the publisher's own.
+        cursors: where each of those begins that are to be read, by number.
+        ends: where each of these ends; the limits are then soft hints of the publisher's own.
         upto: a cursor of the feed (`Plan.head`) after which nothing is planned.
         max_events: events of the plan, about.
         max_bytes: bytes of lines of the plan, about.
@@ -152,13 +153,13 @@ class Plan(msgspec.Struct, rename="camel"):
     """What a publisher plans.
 
     Args:
-        ends: the cursor of each partition after the plan. None is `_first` or `_last`.
+        ends: the cursor of each of these partitions after the plan. None is `_first` or `_last`.
         more: whether there are more chunks than the plan has, before `upto` or `ends`.
         head: the cursor of the feed's newest chunk, as of the plan.
         time: when that was committed, in ms since 1970.
         behind: most chunks between the plan's last one and the head.
         ranges: the ranges in the order of partitions; those of a partition follow each other.
-        lag: how far each partition is behind at its end; None if the publisher does not know it
+        lag: how far each of these is behind at its end; None if the publisher does not know it
             yet.
         epoch: the feed's newest epoch, as of the plan; None if the publisher does not tell it.
         chunks: the answer to the request for the chunks of all ranges; None if the plan is large,
@@ -483,10 +484,10 @@ def checked_ranges(plan: Plan, request: PlanRequest) -> dict[int, list[PlannedRa
     """
     if plan.more and not plan.ranges:
         raise FormatError("it says that there is more, but plans nothing")
-    found: dict[int, list[PlannedRange]] = {partition: [] for partition in range(request.n)}
+    found: dict[int, list[PlannedRange]] = {int(each): [] for each in request.cursors}
     numbers = {str(partition) for partition in found}
     if plan.ends.keys() != numbers or not {str(each.partition) for each in plan.ranges} <= numbers:
-        raise FormatError(f"it is not for the partitions 0 to {request.n - 1}")
+        raise FormatError(f"it is not for the partitions {in_ranges(found)}")
     for each in plan.ranges:
         found[each.partition].append(each)
     for partition, ranges in found.items():

@@ -186,6 +186,20 @@ def parse_partition_count(text: str) -> int:
     return count
 
 
+def parse_partitions(text: str) -> tuple[int, ...]:
+    """Return the partitions of a text like `0-3` or `0,2,5-7`, in ascending order."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,5})(?:\s*-\s*([0-9]{1,5}))?\s*", part)
+        some = range(int(match[1]), int(match[2] or match[1]) + 1) if match else ()
+        if not some:
+            raise ValueError("must be partitions and ranges of them, like 0-3 or 0,2,5-7")
+        found += some
+    if twice := sorted(each for each in {*found} if found.count(each) > 1):
+        raise ValueError(f"must name each partition once, and names {twice[0]} twice")
+    return tuple(sorted(found))
+
+
 def parse_bool(text: str) -> bool:
     """Return whether the text is `true`; `false` is the only other one, in any case."""
     if text.lower() not in {"true", "false"}:

@@ -6,7 +6,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
 
@@ -23,6 +23,17 @@ def no_power_of_two(partitions: int) -> str:
         f"{partitions} is no power of two: readers cannot halve it again and again, and some "
         f"publishers and readers of the protocol support only powers of two"
     )
+
+
+def in_ranges(partitions: Iterable[int]) -> str:
+    """Return ascending numbers as the option `partitions` has them, like "0-2,5"."""
+    ranges: list[list[int]] = []
+    for each in partitions:
+        if ranges and ranges[-1][-1] + 1 == each:
+            ranges[-1][1:] = [each]
+        else:
+            ranges.append([each])
+    return ",".join("-".join(map(str, each)) for each in ranges)
 
 
 def size_of(count: float) -> str:

@@ -23,7 +23,7 @@ have to parse every event.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -38,6 +38,9 @@ CONTENT_TYPE = "application/x-ndjson"
 
 CONSUMER_HEADER = "ZEH-Consumer"
 """The header of a request in which a reader tells its identity (see `store.cursor_sets`)."""
+
+SUBSET_CONSUMER = "subset:"
+"""How the identity of a reader begins that reads only the partitions of its first request."""
 
 MAX_LINE = 65_535
 """Maximum bytes of a line, without its newline. The Go client stops there without an error."""
@@ -238,9 +241,9 @@ def event_line(partition: int, headers: Mapping[str, str], data: bytes) -> bytes
     return b'{"partition":%d,"headers":%b,"data":%b}' % (partition, rendered, data)
 
 
-def by_partition(cursors: Sequence[str]) -> dict[str, str]:
+def by_partition(cursors: Mapping[int, str]) -> dict[str, str]:
     """Return cursors by the text of their partition's number, as requests and offsets have them."""
-    return {str(partition): cursor for partition, cursor in enumerate(cursors)}
+    return {str(partition): cursor for partition, cursor in cursors.items()}
 
 
 def checkpoint_line(partition: int, cursor: str) -> bytes:

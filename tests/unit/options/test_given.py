@@ -12,6 +12,7 @@ from zeh_spark.client.options.given import parse
 from zeh_spark.client.options.option_metadata import declared, option_name
 from zeh_spark.errors import OptionError
 from zeh_spark.spark.source.options import SourceOptions, refuse_of_other_query
+from zeh_spark.wire.phrases import in_ranges
 
 URL = "https://orders.example/feed/v1"
 DECLARED = declared(SourceOptions)
@@ -149,10 +150,13 @@ def test_the_feeds_own_query_is_part_of_its_identity_but_not_readable():
         ("feedId", "", "not be empty"),
         ("startingCursors", "newest", "first, last, or JSON"),
         ("startingCursors", "[1]", "first, last, or JSON"),
-        ("startingCursors", "{}", "every one from 0 without a gap"),
-        ("startingCursors", '{"1":"a"}', "every one from 0 without a gap"),
-        ("startingCursors", '{"0":"a","2":"b"}', "every one from 0 without a gap"),
-        ("startingCursors", '{"0":"a","00":"b"}', "every one from 0 without a gap"),
+        ("startingCursors", "{}", "for every partition"),
+        ("startingCursors", '{"0":"a","00":"b"}', "for every partition"),
+        ("partitions", "", "like 0-3 or 0,2,5-7"),
+        ("partitions", "3-1", "like 0-3 or 0,2,5-7"),
+        ("partitions", "-1", "like 0-3 or 0,2,5-7"),
+        ("partitions", "all", "like 0-3 or 0,2,5-7"),
+        ("partitions", "0-3,2", "names 2 twice"),
         ("startingCursors", '{"0":17}', "string that is not empty"),
         ("startingCursors", '{"0":""}', "string that is not empty"),
     ],
@@ -163,6 +167,30 @@ def test_a_bad_value_is_refused_with_what_is_allowed(option, text, allowed):
 
     assert option == error.option
     assert all(part in str(error) for part in (repr(option), repr(text), allowed))
+
+
+@each_case(
+    ("given", "said"),
+    [
+        ({"startingCursors": '{"1":"a"}'}, "(1), but option 'partitions' is not set. Give one for"),
+        ({"startingCursors": '{"0":"a","2":"b"}'}, "(0,2), but option 'partitions' is not set"),
+        (
+            {"startingCursors": '{"0":"a","1":"b"}', "partitions": "0-2"},
+            "2 partitions (0-1), but option 'partitions' is 0-2. Give one for each of 0-2",
+        ),
+        ({"partitions": "2-4", "partitionCount": "4"}, "'partitions' is 2-4, but the feed"),
+    ],
+)
+def test_partitions_and_cursors_have_to_fit(given, said):
+    """I never read less than I think, and learn which cursors are needed."""
+    assert said in str(refusal(given))
+
+
+def test_partitions_are_numbers_and_ranges():
+    options = parse(SourceOptions, {"url": "http://h/f", "partitions": "5 - 7, 0,2"})
+
+    assert (0, 2, 5, 6, 7) == options.partitions
+    assert "0,2,5-7" == in_ranges(options.partitions)
 
 
 @each_case(
@@ -211,8 +239,8 @@ TWO = {"partitionCount": "2"}
         ({"paths": '["http://a/"]'}, "url", "one feed"),
         ({"endingCursors": "first"}, "endingCursors", "must be last"),
         ({"endingCursors": '{"0":"_last"}'}, "endingCursors", "real cursors"),
-        ({"startingCursors": '{"0":"a"}', **TWO}, "startingCursors", "each of 0 to 1"),
-        ({"endingCursors": '{"0":"a"}', **TWO}, "endingCursors", "each of 0 to 1"),
+        ({"startingCursors": '{"0":"a"}', **TWO}, "startingCursors", "each of 0-1"),
+        ({"endingCursors": '{"0":"a"}', **TWO}, "endingCursors", "each of 0-1"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options, option, words):

@@ -22,7 +22,7 @@ def planned(sizes, first):
 @given(st.lists(st.lists(st.integers(1, 2 * MIB), max_size=5), max_size=4))
 def test_small_ranges_that_follow_each_other_become_one(plans):
     """A batch of many small plans is not many requests, and has the same chunks."""
-    batch = PlannedBatch(["0.aaaaaaaa"], [[]])
+    batch = PlannedBatch(1, {0: "0.aaaaaaaa"}, {0: []})
     every = [size for sizes in plans for size in sizes]
     at = 0
     for sizes in plans:

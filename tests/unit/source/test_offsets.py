@@ -13,6 +13,7 @@ from zeh_spark.errors import CheckpointError
 from zeh_spark.spark.source import offsets
 from zeh_spark.spark.source.offsets import Offset, Position, StagedBatch, initial, parse
 from zeh_spark.spark.source.options import SourceOptions
+from zeh_spark.wire.phrases import in_ranges
 
 URL = "https://orders.example/feed"
 
@@ -32,20 +33,29 @@ digests = st.none() | st.just("0" * 32)
 positions = st.builds(Position, cursors, counts, counts, digests, st.none() | cursors)
 names = st.from_regex(r"\A[0-9A-Za-z]+\Z")
 staged = st.builds(StagedBatch, names, names, st.integers(0, 1000))
+
+
+@st.composite
+def places(draw):
+    """Positions in all partitions of a feed, or in some of them."""
+    count = draw(st.integers(1, 12))
+    read = draw(st.just({*range(count)}) | st.sets(st.integers(0, count - 1), min_size=1))
+    return {each: draw(positions) for each in sorted(read)}, count
+
+
 known = st.builds(
-    Offset,
-    st.just(URL),
-    st.lists(positions, min_size=1, max_size=12).map(tuple),
+    lambda place, **more: Offset(URL, *place, **more),
+    places(),
     staged=st.none() | staged,
     id=st.none() | st.just("9f86d081884c7d65"),
     reader=st.none() | st.just("5f0c"),
 ).filter(
     lambda offset: (
         not offset.staged
-        or (offset.staged.segments > 0) == any(each.events for each in offset.positions)
+        or (offset.staged.segments > 0) == any(each.events for each in offset.positions.values())
     )
 )
-unknown = st.builds(Offset, st.just(URL), st.just(()), st.sampled_from(["_first", "_last"]))
+unknown = st.sampled_from([Offset(URL, {}, everywhere=each) for each in ("_first", "_last")])
 
 
 @given(known | unknown)
@@ -53,12 +63,14 @@ def test_an_offset_comes_back_as_it_was(offset):
     """Law: what Spark's checkpoint keeps is the offset; written again, it is the same text."""
     text = json.dumps(offset.to_json())
 
-    again = parse(json.loads(text), options())
+    some = {"partitions": in_ranges(offset.positions)} if offset.version == 4 else {}
+    again = parse(json.loads(text), options(**some))
 
     assert (offset, text) == (again, json.dumps(again.to_json()))
 
 
-STORED = Offset(URL, (Position("c1", 3, 60, "d"), Position("c2"))).to_json()
+STORED = Offset(URL, {0: Position("c1", 3, 60, "d"), 1: Position("c2")}, 2).to_json()
+SOME = Offset(URL, {0: Position("c1", 3, 60, "d"), 2: Position("c2")}, 4).to_json()
 
 
 def test_the_text_is_canonical():
@@ -70,7 +82,8 @@ def test_the_text_is_canonical():
     moved = Position("c1", 3, 45, "0f" * 16, "c0")
     whole = Offset(
         URL,
-        (moved, Position("c9")),
+        {0: moved, 1: Position("c9")},
+        2,
         staged=StagedBatch("s", "b", 2),
         id="9f86d081884c7d65",
         reader="5f0c",
@@ -99,7 +112,7 @@ def test_the_checkpoint_holds_no_secret():
 
 
 READS = (
-    "this version of zeh-spark reads formats 2 and 3. Use the version that wrote it, or a new "
+    "this version of zeh-spark reads formats 2 to 4. Use the version that wrote it, or a new "
     "checkpointLocation"
 )
 
@@ -107,10 +120,15 @@ READS = (
 @each_case(
     ("document", "given", "remedy"),
     [
-        ({"version": 4, "all": "new"}, {}, f"format 4, {READS}"),
+        ({"version": 5, "all": "new"}, {}, f"format 5, {READS}"),
         ({"version": 1, "all": "old"}, {}, f"format 1, {READS}"),
         ({**STORED, "version": None}, {}, "format None"),
         ({**STORED, "version": 2}, {}, "new checkpointLocation"),
+        ({**STORED, "version": 4}, {}, "new checkpointLocation"),
+        ({**SOME, "version": 3}, {"partitions": "0,2"}, "new checkpointLocation"),
+        (SOME, {}, "Continue with partitions=0,2; or, to split or merge queries"),
+        (SOME, {"partitions": "0-2"}, "0,2 of 4, and the option 'partitions' is 0-2. Continue"),
+        (STORED, {"partitions": "1"}, "that the command zeh-spark cursors prints"),
         ({**STORED, "feed": "https://old/feed"}, {}, "add the option feedId='https://old/feed'"),
         ({**STORED, "feed": "mine"}, {"feedId": "yours"}, "add the option feedId='mine'"),
         (STORED, {"partitionCount": "3"}, "Continue with partitionCount=2, or start with a new"),

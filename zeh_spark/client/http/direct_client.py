@@ -59,7 +59,7 @@ def plan(transport: Transport, request: PlanRequest, *, with_chunks: bool = Fals
     return transport.retry().call(lambda: _planned(transport, request, with_chunks=with_chunks))
 
 
-def cursors_at(transport: Transport, n: int, time: int) -> list[str]:
+def cursors_at(transport: Transport, n: int, time: int) -> dict[int, str]:
     """Ask where each partition begins for a reader of all events that were committed since a time.
 
     `n` is the number of partitions that the reader works with; `time` is in ms since 1970. Raises
@@ -68,14 +68,14 @@ def cursors_at(transport: Transport, n: int, time: int) -> list[str]:
     return transport.retry().call(lambda: _at_time(transport, n, time))
 
 
-def _at_time(transport: Transport, n: int, time: int) -> list[str]:
+def _at_time(transport: Transport, n: int, time: int) -> dict[int, str]:
     why = "its answer is none to this request, which only the publisher of zeh-spark knows"
     try:
         with transport.request("GET", "/cursors", f"n={n}&time={time}", proven=True) as response:
             text = Body(response, transport.url).whole()
         found = direct_reads.decode_cursors(text).cursors
         if found.keys() == {str(each) for each in range(n)}:
-            return [found[str(each)] for each in range(n)]
+            return {each: found[str(each)] for each in range(n)}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
     except (PublisherError, TransientError) as exc:

@@ -8,10 +8,11 @@ Rule for editors: what is unknown is None, and never 0. Runs on the driver and i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -29,31 +30,36 @@ class Lag:
     """How far a reader is behind.
 
     Args:
-        events: for each partition, the events that it has not read.
-        seconds: for each partition, the age of the oldest of them, by the publisher's clock; None
-            if it is not known.
+        partitions: for each partition that it reads, the events that it has not read, and the age
+            of the oldest of them in seconds, by the publisher's clock; None if it is not known.
         at_least: whether there may be more events, because they were counted up to a limit.
     """
 
-    events: tuple[int, ...]
-    seconds: tuple[float | None, ...]
+    partitions: Mapping[int, tuple[int, float | None]]
     at_least: bool = False
 
     @property
     def total(self) -> int:
         """The events of all partitions that are not read."""
-        return sum(self.events)
+        return sum(events for events, _ in self.partitions.values())
+
+    def of_partitions(self) -> dict[str, dict[str, Any]]:
+        """Return the lag of each partition as documents have it."""
+        return {
+            str(each): {"eventsBehind": events, "secondsBehind": seconds}
+            for each, (events, seconds) in self.partitions.items()
+        }
 
 
-def lag_of(told: Mapping[str, PartitionLag] | None, n: int) -> Lag | None:
-    """Return the lag that a publisher told of n partitions; None if it did not tell all."""
-    if not told or any(str(each) not in told for each in range(n)):
+def lag_of(told: Mapping[str, PartitionLag] | None, partitions: Iterable[int]) -> Lag | None:
+    """Return the lag that a publisher told of partitions; None if it did not tell all."""
+    if not told or any(str(each) not in told for each in partitions):
         return None
-    found = [told[str(each)] for each in range(n)]
+    found = {each: told[str(each)] for each in partitions}
+    ages = {each: None if at.ms is None else at.ms / 1000 for each, at in found.items()}
     return Lag(
-        tuple(each.events for each in found),
-        tuple(None if each.ms is None else each.ms / 1000 for each in found),
-        any(each.more for each in found),
+        {each: (at.events, ages[each]) for each, at in found.items()},
+        any(each.more for each in found.values()),
     )
 
 
@@ -66,11 +72,12 @@ def metrics(lag: Lag | None) -> dict[str, Any]:
     """
     if lag is None:
         return {"eventsBehind": None, "secondsBehind": None}
-    events = {"total": lag.total, **_spread(lag.events)}
-    known = [each for each in lag.seconds if each is not None]
+    counts, ages = zip(*lag.partitions.values(), strict=True)
+    events = {"total": lag.total, **_spread(counts)}
+    known = [each for each in ages if each is not None]
     return {
         "eventsBehind": {**events, "atLeast": True} if lag.at_least else events,
-        "secondsBehind": _spread(known) if len(known) == len(lag.seconds) else None,
+        "secondsBehind": _spread(known) if len(known) == len(ages) else None,
     }
 
 
@@ -79,15 +86,16 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
     return {"min": min(values), "mean": mean, "max": max(values)}
 
 
-def lag_at(transport: Transport, cursors: Sequence[str]) -> Lag | None:
+def lag_at(transport: Transport, cursors: Mapping[int, str], n: int) -> Lag | None:
     """Ask a publisher how far cursors are behind; None if it has not counted the feed yet.
 
-    Pages of no events tell it. Raises PublisherError if it is another publisher.
+    They are those of some of n partitions. Pages of no events tell it. Raises PublisherError if it
+    is another publisher.
     """
     told: dict[str, PartitionLag] = {}
-    for first in range(0, len(cursors), page_headers.MOST_LAGS):
-        some = range(first, min(len(cursors), first + page_headers.MOST_LAGS))
-        standing = transport.retry().call(partial(_told, transport, cursors, some))
+    left = iter(cursors.items())
+    while some := dict(islice(left, page_headers.MOST_LAGS)):
+        standing = transport.retry().call(partial(_told, transport, some, n))
         if standing.epoch is None:
             raise PublisherError(
                 f"the publisher of {transport.url} does not tell how far a reader is behind. Only "
@@ -95,23 +103,24 @@ def lag_at(transport: Transport, cursors: Sequence[str]) -> Lag | None:
                 f"cursors"
             )
         told.update(standing.lags or {})
-    return lag_of(told, len(cursors))
+    return lag_of(told, cursors)
 
 
-def _told(transport: Transport, cursors: Sequence[str], some: range) -> Standing:
-    asked = {f"cursor{each}": cursors[each] for each in some}
-    query = urlencode({"n": len(cursors), "pagesizehint": 0, **asked})
+def _told(transport: Transport, cursors: Mapping[int, str], n: int) -> Standing:
+    asked = {f"cursor{each}": cursor for each, cursor in cursors.items()}
+    query = urlencode({"n": n, "pagesizehint": 0, **asked})
     with closing(transport.body(query, {page_headers.TELL: "1"})) as body:
         return page_headers.parse_fields(body.headers)
 
 
-def report(feed: str, head: str | None, lag: Lag | None, more: Mapping[str, Any]) -> dict[str, Any]:
+def report(
+    feed: str, count: int | None, head: str | None, lag: Lag | None, more: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return what a query's progress tells as its latest offset."""
     document: dict[str, Any] = {"feed": feed, "head": head, **metrics(lag), **more}
     if head is not None and lag is not None:
-        document["partitionCount"] = len(lag.events)
+        document["partitionCount"] = count
         document["partitions"] = {
-            str(each): {"cursor": head, "eventsBehind": events, "secondsBehind": seconds}
-            for each, (events, seconds) in enumerate(zip(lag.events, lag.seconds, strict=True))
+            each: {"cursor": head, **behind} for each, behind in lag.of_partitions().items()
         }
     return document

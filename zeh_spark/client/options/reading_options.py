@@ -26,10 +26,11 @@ from zeh_spark.wire.option_values import (
     parse_count,
     parse_duration,
     parse_partition_count,
+    parse_partitions,
     parse_text,
     parse_value,
 )
-from zeh_spark.wire.phrases import counted
+from zeh_spark.wire.phrases import counted, in_ranges
 from zeh_spark.wire.stamp_columns import HEADERS as STAMP_HEADERS
 from zeh_spark.wire.stamp_columns import OF_HEADERS
 
@@ -53,11 +54,8 @@ def parse_cursors(words: Sequence[Literal["first", "last", "quiet"]], text: str)
         cursors = {int(partition): cursor for partition, cursor in given.items()}
     except (ValueError, AttributeError):
         raise ValueError(complaint) from None
-    if len(cursors) != len(given) or sorted(cursors) != list(range(len(cursors))) or not cursors:
-        raise ValueError(
-            f"{complaint}; partitions given: {sorted(cursors)}, needed: every one from 0 without "
-            f"a gap"
-        )
+    if not cursors or wire.by_partition(cursors).keys() != given.keys():
+        raise ValueError(f"{complaint}; partitions given: {[*given]}")
     if not all(isinstance(cursor, str) and cursor for cursor in cursors.values()):
         raise ValueError(f"{complaint}; each cursor must be a string that is not empty")
     return dict(sorted(cursors.items()))
@@ -114,6 +112,10 @@ class ReadingOptions(ClientOptions):
     partition_count: int | None = option(
         parse_partition_count,
         "number of partitions, the spec's `n`; not needed if the publisher returns it",
+    )
+    partitions: tuple[int, ...] | None = option(
+        parse_partitions,
+        "the partitions to read, like `0-3` or `0,2,5-7`; all by default",
     )
     starting_cursors: Cursors = option(
         partial(parse_cursors, ("first", "last")),
@@ -229,17 +231,36 @@ class ReadingOptions(ClientOptions):
             )
         return identity
 
-    def check_partitions(self, partition_count: int) -> None:
-        """Raise OptionError if explicit cursors do not name every partition of the feed."""
+    def chosen(self, partition_count: int) -> Sequence[int]:
+        """Return the partitions that the query reads, in ascending order."""
+        return self.partitions or range(partition_count)
+
+    def check_partitions(self, partition_count: int | None) -> None:
+        """Refuse partitions that the feed does not have, and cursors of others than are read.
+
+        The number of partitions is None while it is not known. Raises OptionError.
+        """
+        if self.partitions and partition_count and self.partitions[-1] >= partition_count:
+            raise OptionError(
+                f"option 'partitions' is {in_ranges(self.partitions)}, but the feed {self.url} has "
+                f"{counted(partition_count, 'partition')}. Name some of 0 to {partition_count - 1}",
+                option="partitions",
+            )
         for name, cursors in (
             ("startingCursors", self.starting_cursors),
             ("endingCursors", self.ending_cursors),
         ):
-            if isinstance(cursors, dict) and len(cursors) != partition_count:
+            if not isinstance(cursors, dict):
+                continue
+            needed = self.chosen(partition_count or len(cursors))
+            if [*cursors] != [*needed]:
+                why = f"the feed {self.url} has {partition_count}"
+                if self.partitions or not partition_count:
+                    why = f"option 'partitions' is {in_ranges(self.partitions or ()) or 'not set'}"
                 raise OptionError(
-                    f"option {name!r} has cursors for {counted(len(cursors), 'partition')}, but "
-                    f"the feed {self.url} has {partition_count}. Give one for each of 0 to "
-                    f"{partition_count - 1} ('_first' for a partition's beginning)",
+                    f"option {name!r} has cursors for {counted(len(cursors), 'partition')} "
+                    f"({in_ranges(cursors)}), but {why}. Give one for each of {in_ranges(needed)} "
+                    f"('_first' for a partition's beginning)",
                     option=name,
                 )
 
@@ -274,5 +295,4 @@ class ReadingOptions(ClientOptions):
                 "zeh_spark.last_cursors(url) gives them",
                 option="endingCursors",
             )
-        if self.partition_count is not None:
-            self.check_partitions(self.partition_count)
+        self.check_partitions(self.partition_count)

@@ -16,9 +16,10 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
+from typing import TypeAlias
 from urllib.parse import quote, urlencode
 
 from zeh_spark.client.http.responses import TransientError, without_request_id
@@ -39,6 +40,9 @@ _LOG_SECONDS = 60.0
 
 log = logging.getLogger(__name__)
 
+_Position: TypeAlias = tuple[Mapping[int, str], int, str | None]
+"""The cursors by partition, the number of partitions, and the reader's identity."""
+
 
 class PositionReporter:
     """Reports the newest position, in a thread that begins with the first one, and ends when idle.
@@ -53,8 +57,8 @@ class PositionReporter:
         self._transport = Transport(replace(options, retry_timeout=0.0))
         self._new_reader = secrets.token_hex(8)
         self._news = threading.Condition()
-        self._newest: tuple[Sequence[str], str | None] | None = None
-        self._sent: tuple[Sequence[str], str | None] | None = None
+        self._newest: _Position | None = None
+        self._sent: _Position | None = None
         self._stopped = False
         self._thread: threading.Thread | None = None
 
@@ -65,12 +69,12 @@ class PositionReporter:
         """
         return known or (self._new_reader if self._name else None)
 
-    def keep(self, cursors: Sequence[str], reader: str | None) -> None:
-        """Report a position without waiting for the answer."""
+    def keep(self, cursors: Mapping[int, str], n: int, reader: str | None) -> None:
+        """Report a position, in some of n partitions, without waiting for the answer."""
         if self._name is None:
             return
         with self._news:
-            self._newest = cursors, reader
+            self._newest = {**cursors}, n, reader
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="zeh-cursors", daemon=True)
                 self._thread.start()
@@ -100,19 +104,19 @@ class PositionReporter:
                     self._newest = self._thread = None
                     self._news.notify_all()
                     return
-                cursors, reader = self._sent = self._newest
+                cursors, n, reader = self._sent = self._newest
             if reader != named:
                 kept, named = {}, reader
             moved = {
                 partition: cursor
-                for partition, cursor in enumerate(cursors)
+                for partition, cursor in cursors.items()
                 if cursor not in {kept.get(partition), wire.LAST}
                 # The name may have positions of a reader without an identity, on which retention
                 # would rely. So one with an identity also tells that it has read nothing.
                 and (cursor != wire.FIRST or named is not None)
             }
             try:
-                self._send(moved, len(cursors), reader)
+                self._send(moved, n, reader, is_subset=len(cursors) < n)
                 kept.update(moved)
                 told, failures = None, 0
             except (TransientError, ZeroEventHubError) as exc:
@@ -131,10 +135,14 @@ class PositionReporter:
                     self._sent = None
                     self._news.notify_all()
 
-    def _send(self, cursors: Mapping[int, str], n: int, reader: str | None) -> None:
-        headers = {wire.CONSUMER_HEADER: f"spark:{reader}"} if reader else None
+    def _send(
+        self, cursors: Mapping[int, str], n: int, reader: str | None, *, is_subset: bool
+    ) -> None:
+        kind = wire.SUBSET_CONSUMER if is_subset else ""
+        headers = {wire.CONSUMER_HEADER: f"{kind}spark:{reader}"} if reader else None
         rest = iter(cursors.items())
-        while some := dict(islice(rest, _AT_A_TIME)):
+        # The publisher knows the partitions of a subset by its first request.
+        while some := dict(islice(rest, None if is_subset else _AT_A_TIME)):
             given = {f"cursor{partition}": cursor for partition, cursor in some.items()}
             given |= {"n": str(n), "pagesizehint": "0", "cursorset": str(self._name)}
             query = urlencode(given, quote_via=quote, safe="")

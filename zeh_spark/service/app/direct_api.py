@@ -188,6 +188,8 @@ class DirectApi:
     def _lag_of(self, found: Committed) -> direct_reads.PartitionLag | None:
         """Return how far a consumer is from the feed's end, if that is known."""
         (n, cursors), *_ = found.kept.items()
+        if len(cursors) < min(n, found.feed.partitions):
+            return None  # it may be one of some partitions
         lags = self._calls.lag_after(found.feed, n, {str(p): at for p, at in cursors.items()})
         if lags is None:
             return None

@@ -134,12 +134,20 @@ class Planner:
         before = {each: g for each, g in self._stored.items() if g < high}
         behind = self._log.unread(before, high)
         yield from self._chunks({each: before[each] for each in sorted(behind)}, high)
-        everything = range(self._feed.partitions)
+        everything = {*self._stored}
+        if len(everything) < self._feed.partitions:  # what follows may be of other partitions
+            everything = self._log.unread(dict.fromkeys(everything, high), self._upto)
+        if not everything:
+            return
         first_end = min(self._stored_ends.values(), default=self._upto)
         for pack in self._log.packs(high, min(self._upto, first_end)):
             if high < pack.first - 1:
                 yield from self._chunks(dict.fromkeys(everything, high), pack.first - 1)
             high = pack.last
+            sums = {each: pack.sums[each] for each in pack.sums.keys() & everything}
+            if not sums:
+                continue
+            pack = pack._replace(sums=sums)
             if all(map(int.__lt__, _events_and_bytes(pack), self._left)):
                 yield pack
             else:
@@ -241,8 +249,8 @@ def check_plan(request: PlanRequest, most: int) -> None:
     wrong = None
     if not 1 <= n <= most:
         wrong = f"n is {n}; allowed are 1 to {most}"
-    elif not _every(request.cursors, n) or not _every(ends, n):
-        wrong = f"cursors, and ends if they are given, need a cursor for each of 0 to {n - 1}"
+    elif not _are_some(request.cursors, n) or ends.keys() != request.cursors.keys():
+        wrong = f"cursors need some of 0 to {n - 1}, and ends, if they are given, the same ones"
     elif any(isinstance(each, int) and not 1 <= each <= MAX_LIMIT for each in limits):
         wrong = f"a limit is {limits}; allowed are 1 to {MAX_LIMIT}"
     elif not 0 <= request.wait <= MAX_LIMIT:
@@ -258,8 +266,8 @@ def _events_and_bytes(pack: PackTotals) -> tuple[int, int]:
     return sum(each.events for each in sums), sum(each.bytes for each in sums)
 
 
-def _every(cursors: Mapping[str, str], n: int) -> bool:
-    return len(cursors) == n and all(str(each) in cursors for each in range(n))
+def _are_some(cursors: Mapping[str, str], n: int) -> bool:
+    return bool(cursors) and cursors.keys() <= {*map(str, range(n))}
 
 
 def _numbered(cursors: Mapping[str, str]) -> dict[int, str]:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 from zeh_spark.service.reads.committed import positions
 from zeh_spark.service.store.acts import Actor
+from zeh_spark.service.store.cursor_sets import NOBODY, CursorSet
 from zeh_spark.service.store.interface import NAMES_MS, Retention, Store
 from zeh_spark.service.store.log import Chunk
 from zeh_spark.service.store.packs import SEALED_AFTER_MS
@@ -218,17 +219,19 @@ def _steps(store: Store, feed: str, retention: Retention) -> Iterator[Removal]:
         return iter(())
     with store.snapshot(feed) as log:
         state = log.state
-    passed = {
-        name: positions(store, feed, store.saved_cursors(feed, name)) for name in retention.readers
-    }
+    passed = []
+    for name in retention.readers:
+        kept = next(iter(store.cursor_sets(feed, name)), CursorSet(name, NOBODY, {}))
+        passed.append((kept, positions(store, feed, kept.cursors)))
 
     def unread_by(chunk: Chunk) -> str | None:
-        for name, by_n in passed.items():
+        for kept, by_n in passed:
             if not by_n:
-                return name  # it has not kept a cursor yet
+                return kept.name  # it has not kept a cursor yet
             for n, read in by_n.items():
-                if read.get(chunk.partition % n, 0) < chunk.g:
-                    return name
+                partition = chunk.partition % n
+                if read.get(partition, 0) < chunk.g and kept.may_read(n, partition):
+                    return kept.name
         return None
 
     oldest = _oldest(store, feed, state.head)

@@ -87,9 +87,9 @@ class SqlCursorSets(Transactions):
             found = _every(connection, feed_id, name)
         return {n: dict(cursors) for each in found for n, cursors in each.cursors.items()}
 
-    def cursor_sets(self, feed: str) -> list[CursorSet]:
+    def cursor_sets(self, feed: str, name: str | None = None) -> list[CursorSet]:
         with self._reading_of(feed) as (connection, feed_id):
-            return _every(connection, feed_id)
+            return _every(connection, feed_id, name)
 
     def delete_cursor_set(self, feed: str, name: str, *, by: Actor | None = None) -> bool:
         def work(connection: Connection) -> tuple[bool, dict[str, Any] | None]:

@@ -10,6 +10,10 @@ A name keeps positions for one n, so that no position of an n that nobody uses a
 retention for ever. The consumer to which the name is bound may change n: the positions for the n
 before are forgotten. Consumers without an identity are refused.
 
+A consumer whose identity begins with `subset:` reads only the partitions that its first request
+named, in which alone retention waits for it. So it needs a name of its own. Rejected: one name for
+several of them, because nothing would tell two of one partition apart.
+
 Rule for editors: stores compare and bind in the transaction that keeps the cursors. Pure.
 """
 
@@ -25,6 +29,7 @@ from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.store.token_rights import Maker
 from zeh_spark.wire import problems
 from zeh_spark.wire.phrases import counted
+from zeh_spark.wire.wire import SUBSET_CONSUMER
 
 NOBODY = ""
 """The identity of a consumer that tells none."""
@@ -46,6 +51,10 @@ class CursorSet:
     name: str
     consumer: str
     cursors: Mapping[int, Mapping[int, str]]
+
+    def may_read(self, n: int, partition: int) -> bool:
+        """Return whether its consumer may read a partition of n: any, if it keeps no subset."""
+        return not self.consumer.startswith(SUBSET_CONSUMER) or partition in self.cursors[n]
 
 
 def parse_consumer(text: str | None) -> str:
@@ -156,5 +165,5 @@ class CursorSets(Protocol):
     def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
         """Return the cursors that `save_cursors` kept for a name, by n and partition."""
 
-    def cursor_sets(self, feed: str) -> list[CursorSet]:
-        """Return all that `save_cursors` kept for a feed, by name."""
+    def cursor_sets(self, feed: str, name: str | None = None) -> list[CursorSet]:
+        """Return what `save_cursors` kept for a feed, by name; or under one name."""

@@ -90,7 +90,8 @@ class BatchReader(TaskReader, DataSourceReader):
         tell = feed is not None and feed.told
         begun = self._begun(client, count)
         with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
-            plans = pool.map(lambda each: self._plan(client, begun, each, count), range(count))
+            chosen = options.chosen(count)
+            plans = pool.map(lambda each: self._plan(client, begun, each, count), chosen)
             return [
                 replace(plan, request=replace(plan.request, tell=tell), feed=feed) for plan in plans
             ]
@@ -100,8 +101,8 @@ class BatchReader(TaskReader, DataSourceReader):
         options = self._options
         if options.starting_timestamp is None:
             return options
-        cursors = direct_client.cursors_at(client.transport, count, options.starting_timestamp)
-        return replace(options, starting_cursors=dict(enumerate(cursors)))
+        at = direct_client.cursors_at(client.transport, count, options.starting_timestamp)
+        return replace(options, starting_cursors={each: at[each] for each in options.chosen(count)})
 
     def _planned(
         self, client: FeedClient, found: Discovered, options: SourceOptions
@@ -110,11 +111,12 @@ class BatchReader(TaskReader, DataSourceReader):
         count = found.partition_count
         starts, ends = options.starting_cursors, options.ending_cursors
         everywhere = wire.LAST if starts == "last" else wire.FIRST
-        cursors = starts.values() if isinstance(starts, dict) else [everywhere] * count
+        if not isinstance(starts, dict):
+            starts = dict.fromkeys(options.chosen(count), everywhere)
         request = PlanRequest(
             count,
-            wire.by_partition(list(cursors)),
-            ends=wire.by_partition(list(ends.values())) if isinstance(ends, dict) else UNSET,
+            wire.by_partition(starts),
+            ends=wire.by_partition(ends) if isinstance(ends, dict) else UNSET,
         )
         ask = partial(direct_client.plan, client.transport)
         batch = plan_batch(ask, request, finite=request.ends is UNSET)
@@ -144,14 +146,15 @@ class BatchReader(TaskReader, DataSourceReader):
 
 
 def last_cursors(url: str, **options: str) -> str:
-    """Return the cursors of a feed's current end, one for every partition, as JSON.
+    """Return the cursors of a feed's current end, one for every partition that is read, as JSON.
 
     Give the same text to `spark.read` as `endingCursors` and to `spark.readStream` as
     `startingCursors`. Then the stream continues exactly where the read ends.
 
     Args:
         url: the feed's address.
-        **options: options of the format, like `token`. Give those that the queries have.
+        **options: options of the format, like `token`. Give those that the queries have, also
+            `partitions`.
 
     Returns:
         A text like `{"0": "17.0a1b2c3d", "1": "_first"}`.
@@ -164,8 +167,9 @@ def last_cursors(url: str, **options: str) -> str:
     parsed = parse(SourceOptions, {"url": url, **options})
     client = FeedClient(parsed)
     count = discover(client.transport, parsed.partition_count).partition_count
+    parsed.check_partitions(count)
     cursors = {}
-    for partition in range(count):
+    for partition in parsed.chosen(count):
         request = PageRequest(
             partition, wire.LAST, count, parsed.page_size_hint, parsed.requested_headers
         )

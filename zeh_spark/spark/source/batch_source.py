@@ -59,7 +59,7 @@ class Batch:
     """A batch that is ready for the tasks.
 
     Args:
-        positions: where each partition ends, and the sum of what it has.
+        positions: by partition, where it ends, and the sum of what it has.
         tasks: none if no partition has events.
         epochs: what the answers with the events told as the feed's newest epoch; None for none.
         direct: the fingerprint of the options if tasks fetch; None if the driver fetched.
@@ -68,7 +68,7 @@ class Batch:
         is_undecided: whether the run ends here without a proof that this is the feed's end.
     """
 
-    positions: Sequence[Position]
+    positions: Mapping[int, Position]
     tasks: Sequence[FeedTask]
     epochs: frozenset[Epoch | None] = frozenset({None})
     direct: str | None = None
@@ -103,7 +103,7 @@ class BatchSource(Protocol):
         `after` need not be where the last batch ended. Raises what reading raises.
         """
 
-    def again(self, start: Sequence[Position], end: Offset) -> Batch:
+    def again(self, start: Mapping[int, Position], end: Offset) -> Batch:
         """Return the batch (start, end] once more, proven equal by what its end says.
 
         Raises ReplayError if the feed gives other events now, unless `replay` is `accept`.

@@ -7,7 +7,7 @@ compared for equality, and never ordered.
     {"version": 3, "feed": URL or feedId, "id": id,
      "reader": id,                                                     if cursorSet was ever set
      "behind": {"more": …, "eventsBehind": …, "secondsBehind": …},     if only the offset can tell
-     "partitionCount": n,
+     "partitionCount": n,                                              null while it is unknown
      "stage": id, "batch": name, "segments": k,                        if batches are staged
      "startingTimestamp": ms,                             in the initial offset, if that is set
      "startingCursors": {"0": …, …},                                   after the initial offset
@@ -15,7 +15,7 @@ compared for equality, and never ordered.
                           "from": cursor,                           if events before it were lost
                           "events": …, "bytes": …, "digest": …}, …}}
 
-The version says what the digests are:
+The version says what the digests are, and that all partitions are read:
 
 - 3: the sum of the hashes of a partition's lines (`hashes.sum_of_lines`), because a publisher may
   give the events between two checkpoints in another order when it is asked again.
@@ -23,6 +23,8 @@ The version says what the digests are:
   "columns": …}`: the version of the digests, and the fingerprint of the options that decide what
   rows hold. Its digests are those of plans (`wire.direct_reads`), and its bytes are those of
   the stored lines.
+- 4: some of the n partitions are read (option `partitions`), those in `partitions`. It is as 2 if
+  it has `direct`, else as 3. Rejected: a member of 2 and 3, which older versions would pass over.
 
 `id` is the identity of the feed in the checkpoint (`FeedIdentity.id`): its own id; or `feed` again,
 if the publisher told no id when the query began. The initial offset has none. `reader` is random,
@@ -61,9 +63,9 @@ from zeh_spark.errors import CheckpointError
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.wire import direct_reads, wire
 from zeh_spark.wire.feed_identity import FeedIdentity
-from zeh_spark.wire.phrases import counted
+from zeh_spark.wire.phrases import counted, in_ranges
 
-DIRECT_VERSION, VERSION = 2, 3
+DIRECT_VERSION, VERSION, SUBSET_VERSION = VERSIONS = 2, 3, 4
 _LOG_VERSIONS = {"v1", "v2"}
 _EVERY = "*"
 _NAME = re.compile(r"[0-9A-Za-z]+")
@@ -109,8 +111,10 @@ class Offset:
 
     Args:
         feed: the feed's name: the option `feedId`, or its URL.
-        positions: one for each partition; empty while their number is not known.
-        everywhere: the cursor of all partitions while their number is not known.
+        positions: by partition, for those that the query reads, in ascending order; empty while
+            these are not known.
+        partition_count: the number of partitions of the feed; None while it is not known.
+        everywhere: the cursor of all partitions while these are not known.
         staged: where the batch that ends here is staged, if it is.
         started: in the first offset of a query, the cursors where it began, by partition.
         id: the feed's identity in the checkpoint; None in the initial offset.
@@ -123,10 +127,11 @@ class Offset:
     """
 
     feed: str
-    positions: tuple[Position, ...]
+    positions: Mapping[int, Position]
+    partition_count: int | None = None
     everywhere: str = wire.FIRST
     staged: StagedBatch | None = None
-    started: tuple[str, ...] = ()
+    started: Mapping[int, str] = field(default_factory=dict)
     id: str | None = None
     direct: str | None = None
     reader: str | None = None
@@ -136,30 +141,30 @@ class Offset:
     @property
     def version(self) -> int:
         """The version of the offset's format."""
+        if self.positions and len(self.positions) != self.partition_count:
+            return SUBSET_VERSION
         return VERSION if self.direct is None else DIRECT_VERSION
 
     @property
-    def cursors(self) -> tuple[str, ...]:
-        """The cursors by partition; empty while their number is not known."""
-        return tuple(position.cursor for position in self.positions)
+    def cursors(self) -> dict[int, str]:
+        """The cursors by partition; empty while these are not known."""
+        return {partition: position.cursor for partition, position in self.positions.items()}
 
-    @property
-    def partition_count(self) -> int | None:
-        """The number of partitions; None while it is not known."""
-        return len(self.positions) or None
-
-    def resolved(self, partition_count: int) -> Offset:
+    def resolved(self, partition_count: int, options: SourceOptions) -> Offset:
         """Return the same offset for a known number of partitions."""
-        if self.positions:
-            return self
-        positions = (Position(self.everywhere),) * partition_count
-        return replace(self, positions=positions, everywhere=wire.FIRST)
+        chosen = options.chosen(partition_count)
+        return replace(
+            self,
+            positions=self.positions or dict.fromkeys(chosen, Position(self.everywhere)),
+            partition_count=partition_count,
+            everywhere=wire.FIRST,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset as Spark keeps it. Equal offsets give equal JSON text."""
         partitions: dict[str, Any] = {
             str(partition): _position_json(position)
-            for partition, position in enumerate(self.positions)
+            for partition, position in self.positions.items()
         }
         document: dict[str, Any] = {"version": self.version, "feed": self.feed}
         if self.id is not None:
@@ -196,11 +201,14 @@ def _position_json(position: Position) -> dict[str, Any]:
 def initial(options: SourceOptions) -> Offset:
     """Return where a new query starts. It is the same on every call, and needs no network."""
     cursors = options.starting_cursors
+    count = options.partition_count
     if isinstance(cursors, dict):
-        return Offset(options.feed, tuple(Position(cursor) for cursor in cursors.values()))
+        count = count or (None if options.partitions else len(cursors))
+        positions = {partition: Position(cursor) for partition, cursor in cursors.items()}
+        return Offset(options.feed, positions, count)
     everywhere = wire.FIRST if cursors == "first" else wire.LAST
-    offset = Offset(options.feed, (), everywhere, since=options.starting_timestamp)
-    return offset.resolved(options.partition_count) if options.partition_count else offset
+    offset = Offset(options.feed, {}, everywhere=everywhere, since=options.starting_timestamp)
+    return offset.resolved(count, options) if count else offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +217,14 @@ class Reached:
 
     Args:
         feed: the feed's name: the option `feedId`, or its URL.
-        cursors: the cursors by partition; empty if all are at `_first`.
+        positions: the cursors by partition, for those that the query reads.
+        cursors: the same, by the text of its number; empty if all are at `_first`.
         started: for a query's first offset, the cursors where it began; None for all later ones.
         id: the feed's identity in the checkpoint; None in the initial offset.
     """
 
     feed: str
+    positions: dict[int, str]
     cursors: dict[str, str]
     started: dict[str, str] | None
     id: str | None = None
@@ -236,7 +246,8 @@ def reached(document: Mapping[str, Any]) -> Reached:
     cursors = {number: position["cursor"] for number, position in partitions}
     started = document.get("startingCursors")
     began = None if started is None else _moved(started)
-    return Reached(document["feed"], _moved(cursors), began, document.get("id"))
+    positions = {int(each): cursor for each, cursor in cursors.items() if each != _EVERY}
+    return Reached(document["feed"], positions, _moved(cursors), began, document.get("id"))
 
 
 def _moved(cursors: dict[str, str]) -> dict[str, str]:
@@ -266,11 +277,11 @@ def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
 def check_version(document: Mapping[str, Any]) -> None:
     """Raise CheckpointError if an offset of the checkpoint has another format."""
     version = document.get("version")
-    if version not in (DIRECT_VERSION, VERSION):
+    if version not in VERSIONS:
         raise CheckpointError(
             f"the checkpoint holds an offset of format {version!r}, this version of zeh-spark "
-            f"reads formats {DIRECT_VERSION} and {VERSION}. Use the version that wrote it, or a "
-            f"new checkpointLocation",
+            f"reads formats {min(VERSIONS)} to {max(VERSIONS)}. Use the version that wrote it, or "
+            f"a new checkpointLocation",
             expected=VERSION,
             got=version,
             anchor="the-checkpoint-holds-an-offset-of-another-format",
@@ -281,7 +292,8 @@ def _parsed(document: Mapping[str, Any]) -> Offset:
     def text(name: str) -> str | None:
         return str(document[name]) if name in document else None
 
-    partitions, count = document["partitions"], document["partitionCount"]
+    partitions, count = dict(document["partitions"]), document["partitionCount"]
+    everywhere = str(partitions.pop(_EVERY)["cursor"]) if _EVERY in partitions else wire.FIRST
     staged = None
     if "stage" in document:
         staged = StagedBatch(
@@ -289,10 +301,11 @@ def _parsed(document: Mapping[str, Any]) -> Offset:
         )
     return Offset(
         str(document["feed"]),
-        tuple(_parsed_position(partitions[str(each)]) for each in range(count or 0)),
-        str(partitions[_EVERY]["cursor"]) if count is None else wire.FIRST,
+        {each: _parsed_position(partitions[str(each)]) for each in sorted(map(int, partitions))},
+        None if count is None else int(count),
+        everywhere,
         staged,
-        tuple(str(cursor) for cursor in document.get("startingCursors", {}).values()),
+        {int(each): str(at) for each, at in document.get("startingCursors", {}).items()},
         text("id"),
         str(document["direct"]["columns"]) if "direct" in document else None,
         text("reader"),
@@ -303,7 +316,7 @@ def _parsed(document: Mapping[str, Any]) -> Offset:
 
 def _check_canonical(offset: Offset, document: Mapping[str, Any]) -> None:
     """Raise ValueError if the offset would not be written as it was read."""
-    events = [position.events for position in offset.positions]
+    events = [position.events for position in offset.positions.values()]
     if offset.to_json() != document or any(each < 0 for each in events):
         raise ValueError("not as it was written")
     if offset.staged and (offset.staged.segments > 0) != any(events):
@@ -341,6 +354,18 @@ def _check_feed(offset: Offset, options: SourceOptions) -> None:
             f"checkpointLocation and 'startingCursors' (see docs/operate/recover.md)",
             expected=offset.partition_count,
             got=asked,
+            anchor="the-checkpoint-has-other-partitions",
+        )
+    reads, count = [*offset.positions], offset.partition_count
+    if count is not None and reads != [*options.chosen(count)]:
+        given = in_ranges(options.partitions or ()) or "not set"
+        raise CheckpointError(
+            f"the checkpoint has the partitions {in_ranges(reads)} of {count}, and the option "
+            f"'partitions' is {given}. Continue with partitions={in_ranges(reads)}; or, to split "
+            f"or merge queries, start with a new checkpointLocation and the 'startingCursors' that "
+            f"the command zeh-spark cursors prints",
+            expected=reads,
+            got=options.partitions,
             anchor="the-checkpoint-has-other-partitions",
         )
 

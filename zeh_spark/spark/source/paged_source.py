@@ -66,7 +66,7 @@ class PagedSource:
 
     def __post_init__(self) -> None:
         self._fetcher: Fetcher | None = None
-        self._at: tuple[str, ...] | None = None  # where the fetcher's batches so far end
+        self._at: Mapping[int, str] | None = None  # where the fetcher's batches so far end
         self._ahead: Future[_Packed | None] | None = None
         self._wanted = threading.Event()
         self._lag: tuple[str | None, Lag | None] = (None, None)
@@ -89,13 +89,13 @@ class PagedSource:
         if not packed:
             return None
         moved, payloads = packed
-        positions = [
-            moved.get(partition, position.unmoved())
-            for partition, position in enumerate(after.positions)
-        ]
+        positions = {
+            partition: moved.get(partition, position.unmoved())
+            for partition, position in after.positions.items()
+        }
         epochs, is_undecided = fetcher.epochs(), fetcher.is_undecided
         if self._at is not None:
-            self._at = tuple(position.cursor for position in positions)
+            self._at = {each: position.cursor for each, position in positions.items()}
             self._make_ahead(fetcher)
         staged = self._staging.keep(payloads) if self._staging else None
         tasks = (
@@ -115,8 +115,8 @@ class PagedSource:
         size = limits.factor * self.options.driver_bytes
         options = replace(self.options, max_bytes_per_trigger=size)
         finite = limits.finite or limits.factor > 1
-        tell = self.tells()
-        fetcher = Fetcher(self.client, options, after.cursors, finite=finite, tell=tell)
+        tell, n = self.tells(), after.partition_count or 0
+        fetcher = Fetcher(self.client, options, after.cursors, n, finite=finite, tell=tell)
         fetcher.start()
         self._fetcher, self._at, self._ahead = fetcher, after.cursors, None
         return fetcher
@@ -148,7 +148,7 @@ class PagedSource:
         }
         return moved, list(_pack_lines(lines, self.options.parallelism))
 
-    def again(self, start: Sequence[Position], end: Offset) -> Batch:
+    def again(self, start: Mapping[int, Position], end: Offset) -> Batch:
         """Return a batch as it was staged; if it was not, read it again, and compare.
 
         The digests of a batch that tasks fetched are others, so its numbers of events are compared.
@@ -158,7 +158,7 @@ class PagedSource:
         if staging and end.staged and staging.has(end.staged):
             return Batch(end.positions, staged_segments(staging, end.staged))
         compare = end.direct is None
-        lines = read_again(self.client, self.options, start, end.positions, compare=compare)
+        lines = read_again(self.client, self.options, start, end, compare=compare)
         return Batch(end.positions, _carried(_pack_lines(lines, self.options.parallelism)))
 
     def forget(self, end: Offset) -> None:

@@ -57,6 +57,8 @@ class PlannedBatch:
     """What a batch reads.
 
     Args:
+        n: the feed's number of partitions.
+        ends: where the partitions that are read end, by partition; `ranges` has what they have.
         begun: where partitions begin that lost events before that.
         more: whether the feed held more than the batch when it was planned.
         head: the cursor of the feed's newest event, as of the last plan.
@@ -67,8 +69,9 @@ class PlannedBatch:
         whole: the plan that has all of it; None if there are several.
     """
 
-    ends: list[str]
-    ranges: list[list[PlannedRange]]
+    n: int
+    ends: dict[int, str]
+    ranges: Mapping[int, list[PlannedRange]]
     begun: Mapping[int, str] = field(default_factory=dict)
     more: bool = False
     head: str | None = None
@@ -80,26 +83,26 @@ class PlannedBatch:
 
     def __bool__(self) -> bool:
         """Whether it has events, or passes a loss."""
-        return any(self.ranges) or bool(self.begun)
+        return any(self.ranges.values()) or bool(self.begun)
 
     def totals(self, *partitions: int) -> Totals:
         """Return the sums of what some partitions have; of all, if none is given."""
-        some = [self.ranges[each] for each in partitions] or self.ranges
+        some = (self.ranges[each] for each in partitions or self.ranges)
         return sum((totals_of(each) for ranges in some for each in ranges), Totals())
 
-    def positions(self) -> tuple[Position, ...]:
+    def positions(self) -> dict[int, Position]:
         """Return where the batch ends, and the sum of what lies before that, for the offset."""
-        found = []
-        for partition, end in enumerate(self.ends):
+        found = {}
+        for partition, end in self.ends.items():
             own = self.totals(partition)
             digest = own.hex if own.events else None
             begun = self.begun.get(partition)
-            found.append(Position(end, own.events, own.bytes, digest, begun))
-        return tuple(found)
+            found[partition] = Position(end, own.events, own.bytes, digest, begun)
+        return found
 
     def add(self, plan: Plan, ranges: Mapping[int, Sequence[PlannedRange]]) -> None:
         """Add what a further plan has. Small ranges that follow each other become one."""
-        self.whole = None if any(self.ranges) else plan
+        self.whole = None if any(self.ranges.values()) else plan
         for partition, more in ranges.items():
             for each in more:
                 before = self.ranges[partition][-1:]
@@ -108,7 +111,7 @@ class PlannedBatch:
                 self.ranges[partition].append(each)
             self.ends[partition] = plan.ends[str(partition)]
         self.more, self.head, self.chunks_behind = plan.more, plan.head, plan.behind
-        self.lag, self.epoch = lag_of(plan.lag, len(self.ends)), plan.epoch
+        self.lag, self.epoch = lag_of(plan.lag, self.ends), plan.epoch
 
 
 def _in_one(first: PlannedRange, second: PlannedRange) -> PlannedRange:
@@ -160,8 +163,9 @@ def _plan_on(
     *,
     finite: bool,
 ) -> PlannedBatch:
-    begins = list(request.cursors.values())
-    batch = PlannedBatch(begins, [[] for _ in begins], dict(lost), upto=request.upto or None)
+    begins = {int(partition): cursor for partition, cursor in request.cursors.items()}
+    ranges: dict[int, list[PlannedRange]] = {partition: [] for partition in begins}
+    batch = PlannedBatch(request.n, begins, ranges, dict(lost), upto=request.upto or None)
     while True:
         try:
             plan = ask(request)
@@ -280,13 +284,13 @@ def tasks_of(
     for_tasks = replace(options, token=transport.token, first_contact=None)
     tasks: list[list[PlannedRange]] = []
     filled = goal
-    for each in (each for ranges in batch.ranges for each in ranges):
+    for each in (each for ranges in batch.ranges.values() for each in ranges):
         if filled + each.bytes // 2 >= goal:
             tasks.append([])
             filled = 0
         tasks[-1].append(each)
         filled += each.bytes
-    n, groups = len(batch.ends), []
+    n, groups = batch.n, []
     if batch.whole and len(tasks) == 1:
         groups = direct_client.carried(transport, n, batch.whole)
     return [DirectPartition(tuple(ranges), n, for_tasks, tuple(groups)) for ranges in tasks]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -79,24 +79,26 @@ class PlannedSource:
     options: SourceOptions
 
     def __post_init__(self) -> None:
-        self._at: tuple[str, ...] = ()
-        self._cursors: list[str] = []
+        self._at: Mapping[int, str] = {}
+        self._cursors: dict[int, str] = {}
+        self._n = 0
         self._upto: str | None = None
         self._asked: _Asked | None = None
         self._pause_until = 0.0
-        self._newest = PlannedBatch([], [])
+        self._newest = PlannedBatch(0, {}, {})
         self._plans = 0
         self._seconds = 0.0
         self._answered = 0.0
 
     def next(self, after: Offset, limits: Limits) -> Batch | None:
         if after.cursors != self._at:
-            self._at, self._cursors = after.cursors, list(after.cursors)
+            self._at, self._cursors = after.cursors, after.cursors
+            self._n = after.partition_count or 0
             self._upto, self._asked, self._pause_until = None, None, 0.0
         batch = self._next(limits)
         if batch is None:
             return None
-        self._at = tuple(batch.ends)
+        self._at = batch.ends
         return self._for_tasks(batch)
 
     def _for_tasks(self, batch: PlannedBatch) -> Batch:
@@ -133,7 +135,7 @@ class PlannedSource:
         self._newest, self._upto = batch, batch.upto
         if self._is_delayed(batch, limits):
             return None
-        self._cursors = list(batch.ends)
+        self._cursors = batch.ends
         if batch:
             self._asked = None
             return batch
@@ -162,7 +164,7 @@ class PlannedSource:
         events, size = options.max_events_per_trigger, options.direct_bytes
         range_bytes = size // (_RANGES_EACH * options.parallelism)
         request = PlanRequest(
-            len(self._cursors),
+            self._n,
             wire.by_partition(self._cursors),
             upto=self._upto or UNSET,
             max_events=UNSET if events is None else min(events, MAX_LIMIT),
@@ -189,15 +191,16 @@ class PlannedSource:
             self._answered = time.monotonic()
             self._seconds += self._answered - began
 
-    def again(self, start: Sequence[Position], end: Offset) -> Batch:
+    def again(self, start: Mapping[int, Position], end: Offset) -> Batch:
         """Plan a batch again, and compare what each partition has with what it had.
 
         Raises CursorGoneError if events of it were removed although `replay` is `accept`, and the
         publisher tells again and again that they were.
         """
         accepts = self.options.replay == "accept"
-        begins = wire.by_partition([position.cursor for position in start])
-        request = PlanRequest(len(begins), begins, ends=wire.by_partition(end.cursors))
+        begins = wire.by_partition({each: position.cursor for each, position in start.items()})
+        ends = wire.by_partition(end.cursors)
+        request = PlanRequest(end.partition_count or 0, begins, ends=ends)
         ask = partial(direct_client.plan, self.transport)
         try:
             batch = plan_batch(ask, request, passes_losses=accepts)
@@ -206,13 +209,13 @@ class PlannedSource:
             if accepts and lost:
                 raise
             found = f"the publisher no longer has them ({exc.__cause__ or exc})"
-            raise _differs(min(lost, default=0), start, end, found) from exc
+            raise _differs(min(lost, default=min(start)), start, end, found) from exc
         except PublisherError as exc:
             if accepts or exc.status != _OTHER_HISTORY or exc.partition is None:
                 raise
             found = f"the feed has another history now ({exc.__cause__ or exc})"
             raise _differs(exc.partition, start, end, found) from exc
-        for partition, now in enumerate(batch.positions()):
+        for partition, now in batch.positions().items():
             then = end.positions[partition]
             if (now.events, now.digest) == (then.events, then.digest):
                 continue
@@ -244,7 +247,11 @@ class PlannedSource:
 
 
 def _differs(
-    partition: int, start: Sequence[Position], end: Offset, found: str, got: int | None = None
+    partition: int,
+    start: Mapping[int, Position],
+    end: Offset,
+    found: str,
+    got: int | None = None,
 ) -> Exception:
     return mismatch(
         partition,

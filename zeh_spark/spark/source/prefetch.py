@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
@@ -52,16 +52,19 @@ Some publishers move their cursor for ever.
 
 @dataclass(eq=False)
 class Fetcher:
-    """Reads all partitions ahead, in threads.
+    """Reads partitions ahead, in threads.
 
     Args:
+        cursors: where to begin, by partition, for those that are read.
+        n: the feed's number of partitions.
         finite: whether to read each partition to its end only, as `feed_end` finds it.
         tell: whether to ask with each page where the feed stands.
     """
 
     client: FeedClient
     options: SourceOptions
-    cursors: Sequence[str]
+    cursors: Mapping[int, str]
+    n: int
     _: KW_ONLY
     finite: bool
     tell: bool = False
@@ -72,7 +75,7 @@ class Fetcher:
         self._epochs: set[Epoch | None] = set()
         self._lag_is_told = self.tell
         self._patience = _TOLD_SECONDS
-        self._tracks = [Track(partition, cursor) for partition, cursor in enumerate(self.cursors)]
+        self._tracks = {each: Track(each, cursor) for each, cursor in self.cursors.items()}
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._closed = False
@@ -106,7 +109,7 @@ class Fetcher:
         Its cursor moved too often without an event (see `feed_end`).
         """
         with self._changed:
-            endings = [each.ending for each in self._tracks if each.ending]
+            endings = [each.ending for each in self._tracks.values() if each.ending]
             return any(each.undecided and not each.met for each in endings)
 
     def wait(self, limits: Limits) -> bool:
@@ -179,7 +182,7 @@ class Fetcher:
         """
         with self._changed:
             ready: dict[int, Sequence[wire.Interval]] = {
-                track.partition: track.ready for track in self._tracks if track.ready
+                each: track.ready for each, track in self._tracks.items() if track.ready
             }
             at_end = self.finite and self._ended and not self._ready_events
             advances = {partition: len(each) for partition, each in ready.items() if at_end}
@@ -222,16 +225,16 @@ class Fetcher:
         with self._changed:
             self._changed.wait_for(self._is_told, self._patience)
             self._patience = 0.0
-            lags = [each.lag() for each in self._tracks]
-            known = [each for each in lags if each is not None]
+            lags = {each: track.lag() for each, track in self._tracks.items()}
+            known = {each: lag for each, lag in lags.items() if lag is not None}
             if self._head is None or len(known) < len(lags):
                 return None, None
-            events, seconds = zip(*known, strict=True)
-            return self._head, Lag(events, seconds, any(each.at_least for each in self._tracks))
+            at_least = any(each.at_least for each in self._tracks.values())
+            return self._head, Lag(known, at_least)
 
     def _is_told(self) -> bool:
         """Return whether each partition has told its lag, or no answer under way will tell it."""
-        waiting = [each for each in self._tracks if each.lag() is None]
+        waiting = [each for each in self._tracks.values() if each.lag() is None]
         is_stuck = self._full and not any(each.busy for each in waiting)
         never = self._closed or self._error is not None or not self._lag_is_told
         return not waiting or is_stuck or never
@@ -258,16 +261,16 @@ class Fetcher:
     @property
     def _stopped(self) -> bool:
         """Whether no thread reads more until a batch is made."""
-        held = sum(track.held for track in self._tracks)
+        held = sum(track.held for track in self._tracks.values())
         return self._ready_events > 0 and not self._has_room(held)
 
     @property
     def _ended(self) -> bool:
-        return all(track.ended for track in self._tracks)
+        return all(track.ended for track in self._tracks.values())
 
     @property
     def _answered(self) -> bool:
-        return all(track.ended or track.answered for track in self._tracks)
+        return all(track.ended or track.answered for track in self._tracks.values())
 
     # Run by the threads.
 
@@ -285,7 +288,8 @@ class Fetcher:
         with self._changed:
             while not self._closed and not self._error and not self._ended:
                 now = time.monotonic()
-                free = [each for each in self._tracks if not each.busy and not each.ended]
+                every = self._tracks.values()
+                free = [each for each in every if not each.busy and not each.ended]
                 first = min(free, key=lambda each: each.due, default=None)
                 if first and first.due <= now and not self._full:
                     first.busy = True
@@ -326,7 +330,7 @@ class Fetcher:
         request = PageRequest(
             track.partition,
             track.cursor,
-            len(self._tracks),
+            self.n,
             min(self.options.page_size_hint, self.options.max_events_per_trigger or 1 << 62),
             self.options.requested_headers,
             wait,
@@ -385,11 +389,12 @@ class Fetcher:
                 self._changed.wait()
 
     def _may_read(self, track: Track) -> bool:
-        if not self._full and self._has_room(sum(each.held for each in self._tracks)):
+        every = self._tracks.values()
+        if not self._full and self._has_room(sum(each.held for each in every)):
             return True
         if self._ready_events:
             return False
-        return track is max(self._tracks, key=lambda each: each.held)
+        return track is max(every, key=lambda each: each.held)
 
     def _has_room(self, held: int) -> bool:
         return self._ready_bytes + held < self.options.driver_bytes

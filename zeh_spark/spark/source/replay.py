@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -22,7 +22,7 @@ from zeh_spark.client.polling.feed_end import MOST_WITHOUT_EVENTS, Ending
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead
 from zeh_spark.errors import CursorGoneError, ReplayError
 from zeh_spark.spark.source.batch_source import mismatch
-from zeh_spark.spark.source.offsets import Position
+from zeh_spark.spark.source.offsets import Offset, Position
 from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.wire import hashes, wire
 
@@ -38,8 +38,8 @@ _OTHERS = "the feed gives others now (or the option 'headers' was changed)"
 def read_again(
     client: FeedClient,
     options: SourceOptions,
-    start: Sequence[Position],
-    end: Sequence[Position],
+    start: Mapping[int, Position],
+    end: Offset,
     *,
     compare: bool = True,
 ) -> dict[int, list[bytes]]:
@@ -50,28 +50,30 @@ def read_again(
     Partitions without events are left out. Raises ReplayError if a partition differs, and `replay`
     is not `accept`; or if it is not known which events belong to the batch.
     """
-    moved = [partition for partition, position in enumerate(end) if position.events]
+    ends = end.positions
+    moved = [partition for partition, position in ends.items() if position.events]
 
     def read(partition: int) -> list[bytes]:
         request = PageRequest(
             partition,
             start[partition].cursor,
-            len(end),
+            end.partition_count or 0,
             options.page_size_hint,
             options.requested_headers,
         )
         if options.replay == "accept":
-            return _accepted(client, request, end[partition])
-        return _verified(client, request, end[partition], compare=compare)
+            return _accepted(client, request, ends[partition])
+        return _verified(client, request, ends[partition], compare=compare)
 
     try:
         with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
             return dict(zip(moved, pool.map(read, moved), strict=True))
     except ReplayError as exc:
-        starts, ends = (  # as the option `startingCursors` takes them
-            json.dumps(wire.by_partition([each.cursor for each in some])) for some in (start, end)
+        begin, last = (  # as the option `startingCursors` takes them
+            json.dumps(wire.by_partition({each: at.cursor for each, at in some.items()}))
+            for some in (start, ends)
         )
-        raise exc.reworded(f"{exc}. Start cursors: {starts}; end cursors: {ends}") from exc
+        raise exc.reworded(f"{exc}. Start cursors: {begin}; end cursors: {last}") from exc
 
 
 def _verified(

@@ -6,7 +6,7 @@ Rule for editors: return only cursors that the query has committed. Runs on the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from urllib.parse import quote, urlencode
 
 from pyspark.errors import AnalysisException
@@ -47,27 +47,28 @@ def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
         UnavailableError: the publisher did not answer within `retryTimeout`.
     """
     parsed = parse(SourceOptions, {"url": url, **options})
-    transport, known, seen = Transport(parsed), {}, 0
-    count = parsed.partition_count
+    transport, seen = Transport(parsed), 0
+    known: dict[int, str] = {}
+    partitions: Collection[int] = ()
     identity: FeedIdentity | None = None
-    for cursors, feed in committed(checkpointLocation, parsed.feed):
-        seen, count = seen + 1, len(cursors)
+    for cursors, count, feed in committed(checkpointLocation, parsed.feed):
+        seen, partitions = seen + 1, cursors.keys()
         if identity is None:
             found = discover(transport, count, has_identity=bool(feed))
             identity = found.named(parsed.feed)
         check_identity(feed, identity, parsed.url)
-        for partition, cursor in enumerate(cursors):
+        for partition, cursor in cursors.items():
             if partition not in known and _knows(transport, count, partition, cursor):
                 known[partition] = cursor
-        if len(known) == count:
-            return json.dumps({str(each): known[each] for each in range(count)})
+        if known.keys() == partitions:
+            return json.dumps({str(each): known[each] for each in partitions})
     if not seen:
         raise CheckpointError(
             f"the checkpoint {checkpointLocation} has no committed batch that reads "
             f"{parsed.feed!r}. If the query had the option feedId, give it here, too",
             expected=parsed.feed,
         )
-    lost = [each for each in range(count or 0) if each not in known]
+    lost = [each for each in partitions if each not in known]
     raise CheckpointError(
         f"none of the {seen} committed batches that the checkpoint {checkpointLocation} remembers "
         f"has a cursor that the feed knows in partition {lost[0]}. Start a new checkpoint from "
@@ -76,12 +77,12 @@ def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
     )
 
 
-def committed(checkpoint: str, feed: str) -> Iterator[tuple[Sequence[str], str | None]]:
+def committed(checkpoint: str, feed: str) -> Iterator[tuple[dict[int, str], int, str | None]]:
     """Yield the cursors of a query's committed batches, the newest batch first.
 
-    `feed` is its name: the option `feedId`, or its URL. Each item has one cursor for each
-    partition, and the feed's own id, None if the publisher told none. Raises CheckpointError if it
-    is no checkpoint of a query that has committed a batch.
+    `feed` is its name: the option `feedId`, or its URL. Each item has the cursors by partition, the
+    number of partitions, and the feed's own id, None if the publisher told none. Raises
+    CheckpointError if it is no checkpoint of a query that has committed a batch.
     """
     spark = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
@@ -101,9 +102,7 @@ def committed(checkpoint: str, feed: str) -> Iterator[tuple[Sequence[str], str |
         for offset in source_offsets(text) if number in done else ():
             if is_of_a_feed(offset) and offset["feed"] == feed and offset["partitionCount"]:
                 at = reached(offset)
-                numbers = range(offset["partitionCount"])
-                cursors = [at.cursors.get(str(number), wire.FIRST) for number in numbers]
-                yield cursors, None if at.id == feed else at.id
+                yield at.positions, offset["partitionCount"], None if at.id == feed else at.id
 
 
 def _knows(transport: Transport, n: int, partition: int, cursor: str) -> bool:

@@ -61,6 +61,7 @@ class _KnownFeed:
 
     Attributes:
         offered: whether the publisher offers direct reads; None while it was not asked.
+        partition_count: the feed's number of partitions; None while it is not known.
 
     Rule for editors: a publisher is asked only for what is not known yet, and for the identity of
     the events of a batch, once they were fetched, unless the answers with them told that no epoch
@@ -72,7 +73,7 @@ class _KnownFeed:
         self._transport = transport
         self._options = options
         self._identity: FeedIdentity | None = None
-        self._partition_count = options.partition_count
+        self.partition_count = options.partition_count
 
     @property
     def id(self) -> str | None:
@@ -87,12 +88,12 @@ class _KnownFeed:
         offset = offsets.parse(document, self._options)
         if offset != offsets.initial(self._options):
             self._transport.has_answered()  # when the query made its first batch
-            self._partition_count = self._partition_count or offset.partition_count
-        if self._identity is None or self._partition_count is None:
+            self.partition_count = self.partition_count or offset.partition_count
+        if self._identity is None or self.partition_count is None:
             self._identify(offset)
         elif offset.id:
             offsets.check_identity(offset.id, self._identity, self._options.url)
-        return offset.resolved(self._partition_count or 0)
+        return offset.resolved(self.partition_count or 0, self._options)
 
     @property
     def tells(self) -> bool:
@@ -113,7 +114,7 @@ class _KnownFeed:
     def offers_direct_reads(self) -> bool:
         if self.offered is None:
             known = self._identity is not None and self._identity.told
-            found = discover(self._transport, self._partition_count, has_identity=known)
+            found = discover(self._transport, self.partition_count, has_identity=known)
             self.offered = found.direct
         return self.offered
 
@@ -125,7 +126,7 @@ class _KnownFeed:
 
         Raises CheckpointError if it is not the feed of the offset, or of this run.
         """
-        count, name = self._partition_count, self._options.feed
+        count, name = self.partition_count, self._options.feed
         known = offset.id or self.id
         if known == name and count is not None:
             self._identity = untold(name)
@@ -135,7 +136,7 @@ class _KnownFeed:
         offsets.check_identity(known, identity, self._options.url)
         if count is None:
             self._options.check_partitions(found.partition_count)
-        self._identity, self._partition_count = identity, found.partition_count
+        self._identity, self.partition_count = identity, found.partition_count
         self.offered = found.direct
         return identity
 
@@ -174,7 +175,8 @@ class StreamDriver:
         """Return the end of the next batch; `start` itself if there is nothing new."""
         self._delivered = None  # Spark is done with it
         after = self._feed.offset(start)
-        self._reporter.keep(after.cursors, after.reader)  # Spark asks after it committed these
+        # Spark asks after it has committed these.
+        self._reporter.keep(after.cursors, after.partition_count or 0, after.reader)
         began = self._began(after)
         if began and after.since is None:
             return began.to_json()  # nothing is after `_last` yet
@@ -239,9 +241,10 @@ class StreamDriver:
         )
         end = Offset(
             after.feed,
-            tuple(batch.positions),
+            batch.positions,
+            after.partition_count,
             staged=batch.staged,
-            started=after.cursors if start == self.initial() else (),
+            started=after.cursors if start == self.initial() else {},
             id=self._feed.id,
             direct=batch.direct,
             reader=self._reporter.reader(after.reader),
@@ -256,31 +259,32 @@ class StreamDriver:
         is asked for once: this offset keeps it, so that a restart does not choose again. `_first`
         stays, because a feed may be empty.
         """
-        cursors = offset.cursors
-        if offset.since is None and wire.LAST not in cursors:
+        cursors, count = offset.cursors, offset.partition_count or 0
+        if offset.since is None and wire.LAST not in cursors.values():
             return None
         self._chosen()  # raises what it has to before there is a checkpoint
         if offset.since is None:
             with ThreadPoolExecutor(self.options.max_concurrent_requests) as pool:
-                started = tuple(pool.map(partial(self._resolve, cursors), range(len(cursors))))
+                resolved = pool.map(partial(self._resolve, count), cursors, cursors.values())
+                started = dict(zip(cursors, resolved, strict=True))
         else:
-            at = direct_client.cursors_at(self._client.transport, len(cursors), offset.since)
-            started = tuple(at)
+            at = direct_client.cursors_at(self._client.transport, count, offset.since)
+            started = {each: at[each] for each in cursors}
         return replace(
             offset,
-            positions=tuple(map(Position, started)),
+            positions={each: Position(cursor) for each, cursor in started.items()},
             started=started,
             id=self._feed.id,
             reader=self._reporter.reader(offset.reader),
             since=None,
         )
 
-    def _resolve(self, cursors: Sequence[str], partition: int) -> str:
+    def _resolve(self, count: int, partition: int, cursor: str) -> str:
         options = self.options
-        if cursors[partition] != wire.LAST:
-            return cursors[partition]
+        if cursor != wire.LAST:
+            return cursor
         hint, headers = options.page_size_hint, options.requested_headers
-        request = PageRequest(partition, wire.LAST, len(cursors), hint, headers)
+        request = PageRequest(partition, wire.LAST, count, hint, headers)
         return first_checkpoint(self._client, request)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[FeedTask]:
@@ -295,7 +299,7 @@ class StreamDriver:
         if not self.options.inline or len(tasks) != 1 or not tasks[0].is_here:
             return False
         positions = offsets.parse(end, self.options).positions
-        return sum(each.bytes for each in positions) <= INLINE_BYTES
+        return sum(each.bytes for each in positions.values()) <= INLINE_BYTES
 
     def _again(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[FeedTask]:
         """Return a batch that Spark repeats after a restart.
@@ -304,14 +308,13 @@ class StreamDriver:
         options, which may have changed. A batch after a loss began after that.
         """
         target, before = self._feed.offset(end), self._feed.offset(start)
-        if not any(position.events for position in target.positions):
+        if not any(position.events for position in target.positions.values()):
             return []
-        origin = [
-            Position(cursor if position.begun is None else position.begun)
-            for position, cursor in zip(
-                target.positions, target.started or before.cursors, strict=True
-            )
-        ]
+        begun = target.started or before.cursors
+        origin = {
+            each: Position(begun[each] if position.begun is None else position.begun)
+            for each, position in target.positions.items()
+        }
         source: BatchSource = self._paged
         then, now = target.direct, self.options.fingerprint
         if then is not None:
@@ -337,7 +340,8 @@ class StreamDriver:
         if self._source is None or self.is_first:
             return None
         told = self._source.report()
-        return lag.report(self.options.feed, told.head, told.lag, told.numbers)
+        count = self._feed.partition_count
+        return lag.report(self.options.feed, count, told.head, told.lag, told.numbers)
 
     def stop(self) -> None:
         """End the threads and the connections of the run."""
@@ -346,9 +350,9 @@ class StreamDriver:
         self._planned.close()
         self._client.transport.stop()
 
-    def _warn_of_losses(self, offset: Offset, positions: Sequence[Position]) -> None:
+    def _warn_of_losses(self, offset: Offset, positions: Mapping[int, Position]) -> None:
         """Tell what a new batch passes. Alerts look for this text, and for the error's code."""
-        for partition, (before, now) in enumerate(zip(offset.positions, positions, strict=True)):
+        for partition, now in positions.items():
             if now.begun is not None:
                 log.warning(
                     "[%s] EVENTS ARE LOST: partition %d, cursor %r: the publisher of %s removed "
@@ -356,7 +360,7 @@ class StreamDriver:
                     "%r, because failOnDataLoss=false",
                     CursorGoneError("").code,
                     partition,
-                    before.cursor,
+                    offset.positions[partition].cursor,
                     self.options.url,
                     now.begun,
                 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from shutil import get_terminal_size
@@ -25,6 +25,7 @@ from zeh_spark.errors import PublisherError, StoreError, printable
 from zeh_spark.tools.check.rules import Finding, Verdict
 from zeh_spark.tools.cli.output import print_answer, print_findings, table
 from zeh_spark.tools.cli.parameters import AGE, SIZE, client_options, connects
+from zeh_spark.tools.cli.reader_commands import committed_cursors
 from zeh_spark.tools.doctor.checks import Check, State
 from zeh_spark.wire.option_values import MAX_PARTITIONS, FeedUrl
 from zeh_spark.wire.phrases import counted
@@ -255,68 +256,22 @@ def _of_checkpoint(
     from zeh_spark.client.http.lag import metrics
     from zeh_spark.client.http.transport import Transport
 
-    batch, cursors = committed_cursors(checkpoint, feed_id or options.url.identity)
-    found = _asked(Transport(options), cursors)
-    parts = list(zip(found.events, found.seconds, strict=True))
-    document = {
-        "batch": batch,
-        **metrics(found),
-        "partitions": {
-            str(each): {"eventsBehind": events, "secondsBehind": seconds}
-            for each, (events, seconds) in enumerate(parts)
-        },
-    }
-    rows = [(f"{each}", f"{events:,}", _age(age)) for each, (events, age) in enumerate(parts)]
+    batch, n, at = committed_cursors(checkpoint, feed_id or options.url.identity)
+    found = _asked(Transport(options), at.positions, n)
+    document = {"batch": batch, **metrics(found), "partitions": found.of_partitions()}
+    parts = found.partitions.items()
+    rows = [(f"{each}", f"{events:,}", _age(age)) for each, (events, age) in parts]
     told = table(("PARTITION", "EVENTS BEHIND", "OLDEST"), rows)
     aged = document["secondsBehind"]
     said = _summary(found.total, aged and aged["max"], found.at_least)
     return document, f"{told}\n\n{said} after batch {batch}."
 
 
-def committed_cursors(checkpoint: Path, feed: str) -> tuple[int, list[str]]:
-    """Return the newest batch that a query has committed, and the feed's cursors after it.
-
-    `feed` is its name in the checkpoint: the option `feedId`, or its URL.
-    """
-    from zeh_spark.spark.source.offsets import is_of_a_feed, reached, source_offsets
-
-    try:
-        done = [
-            int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdigit()
-        ]
-        batch = max(done, default=-1)
-        text = (checkpoint / "offsets" / str(batch)).read_text() if done else ""
-        offsets = list(filter(is_of_a_feed, source_offsets(text) if done else ()))
-    except (OSError, ValueError) as exc:
-        raise StoreError(
-            f"{checkpoint} is no checkpoint that can be read here: {exc}. Give the query's "
-            f"checkpointLocation; copy it to this machine if it is elsewhere, or use --cursorset"
-        ) from exc
-    if not done:
-        raise StoreError(
-            f"the query of {checkpoint} has committed no batch yet. Wait for the first one"
-        )
-    named = [each for each in offsets if each["feed"] == feed]
-    if not named:
-        known = ", ".join(repr(each["feed"]) for each in offsets) or "no feed"
-        raise StoreError(
-            f"the checkpoint {checkpoint} has no committed batch of {feed!r}; it has {known}. Give "
-            f"the URL as in the query, or --feed-id if the query has the option feedId"
-        )
-    document = named[0]
-    at, count = reached(document).cursors, document["partitionCount"] or 0
-    if not count:
-        raise StoreError(
-            f"the checkpoint {checkpoint} has no cursors of {feed!r} yet. Wait for the first batch"
-        )
-    return batch, [at.get(str(each), "_first") for each in range(count)]
-
-
-def _asked(transport: Transport, cursors: list[str]) -> Lag:
+def _asked(transport: Transport, cursors: Mapping[int, str], n: int) -> Lag:
     from zeh_spark.client.http.lag import lag_at
 
     end = time.monotonic() + _PATIENCE_SECONDS
-    while not (found := lag_at(transport, cursors)):
+    while not (found := lag_at(transport, cursors, n)):
         if time.monotonic() > end:
             raise PublisherError(
                 f"the publisher of {transport.url} has not counted the feed yet. Try again in a "

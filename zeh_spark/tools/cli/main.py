@@ -32,6 +32,7 @@ _WITHOUT_STORE = {
     "audit": ("feed_commands", "Check that what was published is on a feed, unaltered."),
     "await": ("reader_commands", "Wait until a reader has committed a batch."),
     "check": ("diagnosis_commands", "Test any publisher against the ZeroEventHub specification."),
+    "cursors": ("reader_commands", "Split or merge queries: print their startingCursors."),
     "dead-letters": ("repair_commands", "Print the dead letters of a feed."),
     "doctor": ("diagnosis_commands", "Find what keeps Spark from reading and publishing."),
     "explain": ("explain_command", "Print what an error means, and what to do about it."),

@@ -1,22 +1,29 @@
-"""The commands that list feeds, read them, and wait for readers: `feeds`, `tail` and `await`.
+"""The commands that list feeds, read them, and look at readers.
 
-They need a publisher's address alone, and not the extra `publisher`. Only `feeds` without an
-address looks into a store.
+They need a publisher's address, or a query's checkpoint, and not the extra `publisher`. Only
+`feeds` without an address looks into a store.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from click.core import ParameterSource
 
+from zeh_spark.errors import StoreError
 from zeh_spark.tools.cli.output import moment, print_result, print_table, write_lines
 from zeh_spark.tools.cli.parameters import CONFIG, client_options, connects, opened, store_option
-from zeh_spark.wire.option_values import MAX_PARTITIONS
-from zeh_spark.wire.phrases import size_of
+from zeh_spark.wire.option_values import MAX_PARTITIONS, parse_partitions
+from zeh_spark.wire.phrases import in_ranges, size_of
+from zeh_spark.wire.wire import by_partition
+
+if TYPE_CHECKING:
+    from zeh_spark.spark.source.offsets import Reached
 
 
 @click.command()
@@ -207,3 +214,123 @@ def await_batch(
     wait_for(receipt, url, cursor_set=cursorset, timeout=timeout, **connect)
     said = f"The reader {cursorset!r} has committed the batch that ends at {receipt}."
     print_result(said, cursor=receipt, cursorset=cursorset, committed=True)
+
+
+@click.command()
+@click.argument(
+    "checkpoints", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="CHECKPOINT..."
+)
+@click.option(
+    "--partitions", "lists", multiple=True, metavar="LIST",
+    help="The partitions of a new query, like 0-3; once for each. Without it, one query gets all.",
+)  # fmt: skip
+@click.option(
+    "--feed", metavar="NAME",
+    help="The feed's name in the checkpoints: the option feedId, or the URL. Needed if the queries "
+    "read several feeds.",
+)  # fmt: skip
+def cursors(checkpoints: tuple[Path, ...], lists: tuple[str, ...], feed: str | None) -> None:
+    """Print the startingCursors with which new queries continue others: to split or merge them.
+
+    CHECKPOINT is the checkpointLocation of a query that was stopped, a folder on this machine. Give
+    those of all queries that the new ones continue. There is a line for each new query.
+
+    A batch that is not committed is refused, because the sink may have a part of it. Each partition
+    of the old queries has to be in one of the new ones, and the other way round.
+
+    \b
+    Examples:
+      zeh-spark cursors checkpoints/orders --partitions 0-1 --partitions 2-3
+      zeh-spark cursors checkpoints/orders-0-1 checkpoints/orders-2-3
+    """
+    stands = {path: committed_cursors(path, feed, complete=True) for path in checkpoints}
+    _, n, reader = stands[checkpoints[0]]
+    found: dict[int, str] = {}
+    for path, (_, count, at) in stands.items():
+        if (at.feed, at.id, count) != (reader.feed, reader.id, n):
+            raise StoreError(
+                f"{checkpoints[0]} reads {reader.feed!r} ({reader.id}) in {n} partitions, and "
+                f"{path} reads {at.feed!r} ({at.id}) in {count}. Give checkpoints of one feed; if "
+                f"it has moved, set feedId, and let each query commit a batch"
+            )
+        if twice := found.keys() & at.positions.keys():
+            raise StoreError(
+                f"partition {min(twice)} is in {path}, and in another of the checkpoints. Leave "
+                f"one of them out"
+            )
+        found |= at.positions
+    try:
+        targets = [parse_partitions(each) for each in lists] or [tuple(range(n))]
+    except ValueError as exc:
+        raise click.UsageError(f"--partitions {exc}.") from None
+    named = sorted(each for target in targets for each in target)
+    if named != sorted(found):
+        raise StoreError(
+            f"the checkpoints have the partitions {in_ranges(sorted(found))} of {n}, and the new "
+            f"queries {in_ranges(named)}. Each has to be in one new query: give the other "
+            f"checkpoints, too, or other --partitions"
+        )
+    starts = [by_partition({each: found[each] for each in target}) for target in targets]
+    print_result(
+        "\n".join(map(json.dumps, starts)),
+        feed=reader.feed,
+        partitionCount=n,
+        queries=[
+            {"partitions": in_ranges(target), "startingCursors": start}
+            for target, start in zip(targets, starts, strict=True)
+        ],
+    )
+
+
+class Committed(NamedTuple):
+    """The newest batch that a query has committed, the feed's number of partitions, and where."""
+
+    batch: int
+    n: int
+    at: Reached
+
+
+def committed_cursors(checkpoint: Path, feed: str | None, *, complete: bool = False) -> Committed:
+    """Return what a query has committed of a feed.
+
+    `feed` is its name in the checkpoint: the option `feedId`, or its URL; None if there is only
+    one. With `complete`, a newer batch that was planned is refused.
+    """
+    from zeh_spark.spark.source.offsets import is_of_a_feed, reached, source_offsets
+
+    def newest(folder: str) -> int:
+        found = (each.name for each in (checkpoint / folder).iterdir())
+        return max((int(each) for each in found if each.isdigit()), default=-1)
+
+    try:
+        batch, planned = newest("commits"), newest("offsets")
+        text = (checkpoint / "offsets" / str(batch)).read_text() if batch >= 0 else ""
+        offsets = list(filter(is_of_a_feed, source_offsets(text) if text else ()))
+    except (OSError, ValueError) as exc:
+        raise StoreError(
+            f"{checkpoint} is no checkpoint that can be read here: {exc}. Give the query's "
+            f"checkpointLocation; copy it to this machine if it is elsewhere"
+        ) from exc
+    if batch < 0:
+        raise StoreError(
+            f"the query of {checkpoint} has committed no batch yet. Wait for the first one"
+        )
+    if complete and planned > batch:
+        raise StoreError(
+            f"batch {planned} of {checkpoint} was planned, and is not committed. Start the query "
+            f"with its old options and the trigger availableNow, and try again when it has ended"
+        )
+    named = [each for each in offsets if feed in (None, each["feed"])]
+    if len(named) != 1:
+        known = ", ".join(repr(each["feed"]) for each in offsets) or "no feed"
+        raise StoreError(
+            f"the checkpoint {checkpoint} has no committed batch of {feed!r}; it has {known}. Give "
+            f"the name of one of them: it is the URL as in the query, or its option feedId"
+        )
+    at, count = reached(named[0]), named[0]["partitionCount"] or 0
+    if not count:
+        raise StoreError(
+            f"the checkpoint {checkpoint} has no cursors of {at.feed!r} yet. Wait for the first "
+            f"batch"
+        )
+    return Committed(batch, count, at)
