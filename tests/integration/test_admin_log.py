@@ -64,8 +64,8 @@ NO_ACTS = {
     "quickstart",  # makes a store of its own
     "explain",  # prints a page
     "ddl",  # prints statements for a table of the user's own
-    # These talk to a publisher, and open no store.
-    *"await tail publish producers audit check doctor lag dead-letters replay-dead".split(),
+    # These talk to a publisher, or look at a checkpoint, and open no store.
+    *"await cursors tail publish producers audit check doctor lag dead-letters replay-dead".split(),
     *"sessions end,sessions release,sessions retry,sessions skip".split(","),
 }
 """Other commands, with the reason for which they leave no act."""

@@ -127,7 +127,9 @@ def test_a_reader_begins_at_cursors_by_partition(raw_server, form):
 
 def test_cursors_by_partition_are_those_of_all_partitions(publisher):
     """Read as those of a feed with fewer partitions, they would skip events."""
-    with pytest.raises(OptionError, match=r"'cursors' has cursors for 1 partition \(0\), but.* has 2"):
+    with pytest.raises(
+        OptionError, match=r"'cursors' has cursors for 1 partition \(0\), but.* has 2"
+    ):
         next(reader(publisher.url, {0: "_first"}))
 
 

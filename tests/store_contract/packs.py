@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -68,10 +69,14 @@ def answers(store: Store, partitions: int) -> Sequence[Any]:
             found.append([[*feed.page(at, n, hint)] for hint in (1, 3, 100)])
             cursors = {str(each): cursor for each, cursor in at.items()}
             whole = direct_plans.plan(store, FEED, PlanRequest(n, cursors))[1]
-            for limit in LIMITS:
-                request = PlanRequest(n, cursors, **limit)
+            some = {each: cursors[each] for each in (["0"] if n == 1 else ["0", "2"])}
+            part = direct_plans.plan(store, FEED, PlanRequest(n, some))[1]
+            assert part.ranges == [each for each in whole.ranges if str(each.partition) in some]
+            assert part.ends == {each: whole.ends[each] for each in some}
+            for read, limit in itertools.product((cursors, some), LIMITS):
+                request = PlanRequest(n, read, **limit)
                 plan = direct_plans.plan(store, FEED, request)[1]
-                again = PlanRequest(n, cursors, ends=plan.ends)
+                again = PlanRequest(n, read, ends=plan.ends)
                 found.append((plan, fetched(store, request, plan)))
                 found.append(direct_plans.plan(store, FEED, again)[1].ranges)
             found.append(direct_plans.plan(store, FEED, PlanRequest(n, whole.ends))[1])

@@ -303,7 +303,8 @@ def committed_cursors(checkpoint: Path, feed: str | None, *, complete: bool = Fa
         return max((int(each) for each in found if each.isdigit()), default=-1)
 
     try:
-        batch, planned = newest("commits"), newest("offsets")
+        batch = newest("commits")
+        planned = newest("offsets") if complete else batch
         text = (checkpoint / "offsets" / str(batch)).read_text() if batch >= 0 else ""
         offsets = list(filter(is_of_a_feed, source_offsets(text) if text else ()))
     except (OSError, ValueError) as exc:
@@ -311,21 +312,21 @@ def committed_cursors(checkpoint: Path, feed: str | None, *, complete: bool = Fa
             f"{checkpoint} is no checkpoint that can be read here: {exc}. Give the query's "
             f"checkpointLocation; copy it to this machine if it is elsewhere"
         ) from exc
-    if batch < 0:
-        raise StoreError(
-            f"the query of {checkpoint} has committed no batch yet. Wait for the first one"
-        )
     if complete and planned > batch:
         raise StoreError(
             f"batch {planned} of {checkpoint} was planned, and is not committed. Start the query "
             f"with its old options and the trigger availableNow, and try again when it has ended"
+        )
+    if batch < 0:
+        raise StoreError(
+            f"the query of {checkpoint} has committed no batch yet. Wait for the first one"
         )
     named = [each for each in offsets if feed in (None, each["feed"])]
     if len(named) != 1:
         known = ", ".join(repr(each["feed"]) for each in offsets) or "no feed"
         raise StoreError(
             f"the checkpoint {checkpoint} has no committed batch of {feed!r}; it has {known}. Give "
-            f"the name of one of them: it is the URL as in the query, or its option feedId"
+            f"the URL as in the query, or its option feedId"
         )
     at, count = reached(named[0]), named[0]["partitionCount"] or 0
     if not count:
