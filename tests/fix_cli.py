@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from inspect import signature
@@ -78,3 +79,22 @@ def env(store_url: str) -> dict[str, str]:
 def run(tmp_path: Path, store_url: str) -> Run:
     """`run("create", "orders")`: a command in this process, in the test's folder and store."""
     return partial(call, folder=tmp_path, ZEH_STORE=store_url)
+
+
+def checkpoint(
+    folder: Path,
+    partitions: Sequence[int],
+    *,
+    n: int = 4,
+    feed: str = "http://h/orders",
+    id: str = "5f0c",
+    planned: int = 3,
+) -> None:
+    """The checkpoint of a query whose batch 3 is committed."""
+    places = {str(each): {"cursor": f"{each}.x", "events": 0, "bytes": 0} for each in partitions}
+    version = 3 if len(partitions) == n else 4
+    offset = {"version": version, "feed": feed, "id": id, "partitionCount": n, "partitions": places}
+    for log in ("commits", "offsets"):
+        (folder / log).mkdir(parents=True)
+        (folder / log / "3").write_text(f"v1\n{{}}\n{json.dumps(offset)}")
+    (folder / "offsets" / str(planned)).write_text(f"v1\n{{}}\n{json.dumps(offset)}")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.fix_cli import COMMAND, Run, call, published
+from tests.fix_cli import COMMAND, Run, call, checkpoint, published
 from tests.fix_raw_server import RawServer, ok, refused
 from tests.store_contract.writers import everything
 from zeh_spark.publisher import create_app, open_store
@@ -66,6 +66,8 @@ def test_each_command_prints_the_members_that_the_reference_names(
         read = "n=1&cursor0={cursor}&pagesizehint=0&cursorset=reader".format(**sent)
         requests.get(f"{url}?{read}", timeout=30)
         ask("await", url, sent["cursor"], "--cursorset", "reader")
+        checkpoint(tmp_path / "checkpoint", range(4))
+        ask("cursors", "checkpoint")
         assert 2 == len(ask("feeds", base)["feeds"])
         ask("producers", url)
         ask("producers", url, "p")

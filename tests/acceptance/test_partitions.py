@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from tests.cases import each_case
-from tests.fix_cli import call
+from tests.fix_cli import call, checkpoint
 from tests.fix_killed import into_files, run_to_the_end, run_until_killed
 from tests.fix_publisher import open_feeds
 from tests.fix_spark import Table
@@ -63,17 +63,6 @@ def test_a_query_is_split_and_merged_without_a_loss(tmp_path):
     assert 300 == len(found["whole"]) == len(found["merged"])
 
 
-def checkpoint(folder, partitions, *, n=4, feed="http://h/orders", id="5f0c", planned=3):
-    """The checkpoint of a query whose batch 3 is committed."""
-    places = {str(each): {"cursor": f"{each}.x", "events": 0, "bytes": 0} for each in partitions}
-    version = 3 if len(partitions) == n else 4
-    offset = {"version": version, "feed": feed, "id": id, "partitionCount": n, "partitions": places}
-    for log in ("commits", "offsets"):
-        (folder / log).mkdir(parents=True)
-        (folder / log / "3").write_text(f"v1\n{{}}\n{json.dumps(offset)}")
-    (folder / "offsets" / str(planned)).write_text(f"v1\n{{}}\n{json.dumps(offset)}")
-
-
 @pytest.fixture
 def checkpoints(tmp_path):
     checkpoint(tmp_path / "whole", range(4))
@@ -120,7 +109,7 @@ def test_the_cursors_of_new_queries_are_printed(checkpoints, words, starts):
         ("low moved", 1, "Give checkpoints of one feed"),
         ("low larger", 1, "in 8. Give checkpoints of one feed"),
         ("low nowhere", 1, "nowhere is no checkpoint that can be read here"),
-        ("low --feed http://h/bills", 1, "low has no committed batch of 'http://h/bills'"),
+        ("low --feed http://h/bills", 1, "low has no committed offsets of 'http://h/bills'"),
         ("low --partitions 1-0", 2, "--partitions must be partitions and ranges of them"),
         ("", 2, "Missing argument 'CHECKPOINT...'"),
     ],

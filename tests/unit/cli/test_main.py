@@ -100,7 +100,7 @@ def test_each_command_is_in_the_list_of_what_it_talks_to() -> None:
         if any("--token-file" in option.opts for option in each.params)
     }
 
-    assert set(main._WITHOUT_STORE) == sending | {"explain"}
+    assert set(main._WITHOUT_STORE) == sending | {"cursors", "explain"}
     assert main._WITHOUT_STORE.keys() & main._ON_STORES.keys() == set()
 
 

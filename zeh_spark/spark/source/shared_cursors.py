@@ -6,7 +6,7 @@ Rule for editors: return only cursors that the query has committed. Runs on the 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Set
 from urllib.parse import quote, urlencode
 
 from pyspark.errors import AnalysisException
@@ -49,7 +49,7 @@ def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
     parsed = parse(SourceOptions, {"url": url, **options})
     transport, seen = Transport(parsed), 0
     known: dict[int, str] = {}
-    partitions: Collection[int] = ()
+    partitions: Set[int] = frozenset()
     identity: FeedIdentity | None = None
     for cursors, count, feed in committed(checkpointLocation, parsed.feed):
         seen, partitions = seen + 1, cursors.keys()
@@ -60,7 +60,7 @@ def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
         for partition, cursor in cursors.items():
             if partition not in known and _knows(transport, count, partition, cursor):
                 known[partition] = cursor
-        if known.keys() == partitions:
+        if known.keys() >= partitions:
             return json.dumps({str(each): known[each] for each in partitions})
     if not seen:
         raise CheckpointError(

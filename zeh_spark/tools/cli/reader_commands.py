@@ -325,8 +325,9 @@ def committed_cursors(checkpoint: Path, feed: str | None, *, complete: bool = Fa
     if len(named) != 1:
         known = ", ".join(repr(each["feed"]) for each in offsets) or "no feed"
         raise StoreError(
-            f"the checkpoint {checkpoint} has no committed batch of {feed!r}; it has {known}. Give "
-            f"the URL as in the query, or its option feedId"
+            f"the checkpoint {checkpoint} has {'several' if named else 'no'} committed offsets of "
+            f"{repr(feed) if feed else 'feeds'}; it has {known}. Give the URL as in the query, or "
+            f"its option feedId"
         )
     at, count = reached(named[0]), named[0]["partitionCount"] or 0
     if not count:
