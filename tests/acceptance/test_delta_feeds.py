@@ -1,5 +1,6 @@
 """Several feeds in one merged Delta table: one feed's numbers say nothing about another's."""
 
+import json
 import re
 from contextlib import closing
 
@@ -118,3 +119,24 @@ def test_a_merged_table_continues_after_the_publisher_was_restored(spark, tmp_pa
 
     rows = spark.read.format("delta").load(table).select("key", "value").collect()
     assert {"a": "new", "b": "undone", "c": "new"} == {row.key: row.value for row in rows}
+
+
+@pytest.mark.slow
+def test_queries_that_share_a_feed_fill_a_table_each(lake):
+    """ZE-10: a new checkpoint continues at the table's cursors, which are those of its partitions.
+    In one table, a query could not tell what the other one has written.
+    """
+    for table, numbers in (("low", range(6)), ("high", range(6, 9))):
+        lake.add(numbers)
+        for partition, name in enumerate(("low", "high")):
+            part = {"partitions": str(partition)}
+            begin = lakehouse.cursors(lake.spark, lake.at(name), name=name)
+            source = {**part, "startingCursors": begin}
+            lake.run(name, checkpoint=f"{name} after {table}", name=name, source=source)
+
+    assert lake.numbers("low") + lake.numbers("high") == dict.fromkeys(range(9), 1)
+    assert {"1"} == json.loads(lakehouse.cursors(lake.spark, lake.at("high"), name="high")).keys()
+    said = lake.fail("low", checkpoint="new", name="high", source={"partitions": "1"})
+    assert "has no batch of name='high', but has the feed" in said
+    said = lake.fail("low", checkpoint="newer", name="low", source={"partitions": "1"})
+    assert "holds all up to batch" in said
