@@ -132,10 +132,14 @@ class DirectFeed:
 
 
 def plan_of(
-    *ranges: PlannedRange, ends: Sequence[str] = (END,), more: bool = False, head: str = END
+    *ranges: PlannedRange,
+    ends: Sequence[str] | dict[str, str] = (END,),
+    more: bool = False,
+    head: str = END,
 ) -> Answer:
     """An answer with a plan."""
-    cursors = {str(partition): end for partition, end in enumerate(ends)}
+    every = {str(partition): end for partition, end in enumerate(ends)}
+    cursors = ends if isinstance(ends, dict) else every
     found = wire.Plan(cursors, more, head, 10, 0, list(ranges))
     return ok(msgspec.json.encode(found), content_type="application/json")
 

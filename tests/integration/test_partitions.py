@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
 import requests
 
 from tests.fix_batch import batch_reader, rows_of
-from tests.fix_raw_server import NO_IDENTITY
+from tests.fix_direct import BEGIN, END, DirectFeed, Sent, plan_of, planned
+from tests.fix_raw_server import NO_IDENTITY, refused
 from tests.fix_stream import Feed, Log
 from tests.patience import PATIENCE, eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark import last_cursors, reading
-from zeh_spark.errors import CheckpointError, OptionError
+from zeh_spark.client.polling import position_reporter
+from zeh_spark.errors import CheckpointError, OptionError, ReplayError
 from zeh_spark.publisher import Problem
+from zeh_spark.service.reads import direct_plans
 from zeh_spark.service.reads.direct_plans import check_plan
 from zeh_spark.service.retention.rules import prune
 from zeh_spark.service.store.interface import Retention
@@ -25,9 +29,19 @@ HALVES = {"0-1": (0, 1), "2-3": (2, 3)}
 both = pytest.mark.parametrize("fetch", ["executors", "driver"])
 
 
+class Watched(ScratchStore):
+    """A store that notes the partitions of which cursors are kept, by request."""
+
+    def save_cursors(self, feed, name, n, cursors, *more):
+        self.kept.append({*cursors})
+        return super().save_cursors(feed, name, n, cursors, *more)
+
+
 @pytest.fixture
 def store():
-    return ScratchStore(orders=4)
+    store = Watched(orders=4)
+    store.kept = []
+    return store
 
 
 @pytest.fixture
@@ -81,7 +95,9 @@ def test_a_batch_read_of_some_partitions(store, url, fetch):
     seam = last_cursors(url, partitions="1,3")
     add(store, 12, 24)
 
-    assert of((1, 3), range(24)) == numbers(batch_reader(url, fetch=fetch, partitions="1,3"))
+    given = {"fetch": fetch, "partitions": "1,3"}
+    assert of((1, 3), range(24)) == numbers(batch_reader(url, **given))
+    assert of((1, 3), range(24)) == numbers(batch_reader(url, startingTimestamp="1", **given))
     before = batch_reader(url, fetch=fetch, partitions="1,3", endingCursors=seam)
     after = batch_reader(url, fetch=fetch, partitions="1,3", startingCursors=seam)
     assert of((1, 3), range(12)) == numbers(before)
@@ -124,8 +140,12 @@ def test_a_reader_without_spark_shares_a_feed(store, url):
     add(store, 20, 40)
     for events, _ in reading.reader(url, cursors, partitions="0,2"):
         seen += map(int, events["data"].to_pylist())
+    since = reading.reader(url, starting_timestamp=1, partitions="0,2")
 
     assert of((0, 2), range(40)) == sorted(seen)
+    assert seen and {0, 2} == {
+        each for events, _ in since for each in events["partition"].to_pylist()
+    }
     with pytest.raises(OptionError, match="'cursors' has cursors for 2 partitions"):
         next(reading.reader(url, cursors))
 
@@ -155,6 +175,54 @@ def test_another_choice_over_a_checkpoint_is_refused(store, url, start, fetch, b
         start(url=url, fetch=fetch, offset=first.offset, **changed).next()
     with pytest.raises(CheckpointError, match="zeh-spark cursors"):  # its first batch is pending
         start(url=url, fetch=fetch, **changed).rows(first.start, first.offset)
+
+
+def test_a_batch_that_is_gone_is_refused_with_its_partition(raw_server, start):
+    """Also if the publisher does not tell which partition lost events."""
+    feed = DirectFeed(raw_server, partitions=4)
+    begin = json.dumps({"3": BEGIN})
+    run = start(url=raw_server.url, partitions="3", startingCursors=begin, fetch="executors")
+    feed.script(plan_of(planned(Sent(8, partition=3), partition=3), ends={"3": END}))
+    end = run.reader.latestOffset(run.offset, run.limit)
+    feed.plan = lambda asked: refused(410, "gone")
+    again = start(url=raw_server.url, partitions="3", startingCursors=begin, fetch="executors")
+
+    with pytest.raises(ReplayError, match=f"partition 3: .* from cursor '{BEGIN}' to '{END}'"):
+        again.reader.partitions(run.offset, end)
+
+
+@pytest.fixture
+def in_packs(store, monkeypatch):
+    """A feed of two packs: of partition 1, and of partition 0."""
+    monkeypatch.setattr("zeh_spark.service.store.packs.PACK_CHUNKS", 4)
+    for partition in (1, 0):
+        for each in range(4):
+            publish(store, "orders", [each], partition=partition)
+        assert store.seal("orders", 1 << 62) == 4
+    return store
+
+
+def planned_for(store, **cursors):
+    request = PlanRequest(4, {each[1:]: cursor for each, cursor in cursors.items()})
+    return direct_plans.plan(store, "orders", request)[1]
+
+
+def test_a_plan_of_partitions_at_rest_reads_no_packs(in_packs):
+    """They are planned again whenever there are events of others."""
+    end = planned_for(in_packs, p1="_first").ends["1"]
+    before = in_packs.reads["packs", "orders"]
+
+    assert (1, []) == (before, planned_for(in_packs, p1=end).ranges)
+    assert before == in_packs.reads["packs", "orders"]
+
+
+def test_a_plan_passes_over_packs_of_others(in_packs, monkeypatch):
+    """However long that takes, a plan that says that there is more has something."""
+    monkeypatch.setattr(direct_plans, "_PLAN_SECONDS", -1.0)
+
+    plan = planned_for(in_packs, p0="_first")
+
+    assert ([4], False) == ([each.events for each in plan.ranges], plan.more)
 
 
 def test_a_plan_waits_for_events_of_its_partitions(store, url):
@@ -203,8 +271,11 @@ def test_a_plan_of_partitions_that_are_not_there_is_refused(cursors, ends):
 
 
 @both
-def test_retention_waits_for_a_query_in_its_partitions(store, url, start, fetch):
-    """Each query has a name of its own, and retention waits for all that are named."""
+def test_retention_waits_for_a_query_in_its_partitions(store, url, start, fetch, monkeypatch):
+    """Each query has a name of its own, and retention waits for all that are named, from the first
+    request on: it tells all partitions, however many there are.
+    """
+    monkeypatch.setattr(position_reporter, "_AT_A_TIME", 1)
     add(store, 0, 16)
     for half, name in zip(HALVES, ("low", "high"), strict=True):
         run = start(url=url, fetch=fetch, partitions=half, cursorSet=name, finite=True)
@@ -215,6 +286,7 @@ def test_retention_waits_for_a_query_in_its_partitions(store, url, start, fetch)
         name: {n: {*cursors} for n, cursors in each.cursors.items()} for name, each in kept.items()
     }
     assert all(each.consumer.startswith("subset:spark:") for each in kept.values())
+    assert {0, 1} == store.kept[0]
     everything = Retention(bytes=1, readers=("low", "high"))
     add(store, 16, 17)  # of a partition of "low", which has not read it
     assert 16 == prune(store, "orders", everything).events
