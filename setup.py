@@ -63,6 +63,7 @@ PUBLISHER = [
     "httptools>=0.6",
     "isal>=1.6",  # packs gzip five times as fast as zlib; readers that have it unpack with it
     "jinja2>=3.1",  # the pages of the console
+    "jsonschema-rs>=0.58.6,<0.62",  # 0.61 is the newest tried; each 0.x may change what it says
     "prometheus-client>=0.20",
     "psycopg[binary]>=3.2.10",  # earlier ones lose notifications between two waits
     "pyjwt[crypto]>=2.10.1",  # 2.10.0 took a part of the issuer's name for it (CVE-2024-53861)

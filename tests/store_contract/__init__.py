@@ -11,6 +11,7 @@ PARTS = (
     "acts",
     "batches",
     "clock",
+    "contracts",
     "cursor_sets",
     "direct_reads",
     "epochs",
@@ -30,6 +31,7 @@ pytest.register_assert_rewrite(*(f"tests.store_contract.{part}" for part in PART
 from tests.store_contract.acts import *  # noqa: E402, F403
 from tests.store_contract.batches import *  # noqa: E402, F403
 from tests.store_contract.clock import *  # noqa: E402, F403
+from tests.store_contract.contracts import *  # noqa: E402, F403
 from tests.store_contract.cursor_sets import *  # noqa: E402, F403
 from tests.store_contract.direct_reads import *  # noqa: E402, F403
 from tests.store_contract.epochs import *  # noqa: E402, F403

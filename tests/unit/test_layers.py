@@ -78,7 +78,7 @@ LAYERS = {
         "service.outbox", "service.postgresql", "service.reads", "service.retention",
         "service.sqlite", "service.store", "service.telemetry", "wire", "wire.problems",
     },
-    "tools.loading": {"errors", "service.store", "wire", "wire.problems"},
+    "tools.loading": {"errors", "service.app", "service.store", "wire", "wire.problems"},
     "tools.audit": {
         "client.http", "client.options", "errors", "service.store", "wire", "wire.problems",
     },

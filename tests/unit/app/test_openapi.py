@@ -67,7 +67,7 @@ def test_the_server_is_where_the_app_is_mounted(mounted):
 
 def test_an_app_that_takes_no_batches_does_not_describe_them():
     own = {"/", "/healthz", "/readyz", "/metrics", PATH}
-    of_a_feed = {f"/{{feed}}{each}" for each in ("", "/plan", "/chunks", "/cursors")}
+    of_a_feed = {f"/{{feed}}{each}" for each in ("", "/plan", "/chunks", "/cursors", "/schema")}
     assert of_a_feed | own == document(publishing=False)["paths"].keys()
 
 
@@ -151,7 +151,7 @@ def test_upload_example_is_that_batch():
     digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
     assert example["index"] == body.split(b"\n")[0].decode()
     assert example["Content-Digest"] == f"sha-256=:{digest}:"
-    upload = upload_validation.verified_upload(body, 0, 0, 0, 2)
+    upload, _ = upload_validation.verified_upload(body, 0, 0, 0, 2)
     assert EXAMPLES["content"]["digest"] == upload.content.digest
     lines = b"".join(upload_format.lines_of(each.frame) for each in upload.chunks).decode()
     assert EXAMPLES["content"]["lines"] == lines.splitlines()

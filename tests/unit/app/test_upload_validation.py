@@ -103,10 +103,11 @@ def test_chunk_is_refused_if_and_only_if_a_line_is(lines: bytes) -> None:
     """What is looked at all at once is judged as line by line, and the reason is always found.
     Every line that is stored is an event of the protocol, with its partition and its headers.
     """
-    rests = _rests(lines, PARTITION)
-    assert (rests is None) == any(True for _ in _faults(lines, PARTITION))
-    if rests is None:
+    found = _rests(lines, PARTITION)
+    assert (found is None) == any(True for _ in _faults(lines, PARTITION))
+    if found is None:
         return
+    rests, _ = found
     assert lines == b"".join(prefix(PARTITION) + rest + b"\n" for rest in rests)
     for line in lines.split(b"\n")[:-1]:
         event = json.loads(line)
@@ -164,7 +165,7 @@ def test_upload_is_read_as_it_was_made(sent: Sequence[tuple[int, dict[str, str],
         if data != b"null":
             chunks += chunker.add(partition, named, data)
     chunks += chunker.close()
-    upload = verified_upload(upload_body(chunks), 1, 2, 3, 4)
+    upload, _ = verified_upload(upload_body(chunks), 1, 2, 3, 4)
     assert (tuple(chunks), chunker.content) == (upload.chunks, upload.content)
     assert (1, 2, 3) == (upload.task, upload.attempt, upload.number)
 
@@ -174,7 +175,7 @@ def test_any_body_is_read_or_named(parts: list[bytes]) -> None:
     """No bytes make the publisher fail."""
     body = b"".join(parts)
     try:
-        assert () == verified_upload(body, 0, 0, 0, 4).chunks
+        assert () == verified_upload(body, 0, 0, 0, 4)[0].chunks
     except Problem as problem:
         assert ("invalid-upload", 422) == (problem.name, problem.status)
 
@@ -187,7 +188,7 @@ def test_changed_upload_is_the_same_or_named(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     try:
-        upload = verified_upload(bytes(body), 0, 0, 0, 4)
+        upload, _ = verified_upload(bytes(body), 0, 0, 0, 4)
     except Problem as problem:
         assert "invalid-upload" == problem.name
         return

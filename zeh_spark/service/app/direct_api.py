@@ -24,13 +24,20 @@ from starlette.routing import Route
 from zeh_spark.service.access.gate import Gate, client_of, finds_cursors, reads
 from zeh_spark.service.app.answers import disconnected, json_answer
 from zeh_spark.service.app.feed_calls import LARGE_BYTES, WORKERS, Asker, Begun, FeedCalls
-from zeh_spark.service.app.read_requests import MAX_N, MAX_WAIT, parse_await, parse_time_query
+from zeh_spark.service.app.read_requests import (
+    MAX_N,
+    MAX_WAIT,
+    parse_await,
+    parse_time_query,
+    parse_version,
+)
 from zeh_spark.service.network.bodies import check_length, received
 from zeh_spark.service.network.shares import Shares
 from zeh_spark.service.reads.committed import Committed
 from zeh_spark.service.reads.direct_plans import check_plan
 from zeh_spark.service.reads.direct_reads import check_ranges
 from zeh_spark.service.reads.feed import ChunkFeed, state_of
+from zeh_spark.service.store.contracts import FeedSchema
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.telemetry.exchange import Tally, exchange_of
 from zeh_spark.wire import direct_reads, problems
@@ -71,6 +78,7 @@ class DirectApi:
             gate.route(f"{path}/plan", self.plan, reads, methods=["POST"]),
             gate.route(f"{path}/chunks", self.chunks, reads, methods=["POST"]),
             gate.route(f"{path}/cursors", self.cursors, finds_cursors, methods=["GET"]),
+            gate.route(f"{path}/schema", self.schema, reads, methods=["GET"]),
         ]
 
     async def plan(self, request: Request) -> Response:
@@ -146,6 +154,23 @@ class DirectApi:
         find = partial(self._at_time, name, query)
         found = await self._calls.in_thread(name, find, Asker(client_of(request), LARGE_BYTES))
         return json_answer(found)
+
+    async def schema(self, request: Request) -> Response:
+        """Answer GET …/schema: the schema of the feed's events, or an earlier version of it."""
+        name = request.path_params.get("feed", "")
+        find = partial(self._schema, name, request.scope["query_string"].decode("latin-1"))
+        found = await self._calls.in_thread(name, find, Asker(client_of(request)))
+        told = {"ETag": found.tag, "ZEH-Schema-Version": f"{found.version}"}
+        headers = {"Cache-Control": "no-cache", **told}
+        if found.tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        return Response(found.document, headers=headers, media_type="application/schema+json")
+
+    def _schema(self, name: str, query: str) -> FeedSchema:
+        feed, version = self._calls.find(name), parse_version(query)
+        if not isinstance(feed, ChunkFeed):
+            raise Problem(problems.NO_SCHEMA, f"feed {name!r} is no feed of a store: no schema")
+        return feed.schema(version)
 
     async def _awaited(
         self, request: Request, name: str, batch: tuple[int, str], cursor_set: str, wait: float

@@ -66,7 +66,7 @@ def document(mounted: str = "", *, publishing: bool = True, direct: bool = True)
     found["servers"][0]["url"] = mounted or "/"
     left_out: tuple[str, ...] = () if publishing else ("/{feed}/producers", "/{feed}/access")
     if not direct:
-        left_out += ("/{feed}/plan", "/{feed}/chunks", "/{feed}/cursors")
+        left_out += ("/{feed}/plan", "/{feed}/chunks", "/{feed}/cursors", "/{feed}/schema")
     paths = found["paths"]
     found["paths"] = {path: paths[path] for path in paths if not path.startswith(left_out)}
     return found

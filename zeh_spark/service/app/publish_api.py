@@ -45,10 +45,12 @@ from zeh_spark.service.store.batches import (
     StoredReceipt,
     Upload,
 )
+from zeh_spark.service.store.contracts import FeedSchema
 from zeh_spark.service.store.interface import Store
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.store.token_rights import Maker
 from zeh_spark.service.telemetry.exchange import exchange_of
+from zeh_spark.wire import problems
 
 SMALL_COMMIT = 64 << 10
 """Bytes of a commit's body that are read before its call is admitted: the commit itself decides."""
@@ -107,6 +109,7 @@ class PublishApi:
         self._budget_of_commits = Budget(publish_requests.MAX_COMMIT_BODY)
         self._coming, self._commits_coming = Quotas(BODIES), Quotas(BODIES)
         self._asking = Quotas(QUESTIONS)
+        self._schemas: dict[str, FeedSchema | None] = {}
         self._checkers = anyio.CapacityLimiter(CHECKERS)
         self._stagers = anyio.CapacityLimiter(STAGERS)
         self._callers = anyio.CapacityLimiter(CALLERS)
@@ -131,14 +134,38 @@ class PublishApi:
             received(request, length) as whole,
             self._budget.room(length),
         ):
-            where = task, attempt, number, call.partition_count
-            check = partial(_verified, whole, request.headers.get("content-digest"), *where)
-            upload = await anyio.to_thread.run_sync(check, limiter=self._checkers)
-            keep = partial(self._stage, feed, call, upload)
-            staged = await anyio.to_thread.run_sync(keep, limiter=self._stagers)
+            digest, where = request.headers.get("content-digest"), (task, attempt, number)
+            check = partial(_verified, whole, digest, call, where)
+            staged = await self._checked(feed, call, check)
         if isinstance(staged, StoredReceipt):
             return json_answer(publish_requests.committed(staged, new=False))
         return json_answer({"status": "staged"}, 201 if staged is StagingResult.NEW else 200)
+
+    async def _checked(
+        self, feed: str, call: Call, check: Callable[[FeedSchema | None], Upload]
+    ) -> StagingResult | StoredReceipt:
+        """Check an upload and stage it; again, if the feed has another schema than was known.
+
+        No schema refuses an upload of a batch that is committed meanwhile.
+        """
+        while True:
+            schema, wrong = self._schemas.get(feed), None
+            try:
+                upload = await anyio.to_thread.run_sync(check, schema, limiter=self._checkers)
+                keep = partial(self._stage, feed, call, upload)
+                staged = await anyio.to_thread.run_sync(keep, limiter=self._stagers)
+                if staged is not StagingResult.UNCHECKED:
+                    return staged
+            except Problem as exc:
+                if exc.type is not problems.WRONG_EVENTS:
+                    raise
+                wrong = exc
+                if receipt := await self._called(partial(self._store.admit, feed, call)):
+                    return receipt
+            current = await self._called(partial(self._store.schema, feed))
+            if wrong and schema == current:
+                raise wrong
+            self._schemas[feed] = current
 
     async def commit(self, request: Request) -> Response:
         """Answer POST …/batches/{batch}/commit: publish the staged uploads as one batch."""
@@ -270,12 +297,20 @@ class PublishApi:
 
 
 def _verified(
-    whole: IO[bytes], digest: str | None, task: int, attempt: int, number: int, n: int
+    whole: IO[bytes],
+    digest: str | None,
+    call: Call,
+    where: tuple[int, int, int],
+    schema: FeedSchema | None,
 ) -> Upload:
     """Return the upload in a body. It hashes and unpacks, so it runs in a thread."""
+    whole.seek(0)
     body = whole.read()
     publish_requests.check_digest(digest, body)
-    return verified_upload(body, task, attempt, number, n)
+    upload, wrong = verified_upload(body, *where, call.partition_count, schema)
+    if schema:
+        refusals.check_events(call, schema, wrong)
+    return upload
 
 
 def _names(request: Request) -> tuple[str, str, str]:

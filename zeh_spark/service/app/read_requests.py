@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
+from zeh_spark.service.app.publish_requests import number
 from zeh_spark.service.reads.reading import CURSOR
 from zeh_spark.service.store.cursor_sets import NAME, NOBODY, parse_consumer
 from zeh_spark.service.store.interface import MAX_PARTITIONS
@@ -149,6 +150,12 @@ def parse_await(query: str) -> tuple[tuple[int, str], str, float] | None:
         said = "await needs cursorset, the name under which the reader keeps its cursors"
         raise Problem(problems.CURSORSET_MISSING, said)
     return (int(match[1]), match[2]), name, _wait(given.get("wait"))
+
+
+def parse_version(query: str) -> int | None:
+    """Return the version of a schema that is asked for; None for the latest. Raises Problem."""
+    text = _parameters(query, {"version"}).get("version")
+    return None if text is None else number("version", text, 10**9 - 1, least=1)
 
 
 def _parameters(query: str, known: Set[str] = _KNOWN) -> dict[str, str]:

@@ -21,7 +21,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 import msgspec
 import numpy as np
@@ -29,6 +29,7 @@ import zstandard
 from msgspec import Raw
 
 from zeh_spark.service.store.batches import Upload
+from zeh_spark.service.store.contracts import NAMED, FeedSchema, WrongEvent, wrong_in
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire import event_key, event_origin, problems, wire
 from zeh_spark.wire.upload_format import (
@@ -78,9 +79,14 @@ _ORDER = np.frombuffer(b"ph{", np.uint8)
 
 
 def verified_upload(
-    body: bytes, task: int, attempt: int, number: int, partition_count: int
-) -> Upload:
-    """Return the upload that a body holds.
+    body: bytes,
+    task: int,
+    attempt: int,
+    number: int,
+    partition_count: int,
+    schema: FeedSchema | None = None,
+) -> tuple[Upload, list[WrongEvent]]:
+    """Return the upload that a body holds, and its first events that break the schema.
 
     Raises Problem (`invalid-upload`) with the chunk and the line.
     """
@@ -94,15 +100,21 @@ def verified_upload(
             f"an upload has at most {MAX_CHUNKS:,} chunks and {MAX_UNPACKED:,} bytes of lines, "
             f"this one {len(listed):,} and {unpacked:,}"
         )
-    chunks = tuple(
-        verified_chunk(at, entry, frame, partition_count)
-        for at, (entry, frame) in enumerate(listed)
-    )
-    return Upload(task, attempt, number, hashlib.sha256(body).digest(), chunks)
+    chunks: list[StagedChunk] = []
+    wrong: list[WrongEvent] = []
+    for at, (entry, frame) in enumerate(listed):
+        chunk, data = verified_chunk(at, entry, frame, partition_count)
+        chunks.append(chunk)
+        if schema:
+            wrong += islice(wrong_in(schema, at, chunk.partition, data), NAMED - len(wrong))
+    digest, version = hashlib.sha256(body).digest(), schema.version if schema else 0
+    return Upload(task, attempt, number, digest, tuple(chunks), version), wrong
 
 
-def verified_chunk(at: int, entry: IndexEntry, frame: bytes, partition_count: int) -> StagedChunk:
-    """Return a chunk after all checks. Raises Problem if its lines break a rule."""
+def verified_chunk(
+    at: int, entry: IndexEntry, frame: bytes, partition_count: int
+) -> tuple[StagedChunk, list[Raw]]:
+    """Return a chunk after all checks, and its events' data. Raises Problem if a rule is broken."""
     if not 0 <= entry.partition < partition_count:
         raise invalid(
             f"chunk {at} is of partition {entry.partition}, the feed has 0 to "
@@ -110,17 +122,19 @@ def verified_chunk(at: int, entry: IndexEntry, frame: bytes, partition_count: in
             chunk=at,
         )
     lines = _unpacked(at, entry, frame)
-    rests = _rests(lines, entry.partition)
-    if rests is None:
+    found = _rests(lines, entry.partition)
+    if found is None:
         number, reason = next(_faults(lines, entry.partition))
         raise invalid(f"chunk {at}, line {number}: {reason}", chunk=at, line=number)
+    rests, data = found
     if not len(rests) == entry.events <= CHUNK_EVENTS:
         raise invalid(
             f"chunk {at} has {len(rests)} lines, its entry says {entry.events}; at most "
             f"{CHUNK_EVENTS} are allowed",
             chunk=at,
         )
-    return StagedChunk(entry.partition, len(rests), len(lines), content_of(rests).sum, frame)
+    content = content_of(rests).sum
+    return StagedChunk(entry.partition, len(rests), len(lines), content, frame), data
 
 
 def _unpacked(at: int, entry: IndexEntry, frame: bytes) -> bytes:
@@ -143,8 +157,8 @@ def _unpacked(at: int, entry: IndexEntry, frame: bytes) -> bytes:
     return lines
 
 
-def _rests(lines: bytes, partition: int) -> list[bytes] | None:
-    """Return what follows the partition in each line; None if something breaks the rules.
+def _rests(lines: bytes, partition: int) -> tuple[list[bytes], list[Raw]] | None:
+    """Return what follows the partition in each line, and its data; None if a rule is broken.
 
     Each object takes at least the bytes of its parts. If the sums of these bytes are where all
     newlines are, no object is on two lines, and none has blanks, escapes in its names, or a member
@@ -176,7 +190,8 @@ def _rests(lines: bytes, partition: int) -> list[bytes] | None:
         or (may_be_deep(lines, newlines + 1) and any(map(_is_deep, data)))
     ):
         return None
-    return [lines[begin:end] for begin, end in zip(begins.tolist(), newlines.tolist(), strict=True)]
+    both = zip(begins.tolist(), newlines.tolist(), strict=True)
+    return [lines[begin:end] for begin, end in both], data
 
 
 def _is_deep(data: Raw) -> bool:

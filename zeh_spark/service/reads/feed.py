@@ -16,6 +16,7 @@ from zeh_spark.service.reads.answer_cache import AnswerCache
 from zeh_spark.service.reads.committed import Consumer
 from zeh_spark.service.reads.pages import Page, Part, open_page
 from zeh_spark.service.reads.reading import cursors_at
+from zeh_spark.service.store.contracts import FeedSchema
 from zeh_spark.service.store.cursor_sets import NOBODY
 from zeh_spark.service.store.interface import Store
 from zeh_spark.service.store.log import Chunk, FeedState, Log
@@ -222,8 +223,19 @@ class ChunkFeed(Feed):
         return self._store.identity(self._name)
 
     def description(self) -> dict[str, Any]:
-        found = {"replica": True} if self._is_replica() else {"delivery": DELIVERY}
+        state = self._store.feed(self._name)
+        found: dict[str, Any] = {"replica": True} if state.replica else {"delivery": DELIVERY}
+        if state.schema_version:
+            found["schemaVersion"] = state.schema_version
         return {**found, "reads": OFFER}
+
+    def schema(self, version: int | None) -> FeedSchema:
+        """Return a version of the feed's schema, by default the latest. Raises Problem."""
+        found = self._store.schema(self._name, version)
+        if found is None:
+            which = "no schema" if version is None else f"no schema of version {version}"
+            raise Problem(problems.NO_SCHEMA, f"feed {self._name!r} has {which}")
+        return found
 
     def _kept_cursors(self) -> tuple[SaveCursors, LoadCursors]:
         """Return what keeps cursors in the store. A replica refuses."""

@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from zeh_spark.service.sql.producers import Lock, find_feed
 from zeh_spark.service.sql.schema import (
     chunks,
     clocks,
+    contracts,
     epochs,
     feeds,
     packs,
@@ -46,6 +47,7 @@ from zeh_spark.service.store.acts import (
     Actor,
     log_act,
 )
+from zeh_spark.service.store.contracts import FeedSchema, next_version
 from zeh_spark.service.store.interface import Retention, new_feed
 from zeh_spark.service.store.log import Chunk, FeedState, Run
 from zeh_spark.service.store.packs import (
@@ -87,6 +89,27 @@ class SqlAdministration(Transactions):
                 f"feed {name!r} exists already. Use it, or choose another name"
             ) from None
         return feed
+
+    def schema(self, feed: str, version: int | None = None) -> FeedSchema | None:
+        with self._reading() as connection:
+            feed_id, state = find_feed(connection, feed)
+            return _schema(connection, feed_id, version or state.schema_version)
+
+    def set_schema(
+        self, feed: str, document: bytes, *, compatible: bool = True, by: Actor | None = None
+    ) -> FeedSchema:
+        def work(connection: Connection) -> tuple[FeedSchema, dict[str, Any] | None]:
+            feed_id, state = find_feed(connection, feed, Lock.CHANGE)
+            before = _schema(connection, feed_id, state.schema_version)
+            after = next_version(before, document, self.now(), compatible=compatible)
+            if after == before:
+                return after, None
+            connection.execute(insert(contracts), {"feed": feed_id, **asdict(after)})
+            now = {"schema_version": after.version, "schema_since": after.since}
+            connection.execute(update(feeds).where(feeds.c.id == feed_id).values(now))
+            return after, {"schema": after.tag, "since": after.since}
+
+        return self._administer(by, Action.SET_SCHEMA, work, feed=feed)
 
     def begin_epoch(
         self,
@@ -253,6 +276,13 @@ def known_identity(connection: Connection, feed_id: int, state: FeedState) -> Fe
     query = select(epochs.c.id, epochs.c.time).where(epochs.c.feed == feed_id)
     rows = connection.execute(query.order_by(epochs.c.number))
     return identity_of(state, [Epoch(row.id, row.time) for row in rows])
+
+
+def _schema(connection: Connection, feed_id: int, version: int) -> FeedSchema | None:
+    here = contracts.c.feed == feed_id, contracts.c.version == version
+    columns = (contracts.c[each.name] for each in fields(FeedSchema))
+    row = connection.execute(select(*columns).where(*here)).mappings().one_or_none()
+    return FeedSchema(**{**row, "document": bytes(row["document"])}) if row else None
 
 
 def _retention(connection: Connection, feed: str) -> Retention:

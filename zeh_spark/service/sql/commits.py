@@ -132,7 +132,7 @@ def _commit(
 ) -> tuple[list[Done], FeedState]:
     """Do the commits of a round; return an answer to each, and the feed after them."""
     calls = [call for call, _ in asked]
-    certain = what_is_certain(connection, feed, state.partitions, calls)
+    certain = what_is_certain(connection, feed, state, calls)
     decisions = [
         commit_decision.decide(known, call, declared)
         for (call, declared), (_, known) in zip(asked, certain, strict=True)
@@ -218,7 +218,9 @@ def _move(
             attempt = (row["task"], row["attempt"])
             content = Content(row["events"], int.from_bytes(row["sum"], "big"))
             before = found.get(attempt, Found())
-            found[attempt] = Found(before.uploads + 1, before.content + content)
+            versions = [before.schema_version, row["schema_version"] if content.events else None]
+            oldest = min((each for each in versions if each is not None), default=None)
+            found[attempt] = Found(before.uploads + 1, before.content + content, oldest)
             for place, each in enumerate(decode_chunks(row["chunks"])):
                 moved.append(((row["task"], row["number"], place), each))
     if of:

@@ -87,7 +87,7 @@ _PRODUCERS = {
     for lock in (None, *Lock)
 }
 _FEED_AND_PRODUCER = (
-    select(feeds.c.id, feeds.c.partitions, producers.c.id, *_PRODUCER)
+    select(feeds.c.id, feeds.c.partitions, feeds.c.schema_version, producers.c.id, *_PRODUCER)
     .outerjoin_from(
         feeds,
         producers,
@@ -157,13 +157,14 @@ def what_is_known(connection: Connection, feed: str, call: Call) -> tuple[int, C
     Nothing is locked: the facts may change before the caller uses them. Raises UnknownFeedError.
     """
     row = _feed_row(connection, _FEED_AND_PRODUCER, feed, named=call.producer)
-    feed_id, partitions, key, *found = row
+    feed_id, partitions, schema_version, key, *found = row
     producer = ProducerState(call.producer) if key is None else ProducerState(*found)
-    return feed_id, _known(connection, feed_id, partitions, call, key, producer)
+    known = _known(connection, feed_id, partitions, call, key, producer)
+    return feed_id, replace(known, schema_version=schema_version) if schema_version else known
 
 
 def what_is_certain(
-    connection: Connection, feed: int, partitions: int, calls: Sequence[Call]
+    connection: Connection, feed: int, state: FeedState, calls: Sequence[Call]
 ) -> list[tuple[int | None, CommitFacts]]:
     """Return the id of the producer's row, if it has one, and the facts, for each of several calls.
 
@@ -173,7 +174,11 @@ def what_is_certain(
     certain = []
     for each in calls:
         key, producer = found.get(each.producer, (None, ProducerState(each.producer)))
-        certain.append((key, _known(connection, feed, partitions, each, key, producer)))
+        known = _known(connection, feed, state.partitions, each, key, producer)
+        if state.schema_version:
+            version, since = state.schema_version, state.schema_since
+            known = replace(known, schema_version=version, schema_since=since)
+        certain.append((key, known))
     return certain
 
 

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import GenericFunction
 
-VERSION = 11
+VERSION = 12
 
 metadata = MetaData()
 _ROW_ID = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only an INTEGER
@@ -61,7 +61,20 @@ feeds = Table(
     # The totals of its chunks, kept by the transactions that add and remove some.
     Column("events", BigInteger, nullable=False, server_default="0"),
     Column("size", BigInteger, nullable=False, server_default="0"),
+    # Of its schema in `contracts`; 0 for a feed without one.
+    Column("schema_version", Integer, nullable=False, server_default="0"),
+    Column("schema_since", Integer, nullable=False, server_default="0"),
     sqlite_autoincrement=True,
+)
+# The versions of the feeds' schemas (`store.contracts`).
+contracts = Table(
+    "contracts",
+    metadata,
+    Column("feed", ForeignKey("feeds.id"), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("since", Integer, nullable=False),
+    Column("time", BigInteger, nullable=False),
+    Column("document", LargeBinary, nullable=False),
 )
 # The epochs of a feed after its first one, which has the feed's id and no row.
 epochs = Table(
@@ -246,6 +259,8 @@ uploads = Table(
     Column("digest", LargeBinary, nullable=False),
     Column("events", BigInteger, nullable=False),
     Column("sum", LargeBinary, nullable=False),
+    # With which its events were checked; 0 for none.
+    Column("schema_version", Integer, nullable=False, server_default="0"),
     Column("chunks", LargeBinary, nullable=False),  # msgpack of [blob, partition, events, …]
 )
 

@@ -29,7 +29,17 @@ ANCHOR = "the-store-is-of-version"
 FIRST = 10
 """The version of the first release. Only states of the repository before it wrote lower ones."""
 
-SQLITE: Mapping[int, tuple[str, ...]] = {10: ("ALTER TABLE chunks RENAME TO recent_chunks",)}
+_SCHEMAS = [
+    f"{table} ADD COLUMN {column} INTEGER DEFAULT '0' NOT NULL"
+    for table, column in (
+        ("feeds", "schema_version"), ("feeds", "schema_since"), ("uploads", "schema_version"),
+    )
+]  # fmt: skip
+
+SQLITE: Mapping[int, tuple[str, ...]] = {
+    10: ("ALTER TABLE chunks RENAME TO recent_chunks",),
+    11: tuple(f"ALTER TABLE {each}" for each in _SCHEMAS),
+}
 """The statements that upgrade a store of a version to the next one, for each version from FIRST on.
 
 Tables that are missing are made after them.
@@ -42,7 +52,8 @@ PACKED = tuple(
 """Has PostgreSQL clean up more often what packing leaves: by default it waits for a fifth."""
 
 POSTGRESQL: Mapping[int, tuple[str, ...]] = {
-    10: ("ALTER TABLE zeroeventhub.chunks RENAME TO recent_chunks", *PACKED)
+    10: ("ALTER TABLE zeroeventhub.chunks RENAME TO recent_chunks", *PACKED),
+    11: tuple(f"ALTER TABLE zeroeventhub.{each}" for each in _SCHEMAS),
 }
 """The same for PostgreSQL, whose tables are in the schema `zeroeventhub`."""
 

@@ -109,6 +109,8 @@ def stage(
     for each in upload.chunks:
         if not 0 <= each.partition < known.partition_count:
             raise refusals.partition_lacking(call, each.partition, known.partition_count)
+    if upload.chunks and upload.schema_version != known.schema_version:
+        return StagingResult.UNCHECKED
     place = {"feed": feed_id, **place_of(call)}
     here = {"task": upload.task, "attempt": upload.attempt, "number": upload.number}
     of = {"base": base(call.producer)}
@@ -310,6 +312,7 @@ def _insert_upload(connection: Connection, staging: int, upload: Upload) -> None
         "digest": upload.digest,
         "events": upload.content.events,
         "sum": upload.content.sum.to_bytes(16, "big"),
+        "schema_version": upload.schema_version,
         "chunks": msgspec.msgpack.encode(moved),
     }
     connection.execute(insert(uploads), row)

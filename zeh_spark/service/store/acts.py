@@ -46,6 +46,7 @@ class Action(str, Enum):
 
     CREATE_FEED = "create-feed"
     SET_RETENTION = "set-retention"
+    SET_SCHEMA = "set-schema"
     PRUNE = "prune"
     DELETE_PRODUCER = "delete-producer"
     DELETE_CURSOR_SET = "delete-cursor-set"

@@ -85,6 +85,7 @@ class Upload:
 
     Attributes:
         digest: The SHA-256 of its body, which tells it from other uploads.
+        schema_version: The version of the feed's schema that its events keep; 0 for none.
     """
 
     task: int
@@ -92,6 +93,7 @@ class Upload:
     number: int
     digest: bytes
     chunks: tuple[StagedChunk, ...]
+    schema_version: int = 0
 
     @property
     def content(self) -> Content:
@@ -115,10 +117,14 @@ class TaskAttempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a commit found of an attempt."""
+    """What a commit found of an attempt.
+
+    `schema_version` is the oldest with which events of it were checked; None without events.
+    """
 
     uploads: int = 0
     content: Content = Content()
+    schema_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +219,8 @@ class CommitFacts:
         sequences: The producer's numbers by stored partition; needed if the call says with which
             numbers it begins.
         made: How many producers the caller's client has begun; needed if this one is new.
+        schema_version: The version of the feed's schema; 0 if it has none.
+        schema_since: The oldest version whose checked events keep that one.
     """
 
     producer: ProducerState
@@ -222,6 +230,8 @@ class CommitFacts:
     receipt: StoredReceipt | None = None
     sequences: Mapping[int, Numbers] = field(default_factory=dict)
     made: int = 0
+    schema_version: int = 0
+    schema_since: int = 0
 
     def number_of(self, call: Call) -> int:
         """Return the number of the call's batch, which is the next one if the call has none."""
@@ -287,10 +297,15 @@ def after(receipt: StoredReceipt) -> ProducerState:
 
 
 class StagingResult(Enum):
-    """What became of an upload: it is NEW, or the SAME as one that was there already."""
+    """What became of an upload.
+
+    It is NEW, or the SAME as one that was there already; or it is UNCHECKED and was not kept,
+    because its events were not checked with the version that the feed's schema has.
+    """
 
     NEW = auto()
     SAME = auto()
+    UNCHECKED = auto()
 
 
 class Batches(Protocol):

@@ -104,6 +104,11 @@ def decide(
     content = sum((each.content for each in found.values()), Content())
     if content != declared.content:
         return refusals.content_mismatch(call, declared.content, content)
+    # 10. Events were checked with an older schema that is not compatible, or with none. Rejected:
+    #     checking them here, because a commit reads no events.
+    versions = [each.schema_version for each in found.values() if each.schema_version is not None]
+    if versions and min(versions) < known.schema_since:
+        return refusals.schema_changed(call, min(versions), known.schema_version)
     return Step.PUBLISH
 
 

@@ -22,6 +22,7 @@ from typing import Protocol
 from zeh_spark.errors import StoreError
 from zeh_spark.service.store.acts import ACTS_SHOWN, EVERY_ACT, Act, ActFilter, Actor
 from zeh_spark.service.store.batches import Batches
+from zeh_spark.service.store.contracts import FeedSchema
 from zeh_spark.service.store.cursor_sets import CursorSets
 from zeh_spark.service.store.log import BlockPlace, FeedState, Log
 from zeh_spark.service.store.token_rights import Token
@@ -134,6 +135,19 @@ class Administration(Protocol):
 
     def create(self, name: str, partitions: int, *, by: Actor | None = None) -> FeedState:
         """Create a feed. Raises StoreError if the name exists or is not allowed."""
+
+    def schema(self, feed: str, version: int | None = None) -> FeedSchema | None:
+        """Return a version of a feed's schema, by default the latest; None if it has none."""
+
+    def set_schema(
+        self, feed: str, document: bytes, *, compatible: bool = True, by: Actor | None = None
+    ) -> FeedSchema:
+        """Give a feed's schema another version, unless it has this document already.
+
+        Events that are uploaded from then on are checked with it. A batch that was uploaded before
+        is committed if the versions between are compatible, and refused (`schema-changed`) if not.
+        Raises StoreError as `contracts.next_version`.
+        """
 
     def begin_epoch(
         self,

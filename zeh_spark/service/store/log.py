@@ -96,6 +96,8 @@ class FeedState:
         events: The number of events that the feed has now.
         size: The bytes of their lines.
         replica: Whether the store is a replica, which may lag, and takes no writes.
+        schema_version: The version of its schema (see `contracts`); 0 if it has none.
+        schema_since: The oldest version whose checked events keep that one.
     """
 
     name: str
@@ -107,6 +109,8 @@ class FeedState:
     events: int = 0
     size: int = 0
     replica: bool = False
+    schema_version: int = 0
+    schema_since: int = 0
 
 
 @dataclass(frozen=True, slots=True)

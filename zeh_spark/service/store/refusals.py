@@ -6,7 +6,11 @@ Rule for editors: a remedy is printed here and nowhere else, in the form that
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import accumulate, islice
 from typing import Any
+
+import msgspec
 
 from zeh_spark.service.store.batches import (
     Call,
@@ -16,11 +20,16 @@ from zeh_spark.service.store.batches import (
     StoredReceipt,
     TaskAttempt,
 )
+from zeh_spark.service.store.contracts import NAMED, FeedSchema, WrongEvent
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire import problems, wire
 from zeh_spark.wire.phrases import counted, moment
 from zeh_spark.wire.problems import ProblemType
 from zeh_spark.wire.upload_format import Content
+
+NAMES = ("chunk", "line", "partition", "path", "reason")
+WRONG_BYTES = 40 << 10
+"""Bytes in which wrong events are named: clients read 64 KiB of a refusal."""
 
 
 def producer_deleted(call: Call) -> Problem:
@@ -211,6 +220,39 @@ def content_mismatch(call: Call, declared: Content, found: Content) -> Problem:
         "publisher changes bodies. Nothing was published",
         given={"events": declared.events, "digest": declared.digest},
         found={"events": found.events, "digest": found.digest},
+    )
+
+
+def schema_changed(call: Call, checked: int, current: int) -> Problem:
+    return _refused(
+        problems.SCHEMA_CHANGED,
+        call,
+        f"the feed's schema was changed to version {current} after events of batch {call.batch} of "
+        f"producer {call.producer!r} had been "
+        f"{f'checked with version {checked}' if checked else 'uploaded without a check'}",
+        "run the batch again, which checks them again; nothing was published",
+        schemaVersion=current,
+    )
+
+
+def check_events(call: Call, schema: FeedSchema, wrong: Iterable[WrongEvent]) -> None:
+    """Raise Problem if events of an upload break the feed's schema; it names the first ones."""
+    if not (found := [*islice(wrong, NAMED)]):
+        return
+    first, many = found[0], len(found) > 1
+    named = [{name: getattr(each, name) for name in NAMES} for each in found]
+    ends = accumulate(len(msgspec.json.encode(each)) for each in named)
+    raise _refused(
+        problems.WRONG_EVENTS,
+        call,
+        f"{counted(len(found), 'event')}{' or more' * (len(found) == NAMED)} of this upload "
+        f"break{'' if many else 's'} version {schema.version} of the feed's schema. Line "
+        f"{first.line} of chunk {first.chunk}, for partition {first.partition}, has {first.event}: "
+        f"{first.path or 'the event'}: {first.reason}",
+        "repair or filter such events, or ask the feed's owner to change its schema; nothing of "
+        "the upload was kept",
+        schemaVersion=schema.version,
+        events=[each for each, end in zip(named, ends, strict=True) if end < WRONG_BYTES],
     )
 
 

@@ -60,6 +60,7 @@ _ON_STORES = {
     "quickstart": ("quickstart", "Serve a feed with sample data, and print a script."),
     "restore": ("store_commands", "Replace a SQLite store with a backup."),
     "retention": ("retention_commands", "Show or set how long a feed keeps its events."),
+    "schema": ("store_commands", "Show or change the schema of a feed's events."),
     "seal": ("retention_commands", "Pack old chunks, so that they take less room."),
     "segments": ("retention_commands", "Check the objects that have old events."),
     "serve": ("serve_command", "Serve the feeds of a store, and tables, over HTTP."),
@@ -79,8 +80,8 @@ _FUNCTIONS = {
 
 INSTALL = 'pip install "zeh-spark[publisher]"'
 _EXTRA = {
-    "anyio", "httptools", "jinja2", "jwt", "prometheus_client", "psycopg", "sqlalchemy",
-    "starlette", "uvicorn", "yaml",
+    "anyio", "httptools", "jinja2", "jsonschema_rs", "jwt", "prometheus_client", "psycopg",
+    "sqlalchemy", "starlette", "uvicorn", "yaml",
 }  # fmt: skip
 """What only the extra `publisher` installs, by the names of the modules."""
 

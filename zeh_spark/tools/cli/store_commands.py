@@ -5,6 +5,7 @@ They work on the store itself, on the publisher's machine or where its database 
 
 from __future__ import annotations
 
+import json
 import time
 from functools import partial
 from pathlib import Path
@@ -43,19 +44,28 @@ if TYPE_CHECKING:
     help="Do nothing if the feed exists with this number of partitions; another number is an "
     "error.",
 )  # fmt: skip
+@click.option(
+    "--schema", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the JSON Schema that the data of each event has to keep. If the feed exists, "
+    "as zeh-spark schema.",
+)  # fmt: skip
 @STORE
-def create(feed: str, partitions: int, if_not_exists: bool, url: str) -> None:
+def create(feed: str, partitions: int, if_not_exists: bool, file: Path | None, url: str) -> None:
     """Create an empty feed, and the store if it does not exist.
 
     \b
-    Example:
+    Examples:
       zeh-spark create flights --partitions 4 --store sqlite:///feeds.db
+      zeh-spark create orders --schema order.schema.json
     """
     from zeh_spark.service.databases import shown_url
+    from zeh_spark.service.store.contracts import validator
 
-    created, where = True, shown_url(url)
+    created, where, document = True, shown_url(url), file.read_bytes() if file else None
     with opened(url, must_exist=False) as store:
         try:
+            if document is not None:
+                validator(document)  # before there is a feed
             store.create(feed, partitions, by=operator())
         except StoreError:
             found = next((each.partitions for each in store.feeds() if each.name == feed), None)
@@ -67,10 +77,51 @@ def create(feed: str, partitions: int, if_not_exists: bool, url: str) -> None:
                     f"Give --partitions {found}, or choose another name"
                 ) from None
             created = False
+        if document is not None:
+            store.set_schema(feed, document, by=operator())
     said = f"Feed {feed!r} with {counted(partitions, 'partition')} is in {where}."
     print_result(said, feed=feed, partitions=partitions, store=where, created=created)
     if created and (advice := no_power_of_two(partitions)):
         print_remark(f"{advice}. This number cannot be changed later.")
+
+
+@click.command()
+@click.argument("feed")
+@click.argument(
+    "file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option(
+    "--compatibility", type=click.Choice(["backward", "none"]), default="backward",
+    show_default=True, help="backward: the new version has to take each event that the one before "
+    "takes. none: it need not.",
+)  # fmt: skip
+@STORE
+def schema(feed: str, file: Path | None, compatibility: str, url: str) -> None:
+    """Print the schema of a feed's events; with FILE, change it.
+
+    FILE is a document of JSON Schema 2020-12. Events that are published from then on are checked
+    against it, those that are on the feed stay as they are. Programs that publish need no restart.
+
+    \b
+    Examples:
+      zeh-spark schema orders
+      zeh-spark schema orders order.schema.json
+      zeh-spark schema orders order.schema.json --compatibility none
+    """
+    with opened(url) as store:
+        found = store.schema(feed)
+        if file:
+            compatible = compatibility == "backward"
+            found = store.set_schema(feed, file.read_bytes(), compatible=compatible, by=operator())
+    if not found:
+        raise StoreError(f"feed {feed!r} has no schema. Set one with zeh-spark schema {feed} FILE")
+    said = found.document.decode().rstrip()
+    if file:
+        said = f"Feed {feed!r} has version {found.version} of its schema."
+    print_answer(
+        said, feed=feed, version=found.version, since=found.since, time=found.time,
+        schema=json.loads(found.document),
+    )  # fmt: skip
 
 
 @click.command("delete-producer")

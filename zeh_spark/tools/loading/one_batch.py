@@ -12,13 +12,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from zeh_spark.errors import OutcomeUnknownError, StoreError
-from zeh_spark.service.store.batches import Call, Declared, StoredReceipt, TaskAttempt, Upload
+from zeh_spark.service.app.upload_validation import verified_upload
+from zeh_spark.service.store import refusals
+from zeh_spark.service.store.batches import (
+    Call,
+    Declared,
+    StagingResult,
+    StoredReceipt,
+    TaskAttempt,
+    Upload,
+)
 from zeh_spark.service.store.interface import Store, StoreOutcomeUnknownError
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire import problems, wire
 from zeh_spark.wire.batch_uploader import KEPT_BYTES, STAGINGS, BatchUploader
 from zeh_spark.wire.phrases import counted
-from zeh_spark.wire.upload_format import Content, StagedChunk
+from zeh_spark.wire.upload_format import Content, StagedChunk, upload_body
 
 _RECEIPTS = 1_000
 """Receipts among which that of a commit in doubt is looked for, the newest ones."""
@@ -53,7 +62,14 @@ def publish(
     def send(number: int, chunks: list[StagedChunk]) -> bool:
         digest = hashlib.sha256(b"".join(each.digest for each in chunks)).digest()
         upload = Upload(0, 0, number, digest, tuple(chunks))
-        return not isinstance(store.stage(feed, call, upload), StoredReceipt)
+        staged: StagingResult | StoredReceipt = StagingResult.UNCHECKED
+        while staged is StagingResult.UNCHECKED:
+            if schema := store.schema(feed):
+                body, n = upload_body(chunks), call.partition_count
+                upload, wrong = verified_upload(body, 0, 0, number, n, schema)
+                refusals.check_events(call, schema, wrong)
+            staged = store.stage(feed, call, upload)
+        return not isinstance(staged, StoredReceipt)
 
     name = f"{call.producer}/{call.run if call.batch is None else call.batch}"
     batch = BatchUploader(send, call.partition_count, name, kept_bytes=KEPT_BYTES)

@@ -161,6 +161,24 @@ CONTENT_MISMATCH = declare_refusal(
     given=_CONTENT,
     found=_CONTENT,
 )
+SCHEMA_CHANGED = declare_refusal(
+    "schema-changed",
+    409,
+    f"Case 10. The feed's schema was changed after events of the batch had been uploaded. {_OVER}",
+    schemaVersion=COUNT,
+)
+WRONG_EVENTS = declare_refusal(
+    "wrong-events",
+    422,
+    "Events of the upload break the feed's schema, and nothing of it was kept. `events` has the "
+    "first ones: chunk and line in it, both from 0, and where (a JSON pointer) and why their data "
+    "breaks it. Repair or leave out these events.",
+    schemaVersion=COUNT,
+    events={
+        "type": "array",
+        "items": record(chunk=COUNT, line=COUNT, partition=COUNT, path=TEXT, reason=TEXT),
+    },
+)
 UPLOAD_CONFLICT = declare_refusal(
     "upload-conflict",
     409,

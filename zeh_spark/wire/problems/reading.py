@@ -54,6 +54,7 @@ UNKNOWN_CURSORSET = declare_bad(
     cursorset=TEXT,
     partition=COUNT,
 )
+NO_SCHEMA = declare("no-schema", 404, "The feed has no schema, or no such version of it.")
 CURSORSET_TAKEN = declare(
     "cursorset-taken",
     409,
