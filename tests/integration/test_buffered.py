@@ -397,3 +397,56 @@ def test_a_program_that_forgets_to_close_is_warned(publisher, gateway, way):
     failed = "TimeoutError: producer 'till-7': after 0.2 s the outcome of 1 event is not known"
     assert (way == "away") == (failed in logged), logged
     assert ([] if way == "away" else [b"1"]) == events_of(publisher.store)
+
+
+# With a schema
+
+
+def test_an_event_that_breaks_the_schema_fails_alone(publisher):
+    """The others are published once, in their order, without a gap in the batches (CN-06)."""
+    publisher.store.set_schema("orders", b'{"type": "integer"}')
+    with Producer(publisher.url, "till-7") as producer:
+        with producer.buffered(linger=0.01, skip_wrong=True) as events:
+            sent = [
+                events.send(f"{n}" if n % 7 else f'"{n}"', key=(None, "a", "b")[n % 3])
+                for n in range(5_000)
+            ]
+            events.flush()
+            events.send("{}")
+        assert producer.last.events == 5_000 - 715
+    wrong = [each.exception(0) for n, each in enumerate(sent) if n % 7 == 0]
+    assert all(isinstance(each, RowError) for each in wrong)
+    assert 'the event: \'"7" is not of type "integer"\'' in str(wrong[1])
+    good = {n: sent[n].result(0) for n in range(5_000) if n % 7}
+    assert {n: (e.partition, e.sequence) for n, e in good.items()} == served(publisher)
+    for key in (1, 2):
+        numbers = [e.sequence for n, e in good.items() if n % 3 == key]
+        assert numbers == sorted(numbers)
+    batches = {each.receipt.batch for each in good.values()}
+    assert batches == set(range(len(batches)))
+
+
+def test_large_events_that_break_the_schema_fail_alone(publisher):
+    """Also those of an upload that is sent while the batch is still being filled (CN-06)."""
+    publisher.store.set_schema("orders", b'{"items": {"maxLength": 50000}}')
+    sizes = [20_000 if n % 50 else 30_000 for n in range(300)]
+    texts = [random.Random(n).randbytes(size).hex() for n, size in enumerate(sizes)]
+    with Producer(publisher.url, "till-7") as producer:
+        with producer.buffered(linger=1, skip_wrong=True) as events:
+            sent = [events.send([each]) for each in texts]
+        assert producer.last.events == 300 - 6
+    failed = [n for n, each in enumerate(sent) if each.exception(0)]
+    assert failed == [0, 50, 100, 150, 200, 250]
+
+
+def test_an_event_that_breaks_the_schema_ends_a_program_that_counts(publisher):
+    """Unless I say otherwise: it would continue at `last.events`, and send one twice (CN-06)."""
+    publisher.store.set_schema("orders", b'{"type": "integer"}')
+    with Producer(publisher.url, "till-7") as producer:
+        events = producer.buffered(linger=0)
+        assert events.send(1).result(PATIENCE).sequence == 0
+        wrong = events.send('"x"')
+        assert isinstance(wrong.exception(PATIENCE), PublishError)
+        with pytest.raises(PublishError, match="wrong-events"):
+            events.close()
+        assert producer.last.events == 1

@@ -1,8 +1,9 @@
 """Publish single events: they wait in a queue, and one thread publishes all that wait as one batch.
 
 A batch is repeated until it is published or refused. After a refusal nothing else is published:
-programs continue at `last.events`, and would leave out an event for each that was refused between.
-Rejected: to look in a refused batch for the event at fault. `send` checks each rule for one event.
+programs continue at `last.events`, and would publish an event twice for each that was refused
+before it. Only with `skip_wrong` do events that break the feed's schema fail alone; such a batch
+left nothing behind, so the rest is published under its number.
 
 Rule for editors: a future gets a result only from a receipt, and another error than
 OutcomeUnknownError only if its event will never be published. Its callbacks may call `send`, so it
@@ -69,8 +70,10 @@ class BufferedProducer:
     before the publisher answers.
     """
 
-    def __init__(self, line: BatchLine, linger: float, max_events: int, max_wait: float) -> None:
-        self.closed = False
+    def __init__(
+        self, line: BatchLine, linger: float, max_events: int, max_wait: float, *, skip_wrong: bool
+    ) -> None:
+        self.closed, self._skip_wrong = False, skip_wrong
         self._line, self._partitions = line, line.ask_partition_count()
         self._linger, self._max_events, self._max_wait = float(linger), max_events, max_wait
         self._changed = threading.Condition(threading.Lock())
@@ -236,9 +239,12 @@ class BufferedProducer:
         """Publish a batch. Raises its refusal, or the last failure if the producer is given up."""
         retry = Retry(math.inf, sleep=self._given_up.wait)
         receipt = None
+        places: list[tuple[int, int]] = []
         while receipt is None:
             try:
-                receipt, places = self._publish_once(events, retry)
+                receipt, places, wrong = self._publish_once(events, retry)
+                if wrong and not (events := self._fail(events, wrong)):
+                    return
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as exc:
                 retry.wait(TransientError(exc))
         first = {each.partition: each.first for each in receipt.ranges}
@@ -249,20 +255,40 @@ class BufferedProducer:
             self._on_their_way = []
             self._changed.notify_all()
 
+    def _fail(self, events: list[_Sent], wrong: Mapping[int, str]) -> list[_Sent]:
+        """Fail the events at some places in the list, and return the others."""
+        for at, why in wrong.items():
+            said = f"the event breaks the feed's schema, and was not published: {why}"
+            events[at][2].set_exception(RowError(said, reason=why))
+        left = [each for each in events if not each[2].done()]
+        with self._changed:
+            self._settled += len(wrong)
+            self._on_their_way = left
+            self._changed.notify_all()
+        return left
+
     def _publish_once(
         self, events: list[_Sent], retry: Retry
-    ) -> tuple[Receipt | None, list[tuple[int, int]]]:
-        """Return the receipt, None if the commit was lost for good, and where the events are."""
+    ) -> tuple[Receipt | None, list[tuple[int, int]], Mapping[int, str]]:
+        """Return the receipt, None if nothing was published, and where the events are.
+
+        With `skip_wrong`, also which of them break the feed's schema, and why.
+        """
         attempt = self._line.begin(None, {}, keep=False)
+        places: list[tuple[int, int]] = []
         try:
-            places = attempt.add_checked((rest, where) for rest, where, _ in events)
+            attempt.add_checked(((rest, where) for rest, where, _ in events), places)
             try:
-                return attempt.commit(), places
+                return attempt.commit(), places, {}
             except Exception:  # raised again, unless the outcome is not known: then it is asked for
                 if not attempt.in_doubt:
                     raise
-                return retry.call(partial(_settle, attempt)), places
+                return retry.call(partial(_settle, attempt)), places, {}
         except PublishError as refusal:
+            if self._skip_wrong and attempt.wrong and not attempt.in_doubt:
+                at = {place: number for number, place in enumerate(places)}
+                wrong = {at.get(each, len(places)): why for each, why in attempt.wrong.items()}
+                return None, places, wrong
             self._line.note_refusal(attempt, refusal)
             raise
         finally:

@@ -153,7 +153,12 @@ class Producer:
         return OpenBatch(self._line, name, dict(allow or {}), keep=keep)
 
     def buffered(
-        self, *, linger: float = 0.1, max_events: int = 10_000, max_wait: float = 60.0
+        self,
+        *,
+        linger: float = 0.1,
+        max_events: int = 10_000,
+        max_wait: float = 60.0,
+        skip_wrong: bool = False,
     ) -> BufferedProducer:
         """Return a producer of single events, which go into batches in the background.
 
@@ -164,12 +169,17 @@ class Producer:
             max_events: the most events that wait for the next batch, with at most 16 MiB. As many
                 may be on their way.
             max_wait: the most seconds that `send` waits for room.
+            skip_wrong: whether an event that breaks the feed's schema only fails its own future,
+                with RowError. `last.events` then does not count it, so a program that is started
+                again cannot continue there. Otherwise, it ends the producer.
 
         Raises as `last`.
         """
         if self._buffered and not self._buffered.closed:
             raise RuntimeError(f"producer {self.name!r} has a buffered one. Close that first")
-        self._buffered = BufferedProducer(self._line, linger, max_events, max_wait)
+        self._buffered = BufferedProducer(
+            self._line, linger, max_events, max_wait, skip_wrong=skip_wrong
+        )
         return self._buffered
 
 

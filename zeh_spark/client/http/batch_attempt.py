@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,7 +58,8 @@ class BatchAttempt:
     """Takes events, sends uploads as they fill up, and commits them, all in the caller's thread.
 
     Its attribute `in_doubt` is true if a commit was sent and it is not known what became of it;
-    `torn` is true if an event may be missing, because `add` raised an error other than RowError.
+    `torn` is true if an event may be missing, because `add` raised an error other than RowError;
+    `wrong` tells why events that a refusal named break the feed's schema, by their places.
 
     Args:
         numbers: yields numbers that no other attempt of the same run has.
@@ -82,6 +84,8 @@ class BatchAttempt:
         self._uploader = BatchUploader(self._send, self.count, name, kept_bytes=kept_bytes)
         self._kept: list[tuple[bytes, int]] | None = [] if self.keep else None
         self._given = 0
+        self._sent: Counter[int] = Counter()
+        self.wrong: dict[tuple[int, int], str] = {}
         self._released = False
 
     @property
@@ -122,11 +126,16 @@ class BatchAttempt:
     def add_all_of(self, other: BatchAttempt) -> None:
         """Add the events of another attempt, which has ended. Raises as `add`."""
         self._kept = other._kept
-        self.add_checked(other._kept or ())
+        self.add_checked(other._kept or (), [])
 
-    def add_checked(self, events: Iterable[tuple[bytes, int | None]]) -> list[tuple[int, int]]:
-        """Add events as rests of lines, with their partitions. An error drops what is staged."""
-        return self._or_release(lambda: [self._place(rest, where) for rest, where in events])
+    def add_checked(
+        self, events: Iterable[tuple[bytes, int | None]], places: list[tuple[int, int]]
+    ) -> None:
+        """Add rests of lines with their partitions, and note their places up to an error.
+
+        An error drops what is staged.
+        """
+        self._or_release(lambda: places.extend(self._place(rest, at) for rest, at in events))
 
     def sequence(self, partition: int, index: int) -> int | None:
         """Return an event's sequence number; None if the receipt does not tell it.
@@ -167,6 +176,7 @@ class BatchAttempt:
     def _stage_again(self) -> bool:
         """Send the uploads again, under another number; return False if they are not kept."""
         self._number, self._released = next(self.numbers), False
+        self._sent.clear()
         return self._or_release(self._uploader.send_again)
 
     def _or_release(self, stage: Callable[[], T]) -> T:
@@ -262,10 +272,21 @@ class BatchAttempt:
         return same and (named or receipt.run == self.batch.run)
 
     def _send(self, number: int, chunks: list[StagedChunk]) -> bool:
-        with nothing_published():
-            return self.client.upload(
-                self.batch, self.count, 0, self._number, number, upload_body(chunks)
-            )
+        begins = []
+        for chunk in chunks:
+            begins.append(self._sent[chunk.partition])
+            self._sent[chunk.partition] += chunk.events
+        try:
+            with nothing_published():
+                return self.client.upload(
+                    self.batch, self.count, 0, self._number, number, upload_body(chunks)
+                )
+        except PublishError as exc:
+            if exc.problem == problems.WRONG_EVENTS.name:
+                for each in exc.facts["events"]:
+                    place = each["partition"], begins[each["chunk"]] + each["line"]
+                    self.wrong[place] = f"{each['path'] or 'the event'}: {each['reason']}"
+            raise
 
 
 @contextmanager
