@@ -1,13 +1,17 @@
 """What the sink refuses to publish, or to be used for, and the words in which it does."""
 
+from contextlib import closing
+
 import pytest
 import requests
 
 from tests.fix_datasource import write_plainly
+from tests.fix_publisher import store_url
 from tests.fix_raw_server import ok, refused
 from tests.fix_sink import ours
 from tests.patience import PATIENCE
 from zeh_spark.errors import PublisherError, RowError
+from zeh_spark.publisher import open_store
 
 HUSH = "hush-secret-token"
 
@@ -45,6 +49,25 @@ def test_a_stream_continues_when_its_bad_row_is_filtered(sink, inbox, spark):
 
     assert "cannot be published: data: not JSON" in said
     sink.target.check_once([*range(450), *range(451, 600)])
+
+
+@pytest.mark.parametrize("letters", [False, True])
+def test_a_stream_continues_when_rows_that_break_the_schema_are_filtered(
+    letters, sink, inbox, spark, tmp_path
+):
+    """The row and the place are named; the batch comes again without it, once (CN-02)."""
+    with closing(open_store(store_url(tmp_path / "store"))) as store:
+        store.set_schema("orders", b'{"properties": {"i": {"type": "integer", "maximum": 450}}}')
+    inbox.add(range(300), range(300, 452))
+    options = {"deadLetterUrl": sink.target.feed("dead")} if letters else {}
+
+    said = sink.fail(inbox.rows(spark), **options)
+    sink.run(inbox.rows(spark).where("data NOT LIKE '%451%'"), **options)
+
+    assert "wrong-events: 1 event of this upload breaks version 1" in said
+    assert """'{"i": 451}': /i: '451 is greater than the maximum of 450'""" in said
+    assert letters == ("'deadLetterUrl' takes no rows that break a schema" in said)
+    sink.target.check_once(range(451))
 
 
 # Modes and triggers

@@ -27,7 +27,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from zeh_spark.client.http.publish_client import BatchCall, PublishClient, Receipt, TaskDone
-from zeh_spark.errors import OptionError, RowError, ZeroEventHubError, at_spark_border
+from zeh_spark.errors import OptionError, PublishError, RowError, ZeroEventHubError, at_spark_border
 from zeh_spark.spark.frames.compat import CASE_SENSITIVE, DataSourceStreamArrowWriter
 from zeh_spark.spark.sink.dead_letter_client import DeadLetterClient
 from zeh_spark.spark.sink.letters import letters_of
@@ -35,6 +35,7 @@ from zeh_spark.spark.sink.options import NO_NAME, OF_STREAM, SinkOptions, same_f
 from zeh_spark.spark.sink.row_layout import RowLayout
 from zeh_spark.spark.sink.rows import Renderer
 from zeh_spark.spark.sink.task_uploads import TaskUploads, check_partition_count
+from zeh_spark.wire import problems
 from zeh_spark.wire.arrow_json import slices
 from zeh_spark.wire.phrases import counted
 from zeh_spark.wire.upload_format import EMPTY_UPLOAD, Content
@@ -83,7 +84,13 @@ class Publishing:
         )
         done = TaskDone(context.partitionId(), context.taskAttemptId())
         options = replace(self._options, first_contact=None) if batch.number else self._options
-        return stage(options, self._layout, batch, done, iterator)
+        try:
+            return stage(options, self._layout, batch, done, iterator)
+        except PublishError as exc:
+            if options.dead_letters is None or exc.problem != problems.WRONG_EVENTS.name:
+                raise
+            said = "'deadLetterUrl' takes no rows that break a schema: the publisher judges them"
+            raise exc.reworded(f"{exc.what}. {said}") from None
 
     def _batch(self, number: str | None, query: str | None, run: str | None) -> BatchCall:
         """Return the batch to publish: a named one, or the stream's, also inside foreachBatch."""
