@@ -66,7 +66,8 @@ def operations() -> dict[tuple[str, str], Any]:
 
 @pytest.fixture(scope="module")
 def base(quiet_publisher: Publisher) -> str:
-    """A publisher whose feed has events, and a producer with receipts."""
+    """A publisher whose feed has a schema and events, and a producer with receipts."""
+    quiet_publisher.store.set_schema("orders", b"{}")
     quiet_publisher.publish(*range(10))
     quiet_publisher.publish()
     operations()
