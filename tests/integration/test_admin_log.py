@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import click
@@ -29,6 +30,7 @@ from zeh_spark.tools.cli.main import zeh_spark
 CHANGING: dict[str, tuple[str, ...]] = {
     "create": ("new", "--partitions", "2"),
     "retention": ("orders", "--age", "30d"),
+    "schema": ("orders", "other.json"),
     "prune": ("orders", "--size", "1", "--now"),
     "cursor-sets": ("orders", "--delete", "mailer"),
     "delete-producer": ("orders", "load", "--yes"),
@@ -48,6 +50,7 @@ LOOKING: dict[str, tuple[str, ...]] = {
     "token list": (),
     "backup": ("another.db",),
     "retention": ("orders",),
+    "schema": ("orders",),
     "prune": ("orders", "--size", "1"),
     "cursor-sets": ("orders",),
     "clock": (),
@@ -73,6 +76,7 @@ NO_ACTS = {
 ACTION = {
     "create": Action.CREATE_FEED,
     "retention": Action.SET_RETENTION,
+    "schema": Action.SET_SCHEMA,
     "cursor-sets": Action.DELETE_CURSOR_SET,
     "clock": Action.ACCEPT_CLOCK,
     "token create": Action.CREATE_TOKEN,
@@ -94,9 +98,11 @@ def names(group: click.Group, prefix: str = "") -> set[str]:
 
 
 @pytest.fixture
-def prepared(run: Run, store_url: str) -> str:
-    """A store with events, a reader, a token and a copy; returns its URL."""
-    run("create", "orders", "--partitions", "1")
+def prepared(run: Run, store_url: str, tmp_path: Path) -> str:
+    """A store with events, a reader, a token, a schema and a copy; returns its URL."""
+    (tmp_path / "one.json").write_text("{}")
+    (tmp_path / "other.json").write_text("{ }")
+    run("create", "orders", "--partitions", "1", "--schema", "one.json")
     run("load", "orders", "-", stdin="1\n2")
     run("token", "create", "warehouse", "--read", "orders")
     with closing(open_store(store_url)) as store:

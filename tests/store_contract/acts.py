@@ -22,6 +22,7 @@ from zeh_spark.service.store.acts import (
     process_actor,
 )
 from zeh_spark.service.store.batches import Call, Overrides
+from zeh_spark.service.store.contracts import FeedSchema
 from zeh_spark.service.store.interface import Retention, UnknownFeedError
 from zeh_spark.service.store.token_rights import ADMIN, new_token
 
@@ -53,6 +54,10 @@ CHANGES: dict[str, tuple[Callable[[Store], object], tuple[str, str, dict[str, ob
     Action.SET_RETENTION: (
         lambda store: store.set_retention(FEED, Retention(5, None, ("mailer",)), by=ALICE),
         (FEED, "", {"before": _OLD, "after": {**_OLD, "age_ms": 5, "readers": ["mailer"]}}),
+    ),
+    Action.SET_SCHEMA: (
+        lambda store: store.set_schema(FEED, b"{}", by=ALICE),
+        (FEED, "", {"schema": FeedSchema(1, 1, 0, b"{}").tag, "since": 1}),
     ),
     Action.PRUNE: (
         lambda store: store.remove(FEED, 1, by=ALICE),

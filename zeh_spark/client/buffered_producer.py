@@ -287,7 +287,7 @@ class BufferedProducer:
         except PublishError as refusal:
             if self._skip_wrong and attempt.wrong and not attempt.in_doubt:
                 at = {place: number for number, place in enumerate(places)}
-                wrong = {at.get(each, len(places)): why for each, why in attempt.wrong.items()}
+                wrong = {at[each]: why for each, why in attempt.wrong.items()}
                 return None, places, wrong
             self._line.note_refusal(attempt, refusal)
             raise
