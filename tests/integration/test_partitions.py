@@ -195,9 +195,9 @@ def test_a_batch_that_is_gone_is_refused_with_its_partition(raw_server, start):
 def in_packs(store, monkeypatch):
     """A feed of two packs: of partition 1, and of partition 0."""
     monkeypatch.setattr("zeh_spark.service.store.packs.PACK_CHUNKS", 4)
-    for partition in (1, 0):
-        for each in range(4):
-            publish(store, "orders", [each], partition=partition)
+    for partition in (1, 1, 1, 1, 0, 0, 0, 0, 2):
+        publish(store, "orders", [partition], partition=partition)
+    for _ in range(2):
         assert store.seal("orders", 1 << 62) == 4
     return store
 
