@@ -141,15 +141,16 @@ def parse_await(query: str) -> tuple[tuple[int, str], str, float] | None:
     Raises Problem.
     """
     given = _parameters(query, {"await", "cursorset", "wait"})
+    name, wait = _cursor_set(given), _wait(given.get("wait"))
     if (text := given.get("await")) is None:
         return None
     if not (match := CURSOR.fullmatch(text)):
         said = f"await is {text!r}; allowed is the last cursor in the ranges of a receipt"
         raise Problem(problems.BAD_AWAIT, said)
-    if (name := _cursor_set(given)) is None:
+    if name is None:
         said = "await needs cursorset, the name under which the reader keeps its cursors"
         raise Problem(problems.CURSORSET_MISSING, said)
-    return (int(match[1]), match[2]), name, _wait(given.get("wait"))
+    return (int(match[1]), match[2]), name, wait
 
 
 def parse_version(query: str) -> int | None:
