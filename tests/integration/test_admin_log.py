@@ -209,15 +209,15 @@ def test_what_is_done_while_a_copy_takes_its_place_is_named(
 @each_case(
     ("words", "shown"),
     [
-        ((), ["create-token", "create-feed"]),
+        ((), ["create-token", "set-schema", "create-feed"]),
         (("--limit", "1"), ["create-token"]),
         (("--before", "2"), ["create-feed"]),
-        (("--feed", "orders"), ["create-feed"]),
+        (("--feed", "orders"), ["set-schema", "create-feed"]),
         (("--action", "create-token"), ["create-token"]),
         (("--actor", "nobody"), []),
-        (("--since", "1d"), ["create-token", "create-feed"]),
+        (("--since", "1d"), ["create-token", "set-schema", "create-feed"]),
         (("--since", "2999-01-01"), []),
-        (("--since", "2020-01-01T00:00Z"), ["create-token", "create-feed"]),
+        (("--since", "2020-01-01T00:00Z"), ["create-token", "set-schema", "create-feed"]),
     ],
 )
 def test_acts_are_chosen(run: Run, prepared: str, words: tuple[str, ...], shown: list[str]) -> None:
@@ -231,7 +231,11 @@ def test_log_is_a_table_to_read(run: Run, prepared: str) -> None:
     head, *rows = run("admin-log").stdout.splitlines()
     assert ["ID", "TIME", "BY", "ACTION", "FEED", "SUBJECT", "DETAILS"] == head.split()
     by = str(process_actor(Via.CLI))
-    assert [f"{by} create-token", f"{by} create-feed orders - partitions=1"] == [
+    assert [
+        f"{by} create-token",
+        f"{by} set-schema orders - version=1 since=1",
+        f"{by} create-feed orders - partitions=1",
+    ] == [
         " ".join(row.split()[4:6]) if "token" in row else " ".join(row.split()[4:]) for row in rows
     ]
     assert "There are no such acts.\n" == run("admin-log", "--feed", "unknown").stdout

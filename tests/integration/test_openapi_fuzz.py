@@ -154,6 +154,8 @@ def keep_what_words_say(case: Case) -> None:
     if (case.method.lower(), case.path) == CURSORS and not awaits:
         case.query = {"n": 2, "time": 0, **case.query}
         case.query.pop("await", None)
+    if "wait" in case.query:
+        case.query["wait"] = 0
     if "startingSequence" in case.query:
         case.query["startingSequence"] = f"0:{len(str(case.query['startingSequence']))}"
     for container, name in ((case.path_parameters, "upload"), (case.query, "attempt")):

@@ -22,7 +22,6 @@ from zeh_spark.service.store.acts import (
     process_actor,
 )
 from zeh_spark.service.store.batches import Call, Overrides
-from zeh_spark.service.store.contracts import FeedSchema
 from zeh_spark.service.store.interface import Retention, UnknownFeedError
 from zeh_spark.service.store.token_rights import ADMIN, new_token
 
@@ -57,7 +56,7 @@ CHANGES: dict[str, tuple[Callable[[Store], object], tuple[str, str, dict[str, ob
     ),
     Action.SET_SCHEMA: (
         lambda store: store.set_schema(FEED, b"{}", by=ALICE),
-        (FEED, "", {"schema": FeedSchema(1, 1, 0, b"{}").tag, "since": 1}),
+        (FEED, "", {"version": 1, "since": 1}),
     ),
     Action.PRUNE: (
         lambda store: store.remove(FEED, 1, by=ALICE),

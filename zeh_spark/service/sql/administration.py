@@ -107,7 +107,7 @@ class SqlAdministration(Transactions):
             connection.execute(insert(contracts), {"feed": feed_id, **asdict(after)})
             now = {"schema_version": after.version, "schema_since": after.since}
             connection.execute(update(feeds).where(feeds.c.id == feed_id).values(now))
-            return after, {"schema": after.tag, "since": after.since}
+            return after, {"version": after.version, "since": after.since}
 
         return self._administer(by, Action.SET_SCHEMA, work, feed=feed)
 
