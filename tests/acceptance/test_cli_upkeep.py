@@ -225,6 +225,16 @@ def test_old_events_move_to_a_folder_and_are_read_as_before(
     assert (1, True) == (refused.returncode, "Nothing was removed" in refused.stderr)
     marker.write_text(mine)
 
+    def mount_another(*_: object, **__: object) -> bool:
+        marker.write_text('{"owner": "another one", "nonce": "1"}')
+        return True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("click.confirm", mount_another)
+        refused = run("segments", "check", "--trim")
+    assert (1, True) == (refused.returncode, "Nothing was removed" in refused.stderr)
+    marker.write_text(mine)
+
     trimmed = run("segments", "check", "--trim", stdin="y\n")
     assert "Removed: all events of feed 'orders' up to position 1024" in trimmed.stdout
     with closing(open_store(store_url)) as store:

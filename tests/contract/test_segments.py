@@ -387,6 +387,17 @@ def test_hot_events_are_read_while_the_storage_hangs(store, clock, objects, tmp_
         assert [0] == [each.partition for each in read(last)() if each.lines]
 
 
+def test_a_location_of_a_store_with_the_same_token_is_not_mine(store, clock, objects):
+    """The files of two volumes may have one number. What is missing there is not lost."""
+    fill(store, clock)
+    offload(store, FEED, objects, EVER)
+    assert {} == take_inventory(store).foreign
+
+    objects.put(MARKER, [b'{"owner": "%s", "nonce": "another"}' % store.owner().encode()])
+
+    assert {objects.location: store.owner()} == take_inventory(store).foreign
+
+
 def test_the_marker_is_read_in_each_round(store, clock, objects, site):
     """Another store may have taken the location meanwhile."""
     fill(store, clock)

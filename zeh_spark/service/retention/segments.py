@@ -23,7 +23,7 @@ import xxhash
 from zeh_spark.errors import StoreError
 from zeh_spark.service.segments.block_reader import read_span, spans
 from zeh_spark.service.segments.objects import Objects
-from zeh_spark.service.segments.ownership import check_owner, missing, read_marker
+from zeh_spark.service.segments.ownership import check_owner, missing, owns, read_marker
 from zeh_spark.service.segments.segment_format import SEGMENT_BYTES, SUFFIX, Index, new_name
 from zeh_spark.service.sql.execution import logged
 from zeh_spark.service.sql.segments import PackRun, PacksChangedError, StoredSegment
@@ -185,7 +185,7 @@ def take_inventory(
             if segment.location not in there:
                 if (marker := read_marker(objects)) is None:
                     raise missing(objects)
-                if marker.owner != store.owner():
+                if not owns(store, marker):
                     found.foreign[segment.location] = marker.owner
                 there[segment.location] = objects.names()
             found.segments += 1

@@ -52,6 +52,9 @@ class Owner(Protocol):
     def keep_garbage(self) -> None:
         """Keep what is garbage as long as if it were new: a later backup may name it."""
 
+    def knows(self, nonce: str) -> bool:
+        """Return whether a nonce is one of the store's."""
+
     def new_nonce(self, known: str | None) -> str | None:
         """Return a new nonce, which is kept durably; None if a nonce is not one of the store's.
 
@@ -86,6 +89,11 @@ def read_marker(objects: Objects) -> Marker | None:
             f"{objects.name_of(MARKER)} is no marker of a store. If no other program uses the "
             f"location, run zeh-spark segments adopt"
         ) from None
+
+
+def owns(store: Owner, marker: Marker) -> bool:
+    """Return whether a location is a store's own. Files of other volumes may have its token."""
+    return marker.owner == store.owner() and store.knows(marker.nonce)
 
 
 def adopt(objects: Objects, store: Owner) -> None:

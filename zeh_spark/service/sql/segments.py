@@ -112,6 +112,10 @@ class SqlSegments(Transactions):
         found = union(*(select(each.c.location) for each in _NAMING))
         return sorted(self._read(lambda connection: {*connection.scalars(found)}))
 
+    def knows(self, nonce: str) -> bool:
+        query = select(func.count()).where(nonces.c.nonce == nonce)
+        return bool(self._read(lambda connection: connection.scalar(query)))
+
     def new_nonce(self, known: str | None) -> str | None:
         nonce, now = secrets.token_hex(8), self.now()
         used = update(nonces).where(nonces.c.nonce == known).values(time=now)

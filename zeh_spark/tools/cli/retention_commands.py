@@ -25,6 +25,7 @@ from zeh_spark.wire.option_values import parse_age_ms
 from zeh_spark.wire.phrases import counted, size_of
 
 if TYPE_CHECKING:
+    from zeh_spark.service.retention.segments import Inventory
     from zeh_spark.service.sql.store import SqlStore
     from zeh_spark.service.store.cursor_sets import CursorSet
     from zeh_spark.service.store.interface import Retention
@@ -315,15 +316,12 @@ def check(read: bool, trim: bool, location: str | None, url: str) -> None:
     with _opened(url) as store:
         found = take_inventory(store, location, read=read)
         last = {feed: g for feed, g in sorted(found.lost)}
-        if trim and last and found.foreign:
-            raise StoreError(
-                f"{', '.join(found.foreign)} belongs to another store: the folder that has the "
-                f"objects may not be mounted. If this store is restored, run zeh-spark segments "
-                f"adopt first. Nothing was removed"
-            )
         if trim and last:
+            _refuse_others(found)
             click.confirm(f"Remove all events of {_places(last)}?", abort=True)
-            found.lost = take_inventory(store, read=read, only=found.lost.keys()).lost
+            again = take_inventory(store, read=read, only=found.lost.keys())
+            _refuse_others(again)
+            found.lost = again.lost
             last = {feed: g for feed, g in sorted(found.lost)}  # they may be back, or elsewhere
             for feed, g in last.items():
                 store.remove(feed, g, by=operator())
@@ -347,6 +345,15 @@ def check(read: bool, trim: bool, location: str | None, url: str) -> None:
         "\n".join(said), failed=bool(last) and not trim, segments=found.segments, bytes=found.size,
         lost=[*found.lost.values()], unknown=sorted(found.unknown), trimmed=last if trim else {},
     )  # fmt: skip
+
+
+def _refuse_others(found: Inventory) -> None:
+    if found.foreign:
+        raise StoreError(
+            f"{', '.join(found.foreign)} belongs to another store: the folder that has the objects "
+            f"may not be mounted. If this store is restored, run zeh-spark segments adopt first. "
+            f"Nothing was removed"
+        )
 
 
 @segments_group.command()
