@@ -252,6 +252,11 @@ def test_blocks_that_were_not_dropped_are_dropped_later(store, site, clock, obje
     assert (before, blocks) == (answers(store, 2), counts(site)[0])
     monkeypatch.undo()
 
+    adopt(objects, ScratchStore())  # it may delete the objects
+    with pytest.raises(OwnerError):
+        offload(store, FEED, objects, EVER)
+    assert blocks == counts(site)[0]
+    adopt(objects, store)
     offload(store, FEED, objects, EVER)
     recent = sum(each.blob > 0 for each in everything(store))
     assert (before, recent) == (answers(store, 2), counts(site)[0])

@@ -68,14 +68,12 @@ def offload(
         ObjectError: The storage fails.
     """
     segments = size = 0
-    _drop_copied(store, feed)  # what an attempt has left that died
     while not stopped():
         check_owner(objects, store)
+        _drop_copied(store, feed)  # also what an attempt has left that died
         if not (run := store.movable(feed, before, SEGMENT_BYTES, full=full)):
             break
-        moved = _move(store, feed, objects, run)
-        _drop_copied(store, feed)
-        if not moved:
+        if not (moved := _move(store, feed, objects, run)):
             break  # it was trimmed meanwhile, or another process moves it
         segments, size = segments + 1, size + moved
     return segments, size
