@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,8 +38,9 @@ from zeh_spark.service.retention.segments import (
     take_inventory,
 )
 from zeh_spark.service.segments.objects import Objects
-from zeh_spark.service.segments.ownership import MARKER, OwnerError, adopt
+from zeh_spark.service.segments.ownership import MARKER, OwnerError, adopt, read_marker
 from zeh_spark.service.sql.segments import KEPT_MS
+from zeh_spark.service.store.acts import Actor, Via
 from zeh_spark.service.store.interface import (
     DamagedObjectError,
     LocationAwayError,
@@ -401,6 +404,44 @@ def test_a_location_of_a_store_with_the_same_token_is_not_mine(store, clock, obj
     objects.put(MARKER, [b'{"owner": "%s", "nonce": "another"}' % store.owner().encode()])
 
     assert {objects.location: store.owner()} == take_inventory(store).foreign
+
+
+def test_a_marker_is_read_whole_while_it_is_replaced(objects, tmp_path):
+    """Another store adopts the location: its token has another length."""
+    objects.put(MARKER, [b'{"owner": "1", "nonce": "1"}'])
+    ended = threading.Event()
+
+    def adopt_in_turns() -> None:
+        for turn in itertools.count(1):
+            made = tmp_path / "made"
+            made.write_text('{"owner": "%s", "nonce": "1"}' % ("1" * (1 + turn % 2 * 40)))
+            made.replace(tmp_path / "cold" / MARKER)
+            if ended.is_set():
+                return
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(adopt_in_turns)
+        try:
+            found = {len(read_marker(objects).owner) for _ in range(2_000)}
+        finally:
+            ended.set()
+        done.result()
+    assert {1, 41} == found
+
+
+def test_what_is_lost_is_trimmed_in_steps(store, clock, objects, monkeypatch):
+    """Commits wait for a step, and not for years of events."""
+    fill(store, clock)
+    store.remove(FEED, 2)
+    monkeypatch.setattr(moving, "TRIM_CHUNKS", 3)
+    asked = []
+    remove = store.remove
+    monkeypatch.setattr(store, "remove", lambda *at, by: asked.append(at[1]) or remove(*at, by=by))
+
+    moving.trim(store, FEED, 9, Actor("me", Via.CLI))
+
+    assert [5, 8, 9] == asked
+    assert 10 == everything(store)[0].g
 
 
 def test_the_marker_is_read_in_each_round(store, clock, objects, site):

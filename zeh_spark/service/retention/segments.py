@@ -29,6 +29,7 @@ from zeh_spark.service.sql.execution import logged
 from zeh_spark.service.sql.segments import PackRun, PacksChangedError, StoredSegment
 from zeh_spark.service.sql.store import SqlStore
 from zeh_spark.service.store import clock
+from zeh_spark.service.store.acts import Actor
 from zeh_spark.service.store.interface import DamagedObjectError, NoObjectError
 from zeh_spark.wire.phrases import size_of
 
@@ -39,6 +40,9 @@ EVERY_SECONDS = 3600.0
 
 OLDER_THAN_MS = 7 * 86_400_000
 """The age of events in ms from which a publisher moves them."""
+
+TRIM_CHUNKS = 16_384
+"""Most chunks that `trim` removes at a time. Measured: 60,000 take 0.24 s and 19 MB."""
 
 _WAIT = "old events stay in the database for now"
 _STAY = "objects that nobody needs any more stay for now"
@@ -206,6 +210,15 @@ def take_inventory(
             if name not in known and name.endswith(SUFFIX):
                 found.unknown[objects.name_of(name)] = size
     return found
+
+
+def trim(store: SqlStore, feed: str, upto: int, by: Actor) -> None:
+    """Remove all events up to a position, in steps, for each of which commits wait."""
+    with store.snapshot(feed) as log:
+        at = max((each.g for each in log.anchors.values()), default=0)
+    while at < upto:
+        at = min(at + TRIM_CHUNKS, upto)
+        store.remove(feed, at, by=by)
 
 
 class Mover:

@@ -123,6 +123,12 @@ class Objects:
             f"or is another object. Put the object back that was there"
         )
 
+    def start(self, name: str, most: int) -> bytes:
+        """Return the beginning of an object, at most so many bytes, also if it is replaced now."""
+        with self._failures("read", name), self._files.open_input_stream(self._at(name)) as file:
+            found: bytes = file.read(most)
+            return found
+
     def size(self, name: str) -> int:
         """Return the size of an object in bytes."""
         with self._failures("read", name):

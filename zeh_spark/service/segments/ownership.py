@@ -79,7 +79,7 @@ def missing(objects: Objects) -> OwnerError:
 def read_marker(objects: Objects) -> Marker | None:
     """Return what a location's marker says; None if it has none."""
     try:
-        found = objects.read(MARKER, 0, min(objects.size(MARKER), _LONGEST))
+        found = objects.start(MARKER, _LONGEST)
     except NoObjectError:
         return None
     try:

@@ -312,6 +312,7 @@ def check(read: bool, trim: bool, location: str | None, url: str) -> None:
       zeh-spark segments check --read
     """
     from zeh_spark.service.retention.segments import take_inventory
+    from zeh_spark.service.retention.segments import trim as trim_events
 
     with _opened(url) as store:
         found = take_inventory(store, location, read=read)
@@ -324,7 +325,7 @@ def check(read: bool, trim: bool, location: str | None, url: str) -> None:
             found.lost = again.lost
             last = {feed: g for feed, g in sorted(found.lost)}  # they may be back, or elsewhere
             for feed, g in last.items():
-                store.remove(feed, g, by=operator())
+                trim_events(store, feed, g, operator())
     said = [f"{counted(found.segments, 'segment')}, {size_of(found.size)}."]
     said += [
         f"{location} belongs to another store ({owner}): this one moves and deletes nothing there."
