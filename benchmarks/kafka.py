@@ -150,6 +150,7 @@ def _jars(name: str, artifacts: dict[str, str], *, transitive: bool) -> list[Pat
                 f"-DoutputDirectory={folder}",
             ],
             check=True,
+            timeout=600,
         )
     return sorted(folder.glob("*.jar"))
 

@@ -31,7 +31,7 @@ def jars():
     try:
         kafka.broker_jars()
         return kafka.connector_jars()
-    except subprocess.CalledProcessError as exc:
+    except subprocess.SubprocessError as exc:
         pytest.skip(f"Maven Central does not give Kafka: {exc}")
 
 
