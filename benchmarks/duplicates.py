@@ -134,7 +134,7 @@ def _send_all(proxy: LossyProxy, send: Send) -> None:
                 send(number)
                 break
             except LOST:
-                continue
+                continue  # it is sent again until there is an answer
     proxy.share = 0.0
 
 
