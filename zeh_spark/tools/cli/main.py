@@ -45,7 +45,7 @@ _WITHOUT_STORE = {
     "tail": ("reader_commands", "Print the events of a feed, and wait for more."),
 }
 _ON_STORES = {
-    "admin-log": ("admin_log_command", "Show who changed what in a store, and when."),
+    "admin-log": ("access_commands", "Show who changed what in a store, and when."),
     "backup": ("store_commands", "Copy a SQLite store to a file, also while it is served."),
     "clock": ("store_commands", "Compare the clock with the last time that a store knows."),
     "create": ("store_commands", "Create an empty feed, and the store if it is missing."),
@@ -55,16 +55,16 @@ _ON_STORES = {
     "load": ("load_command", "Load files into a feed: NDJSON, CSV or Parquet."),
     "migrate": ("store_commands", "Upgrade a store that an older version has made."),
     "new-history": ("outbox_commands", "Tell readers that a feed was restored from a backup."),
-    "offload": ("retention_commands", "Move old events to a folder or an object store."),
+    "offload": ("segment_commands", "Move old events to a folder or an object store."),
     "prune": ("retention_commands", "Show or remove the events that are past the retention."),
     "quickstart": ("quickstart", "Serve a feed with sample data, and print a script."),
     "restore": ("store_commands", "Replace a SQLite store with a backup."),
     "retention": ("retention_commands", "Show or set how long a feed keeps its events."),
     "schema": ("store_commands", "Show or change the schema of a feed's events."),
-    "seal": ("retention_commands", "Pack old chunks, so that they take less room."),
-    "segments": ("retention_commands", "Check the objects that have old events."),
+    "seal": ("segment_commands", "Pack old chunks, so that they take less room."),
+    "segments": ("segment_commands", "Check the objects that have old events."),
     "serve": ("serve_command", "Serve the feeds of a store, and tables, over HTTP."),
-    "token": ("token_commands", "Make, list and revoke tokens."),
+    "token": ("access_commands", "Make, list and revoke tokens."),
 }
 COMMANDS = _WITHOUT_STORE | _ON_STORES
 """The commands by name: the module, and what `zeh-spark --help` and shell completion say of it."""
