@@ -176,18 +176,26 @@ def test_an_object_that_is_missing_or_another_one_is_named(store, clock, objects
 
 
 def test_blocks_are_only_read_if_somebody_asks_for_it(store, clock, objects):
-    """A check is quick and takes little memory. With --read it finds what has changed in place."""
+    """A check is quick and takes little memory. With --read it finds what has changed in place. An
+    object that became longer is read: its events may all be there.
+    """
     fill(store, clock)
     offload(store, FEED, objects, EVER)
     first, *_ = known = store.segments(FEED)
     at = store.blocks_in(FEED, first)[-1].offset
     content = objects.read(first.name, 0, first.size)
-    objects.put(first.name, [content[:at], bytes([content[at] ^ 1]), content[at + 1 :]])
+    changed = [content[:at], bytes([content[at] ^ 1]), content[at + 1 :]]
+    objects.put(first.name, changed)
 
     assert {b""} == {each.encoded for each in known}
     assert {} == take_inventory(store).lost
     assert [(FEED, first.last)] == [*(lost := take_inventory(store, read=True).lost)]
     assert "was changed" in lost[FEED, first.last]
+
+    objects.put(first.name, [*changed, b"more"])
+    assert [(FEED, first.last)] == [*take_inventory(store).lost]
+    objects.put(first.name, [content, b"more"])
+    assert {} == take_inventory(store).lost
 
 
 def test_what_is_trimmed_while_it_is_read_is_gone(store, clock, objects):
