@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from zeh_spark.spark.session_config import configure as configure
     from zeh_spark.spark.sink.receipts import receipts as receipts
     from zeh_spark.spark.source.batch import last_cursors as last_cursors
+    from zeh_spark.spark.source.feed_schema import feed_schema as feed_schema
     from zeh_spark.spark.source.shared_cursors import shared_cursors as shared_cursors
 
 __version__ = "0.1.0"
@@ -35,6 +36,7 @@ __getattr__, __dir__, __all__ = lazily(
         "client.options.auth": "register_auth",
         "client.visibility": "wait_for",
         "spark.datasource": "register",
+        "spark.source.feed_schema": "feed_schema",
         "spark.frames.parsing": "parsed",
         "spark.progress": "ProgressListener drain",
         "spark.session_config": "configure",

@@ -209,3 +209,24 @@ def test_values_that_are_no_objects_are_parsed(spark):
     assert [[1, 2], None, None] == [row.data for row in parsed.collect()]
     assert frame.columns == parsed.columns
     assert [None, None, 1] == [row.i for row in zeh_spark.parsed(fields, "i INT").collect()]
+
+
+def test_events_get_the_columns_of_the_feeds_schema(spark, store, url):
+    """I write no types: the feed has them. What is newer than the version that I name is kept
+    (CN-05).
+    """
+    schema = {"type": "object", "properties": {"i": {"type": "integer"}}}
+    store.set_schema("orders", json.dumps(schema).encode())
+    newer = {"type": "object", "properties": {"i": {"type": "integer"}, "note": {"type": "string"}}}
+    store.set_schema("orders", json.dumps(newer).encode(), compatible=False)
+    publish(store, "orders", [{"i": 400, "note": "new"}])
+    orders = spark.read.format("zeroeventhub").load(url)
+
+    old = zeh_spark.parsed(orders, zeh_spark.feed_schema(url, version=1), rescued="_rescued_data")
+    latest = zeh_spark.parsed(orders, zeh_spark.feed_schema(url))
+
+    expected = spark.createDataFrame([(400, '{"note":"new"}')], "i BIGINT, _rescued_data STRING")
+    assert_df_equality(expected, old.where("i = 400").select("i", "_rescued_data"))
+    expected = spark.createDataFrame([(400, "new")], "i BIGINT, note STRING")
+    assert_df_equality(expected, latest.where("i = 400").select("i", "note"))
+    assert 401 == latest.count()

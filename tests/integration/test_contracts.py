@@ -12,7 +12,8 @@ from tests.fix_cli import Run, published
 from tests.fix_publish import Caller, Who, commit_of, events_of, rows
 from tests.integration.test_publish_uploads import Wire
 from tests.store_contract.writers import FEED
-from zeh_spark.errors import PublishError, StoreError
+from zeh_spark import feed_schema
+from zeh_spark.errors import OptionError, PublisherError, PublishError, StoreError
 from zeh_spark.publish import Producer
 from zeh_spark.service.store.contracts import MAX_BYTES, NAMED, fault, validator
 from zeh_spark.wire.upload_format import upload_body
@@ -199,6 +200,20 @@ def test_a_feed_without_a_schema_says_so(publisher):
     missing = Caller(publisher.url).call("GET", "/schema")
     assert (404, "no-schema") == missing.short
     assert "schemaVersion" not in requests.get(publisher.url).json()["feed"]
+
+
+def test_a_program_gets_the_columns_of_a_feed(orders):
+    """Of the version that I name, or of the latest; a feed without them says so (CN-05)."""
+    pytest.importorskip("pyspark")
+    orders.store.set_schema(FEED, text(properties={"id": {}}), compatible=False)
+    told = [feed_schema(orders.url, version=each).simpleString() for each in (1, None)]
+    assert told == ["struct<id:bigint,amount:double,lines:array<string>>", "struct<id:string>"]
+    with pytest.raises(PublisherError, match="no schema of version 7") as missing:
+        feed_schema(orders.url, version=7)
+    assert 404 == missing.value.status
+    orders.store.set_schema(FEED, b"{}", compatible=False)
+    with pytest.raises(OptionError, match="names no fields"):
+        feed_schema(orders.url)
 
 
 def test_the_operator_sees_and_changes_the_schema(run: Run, tmp_path):
