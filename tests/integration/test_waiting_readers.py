@@ -163,6 +163,41 @@ def test_a_feed_of_any_kind_wakes_its_readers() -> None:
         assert [[1]] * READERS == [each.result() for each in waiting]
 
 
+class RoutingFeed(OwnFeed):
+    """A feed whose readers are answered by two others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = {"hot": OwnFeed(), "cold": OwnFeed()}
+
+    def for_reader(self, token: str, consumer: str) -> Feed:
+        return self.parts[consumer]
+
+    def version(self) -> object:
+        return [each.version_now for each in self.parts.values()]
+
+
+def test_readers_that_are_answered_by_other_feeds_are_woken_by_theirs() -> None:
+    """A reader of the cold copy hears of its events, though one of the hot copy waits too."""
+    feed = RoutingFeed()
+
+    def asked(consumer: str) -> list[object]:
+        query, headers = f"n=1&cursor0=1&wait={HOURS}", {"ZEH-Consumer": consumer}
+        answer = requests.get(f"{base}/mine?{query}", headers=headers, timeout=PATIENCE)
+        return [line["data"] for line in map(json.loads, answer.iter_lines()) if "data" in line]
+
+    with running_publisher({"mine": feed}) as base, ThreadPoolExecutor(2) as pool:
+        hot = pool.submit(asked, "hot")
+        eventually(lambda: feed.parts["hot"].pages > 0)
+        cold = pool.submit(asked, "cold")
+        eventually(lambda: feed.parts["cold"].pages > 0)
+        feed.parts["cold"].version_now = 1
+        assert [1] == cold.result(PATIENCE)
+        assert not hot.done()
+        feed.parts["hot"].version_now = 1
+        assert [1] == hot.result(PATIENCE)
+
+
 def test_client_that_goes_away_ends_its_wait() -> None:
     """Readers that hang up leave nothing behind: the feed is asked only while somebody waits."""
     feed = OwnFeed()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -149,11 +150,11 @@ class FeedCalls:
 
     def waiting(self) -> dict[str, int]:
         """Return how many readers wait, by feed, for feeds that some wait for."""
-        return {
-            name: count
-            for watch in list(self._watches.values())
-            for name, count in watch.waiting().items()
-        }
+        found: Counter[str] = Counter()
+        for watch in list(self._watches.values()):
+            for key, count in watch.waiting().items():
+                found[key.partition("\n")[0]] += count
+        return found
 
     def find(self, name: str) -> Feed:
         """Return a feed. Raises UnknownFeedError; a store's feed may do so when it is asked."""
@@ -218,7 +219,10 @@ class FeedCalls:
         """
         key = name if name in self._named else None  # all feeds of a store share one watch
         if key not in self._watches:
-            self._watches[key] = FeedWatch(feed.version, _thread())
+            watched = self._named.get(name, feed)
+            self._watches[key] = FeedWatch(watched.version, _thread())
+        if feed is not self._named.get(name, feed):  # another one answers this reader
+            name += f"\n{id(feed)}"
         return await self._watches[key].changed(gone, name, feed.own_version, seen, timeout)
 
     async def wait_for_consumer(

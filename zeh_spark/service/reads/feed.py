@@ -90,7 +90,8 @@ class Feed(ABC):
         """Return the feed that answers a reader: this one, or what a feed of your own chooses.
 
         That has the same partitions, events and cursors: from a replica of the database, or a cold
-        copy. It is called for each request for a page, and must not block.
+        copy. It is called for each request for a page, and must not block. `version` of this feed
+        has to tell of the events of each.
 
         Args:
             token: The name of the reader's token, or the subject of its JWT; empty without one.
