@@ -56,6 +56,8 @@ def test_each_command_prints_the_members_that_the_reference_names(
 
     ask("create", "orders")
     ask("create", "dead")
+    (tmp_path / "any.json").write_text("{}")
+    ask("schema", "dead", "any.json")
     ask("explain", "ZEH_OPTION")
     loaded = ask("load", "orders", "-", stdin="1\n2\n")
     assert ("published", 2) == (loaded["outcome"], loaded["events"])

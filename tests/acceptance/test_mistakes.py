@@ -81,7 +81,7 @@ def test_options_of_the_other_kind_of_query_are_refused(fail_stream, base):
 @pytest.mark.parametrize(
     ("cursors", "said"),
     [
-        ('{"0": "_first"}', "has cursors for 1 partition, but .*0-3"),
+        ('{"0": "_first"}', "has cursors for 1 partition .0., but .*0-3"),
         (
             '{"0": "gone", "1": "_first", "2": "_first", "3": "_first"}',
             "answered 400 malformed-cursor: cursor0 is 'gone'",

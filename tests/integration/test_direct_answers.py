@@ -218,7 +218,7 @@ PLAN = wire.Plan({"0": END, "1": END}, False, END, 10, 0, RANGES)
         (lambda plan: plan["ranges"][0].update({"from": MIDDLE}), "do not lead from"),
         (lambda plan: plan["ranges"][1].update({"from": "1.0a1b2c3d"}), "do not lead from"),
         (lambda plan: plan["ranges"][1].update({"to": "1.0a1b2c3d"}), "do not lead from"),
-        (lambda plan: plan["ranges"][0].update({"partition": 7}), "not for the partitions 0 to 1"),
+        (lambda plan: plan["ranges"][0].update({"partition": 7}), "not for the partitions 0-1"),
         (lambda plan: plan["ends"].update({"1": "_first"}), "do not lead from"),
         (lambda plan: plan["ranges"][0].update({"events": 0}), "do not lead from"),
         (lambda plan: plan.update(ranges=[], more=True), "there is more, but plans nothing"),

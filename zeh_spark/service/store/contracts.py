@@ -194,4 +194,4 @@ def validator(document: bytes) -> Validator:
 
 
 def _pointer(path: Sequence[str | int]) -> str:
-    return "".join("/" + str(each).replace("~", "~0").replace("/", "~1") for each in path)
+    return "".join("/" + f"{each}".replace("~", "~0").replace("/", "~1") for each in path)
