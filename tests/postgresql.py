@@ -158,6 +158,7 @@ class Server:
         """SIGKILL for all of its processes; `start` then recovers."""
         self._leave()
         postmaster = psutil.Process(int((self.data / "postmaster.pid").read_text().split()[0]))
+        postmaster.suspend()  # it begins no process that would outlive it, and hold its memory
         processes = [postmaster, *postmaster.children(recursive=True)]
         for each in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
