@@ -103,7 +103,7 @@ def measured(work: Path, _events: int) -> Iterator[Row]:
 
 
 def of_kafka(work: Path, _events: int) -> Iterator[Row]:
-    """The same of Kafka's own producer, whose broker is behind the proxy."""
+    """Yield the same for Kafka's own producer, which reaches its broker through the proxy."""
     spark = queries.session(jars=kafka.connector_jars())
     for what, aim, is_idempotent, is_new in (
         ("Kafka's producer, enable.idempotence=false", "", False, False),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,11 @@ CONNECTOR = {
     "org.apache.kafka:kafka-clients": "3.9.1",
     "org.apache.commons:commons-pool2": "2.12.1",
 }
+
+
+def why_absent() -> str | None:
+    """Return what is missing to fetch Kafka; None if nothing is."""
+    return None if shutil.which("mvn") else "Maven (Debian: apt-get install maven)"
 
 
 def connector_jars() -> str:

@@ -162,7 +162,8 @@ def pytest_report_header() -> list[str]:
         standalone.why_not_apart(),
     ]
     absent = [reason for reason in reasons if reason]
-    campaigns = [fix_object_stores.why_absent()]
+    maven = None if shutil.which("mvn") else "Maven, which fetches Kafka"
+    campaigns = [fix_object_stores.why_absent(), maven]
     if needed := [each for each in absent if each != postgresql.why_no_small_disk()]:
         if "ZEH_TESTS_COMPLETE" in os.environ:
             pytest.exit(f"ZEH_TESTS_COMPLETE is set, and there is no {'; no '.join(needed)}", 1)

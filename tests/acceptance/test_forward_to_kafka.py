@@ -1,8 +1,6 @@
 """A feed in a Kafka topic (002: "forwarding to Event Hubs"), on a real broker."""
 
 import json
-import shutil
-import subprocess
 from collections import Counter
 
 import pytest
@@ -10,6 +8,7 @@ import pytest
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from benchmarks import kafka
+from benchmarks.kafka import why_absent
 from tests.fix_spark import run_program
 from zeh_spark.publish import Producer
 
@@ -25,21 +24,11 @@ def not_above_the_highest(records, *, by_kafka_partition):
     return sorted(passed)
 
 
-@pytest.fixture(scope="module")
-def jars():
-    """Those of Spark's connector. The broker's are there, too."""
-    try:
-        kafka.broker_jars()
-        return kafka.connector_jars()
-    except subprocess.SubprocessError as exc:
-        pytest.skip(f"Maven Central does not give Kafka: {exc}")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("mvn"), reason="Maven, which fetches Kafka, is not installed")
+@pytest.mark.campaign
+@pytest.mark.skipif(why_absent() is not None, reason=str(why_absent()))
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_a_feed_is_in_a_topic_in_order_per_key_and_doubles_can_be_dropped(
-    publisher, tmp_path, jars, tasks
+    publisher, tmp_path, tasks
 ):
     """A crash repeats a batch; consumers recognize it by the headers, in each Kafka partition for
     itself, because the keys of a feed partition are in several. One task or several write. [ZE-12]
@@ -50,6 +39,7 @@ def test_a_feed_is_in_a_topic_in_order_per_key_and_doubles_can_be_dropped(
             data = {"n": n, "long": "x" * 60_000}  # a feed partition is read by several tasks
             batch.add(data, key=keys[n % 7], headers={"order": keys[n % 7]})
 
+    jars = kafka.connector_jars()
     with kafka.broker(tmp_path) as (address, _):
         job = {"url": publisher.url, "broker": address, "jars": jars, "folder": str(tmp_path)}
         job["tasks"] = tasks

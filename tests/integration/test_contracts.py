@@ -176,7 +176,7 @@ def test_patterns_take_linear_time():
     assert fault(check, b'"%b!"' % (b"a" * 60_000)) is not None
 
 
-# Who reads
+# What readers get
 
 
 def test_readers_get_the_schema(orders, run):

@@ -207,8 +207,8 @@ def test_idle_sessions_are_closed_once_somebody_says_so():
 
 
 def test_a_bucket_refuses_to_begin_more_sessions_than_its_share():
-    """max_sessions=9 in 4 buckets is 3 for each. Closed ones do not count, and as many as before
-    may stay, so that a query with a smaller number goes on.
+    """With max_sessions=9, each of 4 buckets may have 3 open sessions. A bucket that has more since
+    the number was lowered keeps them, so that the query continues.
     """
     limited = Settings(Policy(), 4, DAY, max_sessions=9)
     it = Told(limited)

@@ -198,7 +198,7 @@ def take_inventory(
                     raise DamagedObjectError(
                         f"{objects.name_of(segment.name)} has {size} bytes, and had {segment.size}"
                     )
-                reads = read or size > segment.size  # readers do not mind what is behind the blocks
+                reads = read or size > segment.size  # more bytes after the blocks harm no reader
                 for span in spans(store.blocks_in(feed.name, segment) if reads else ()):
                     read_span(objects, span)
             except (NoObjectError, DamagedObjectError) as exc:
