@@ -28,6 +28,7 @@ from benchmarks.serving import all_kept, fanned_out
 
 PARTS = {
     "throughput": reading.throughput,
+    "selected": reading.selected,
     "memory": reading.memory,
     "latency": reading.latency,
     "costs": costs.spent,

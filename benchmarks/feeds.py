@@ -13,7 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +43,9 @@ def event(number: int) -> tuple[dict[str, str], bytes]:
     return {"id": str(number), "type": "flight"}, json.dumps(data, separators=(",", ":")).encode()
 
 
-def build(folder: Path, events: int) -> str:
+def build(
+    folder: Path, events: int, event: Callable[[int], tuple[dict[str, str], bytes]] = event
+) -> str:
     """A store with the feed `flights`; gives the store's URL."""
     url = f"sqlite:///{folder}/bench-{events}.db"
     store = open_store(url)

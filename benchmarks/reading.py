@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks import kafka, queries
-from benchmarks.feeds import build, serving
+from benchmarks.feeds import build, event, serving
 from benchmarks.queries import Run
 from benchmarks.rows import MIB, Row, rate, ratio
 
@@ -88,6 +88,33 @@ def kafka_source(work: Path, events: int) -> Iterator[Row]:
         yield ratio(f"{ours} / {peer}", mine.trigger_rate / theirs.trigger_rate, aim)
         if "stream" in ours:
             yield ratio(f"{ours} / {peer}, over the query", mine.rate / theirs.rate, "")
+
+
+def selected(work: Path, events: int) -> Iterator[Row]:
+    """One percent of a feed (`only`) beside all of it, in streams."""
+
+    def flight(number: int) -> tuple[dict[str, str], bytes]:
+        headers, data = event(number)
+        return {**headers, "kind": str(number % 100)}, data
+
+    spark = queries.session()
+    with serving(build(work, events, flight)) as (url, _):
+        some = queries.feed(spark, url, only='{"kind": ["7"]}')
+        runs = turn_by_turn(
+            {
+                "all": lambda: queries.stream(queries.feed(spark, url)),
+                "all, driver fetches": lambda: queries.stream(
+                    queries.feed(spark, url, fetch="driver")
+                ),
+                "one percent": lambda: queries.stream(some),
+            }
+        )
+    assert [events, events, events // 100] == [run.events for run in runs.values()]
+    least = runs["one percent"].trigger_seconds
+    for name, run in runs.items():
+        yield f"{name}: seconds inside triggers", f"{run.trigger_seconds:.2f}", ""
+    for name in ("all", "all, driver fetches"):
+        yield ratio(f"time of {name} / of one percent", runs[name].trigger_seconds / least, ">= 5")
 
 
 def rates_of(runs: Mapping[str, Run]) -> Iterator[Row]:

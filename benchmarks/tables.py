@@ -27,6 +27,7 @@ from zeh_spark.publisher import SqlTableFeed
 from zeh_spark.service.app.config import FeedConfig, engine_of, table_feed
 from zeh_spark.service.app.rendering import body
 from zeh_spark.service.outbox.postgresql_ddl import INSERTS
+from zeh_spark.service.telemetry.exchange import Tally
 from zeh_spark.wire import wire
 from zeh_spark.wire.served_lines import renderer
 
@@ -167,7 +168,7 @@ def pages_of(feed: SqlTableFeed, hint: int = PAGE) -> Fetch:
     render = renderer((wire.ALL_HEADERS,))
 
     def fetch(n: int, partition: int, cursor: str) -> bytes:
-        return b"".join(body(feed.page({partition: cursor}, n, hint), n, render))
+        return b"".join(body(feed.page({partition: cursor}, n, hint), n, render, Tally()))
 
     return fetch
 

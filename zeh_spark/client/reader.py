@@ -93,7 +93,7 @@ def reader(
             was read, and the next one waits for events, for up to `wait`.
         **options: options of the Spark source, in Python's spelling: those that say how to reach
             the publisher (`token`, `ca_file`, `retry_timeout="30s"`), and `headers`,
-            `page_size_hint`, `partition_count`, `partitions`, `ending_cursors`, `feed_id`,
+            `only`, `page_size_hint`, `partition_count`, `partitions`, `ending_cursors`, `feed_id`,
             `cursor_set`, `wait` and `poll_interval`. A value of None counts as not given; a list or
             tuple stands for its elements with commas between them.
 
@@ -259,6 +259,7 @@ class _Reader:
             self._options.page_size_hint,
             self._options.requested_headers,
             tell=self._identity.told,
+            only=self._options.selected,
         )
 
     def _read_to_end(self) -> Iterator[PageAndCursors]:

@@ -10,14 +10,16 @@ Pure; runs in the publisher, and in tasks that read chunks as they are stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from zeh_spark.errors import StoreError
 from zeh_spark.wire import wire
+from zeh_spark.wire.selection import Selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,13 @@ def stamps(partition: int, time: int, producer: str, batch: int) -> dict[str, st
     }
 
 
-def renderer(headers: tuple[str, ...]) -> Render:
-    """Return the function that renders blocks with the wanted headers: names, `_all`, or none."""
+def renderer(headers: tuple[str, ...], only: Selection | None = None) -> Render:
+    """Return the function that renders blocks, or the events of them that are selected.
+
+    `headers` are the wanted ones: names, `_all`, or none.
+    """
+    if only:
+        return selected(renderer(headers), only)
     if wire.ALL_HEADERS in headers:
         return with_all_headers
     if not headers:
@@ -82,6 +89,26 @@ def renderer(headers: tuple[str, ...]) -> Render:
         return with_some_headers(block, partition, headers)
 
     return render
+
+
+def selected(render: Render, only: Selection) -> Render:
+    """Return the function that renders the events that a reader has selected, and no others."""
+    header = msgspec.defstruct("_Header", [("it", str | None, None)], rename={"it": only.name})
+    decoder = msgspec.json.Decoder(msgspec.defstruct("_Selected", [("headers", header)]))
+
+    def chosen(block: Block) -> Iterator[Block]:
+        lines: list[bytes] = []
+        events: list[Any] = decoder.decode_lines(block.lines)
+        for at, event in enumerate(events):
+            if event.headers.it in only.values:
+                lines = lines or block.lines.split(b"\n")
+                number = None if block.sequence is None else block.sequence + at
+                yield replace(block, lines=lines[at] + b"\n", sequence=number)
+
+    def render_selected(block: Block, partition: int) -> bytes:
+        return b"".join(render(each, partition) for each in chosen(block))
+
+    return render_selected
 
 
 def with_all_headers(block: Block, partition: int) -> bytes:

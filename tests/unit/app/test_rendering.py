@@ -22,7 +22,8 @@ from zeh_spark.service.app.rendering import (
     plain_piece,
     plain_stream,
 )  # fmt: skip
-from zeh_spark.wire import wire
+from zeh_spark.service.telemetry.exchange import Tally
+from zeh_spark.wire import selection, wire
 from zeh_spark.wire.served_lines import Block, renderer
 
 NAMES = ["a", "b", "partition"]
@@ -50,7 +51,7 @@ def test_any_selection_of_headers_serves_the_same_events(
     lines = [wire.event_line(3, h, json.dumps(data).encode()) + b"\n" for h, data in given_events]
     block = Block(3, b"".join(lines), "7.abc", given_stamps)
     n = 2 if merged else 8
-    served = b"".join(body([block], n, renderer(headers)))
+    served = b"".join(body([block], n, renderer(headers), Tally()))
     *found, checkpoint = map(json.loads, served.splitlines())
     wanted = [
         {k: v for k, v in {**h, **given_stamps}.items() if headers == ("_all",) or k in headers}
@@ -61,12 +62,33 @@ def test_any_selection_of_headers_serves_the_same_events(
     assert {"partition": 3 % n, "cursor": "7.abc"} == checkpoint
 
 
+@given(events, stamps, st.booleans(), st.sets(st.sampled_from(TRAPS), min_size=1))
+def test_selected_events_are_served_as_they_are_among_all(
+    given_events: list[tuple[dict[str, str], object]],
+    given_stamps: dict[str, str],
+    numbered: bool,
+    values: set[str],
+) -> None:
+    """Each has the same line, with its own number, and none is left out that has such a value."""
+    lines = [wire.event_line(3, h, json.dumps(data).encode()) + b"\n" for h, data in given_events]
+    block = Block(3, b"".join(lines), "7.abc", given_stamps, 40 if numbered else None)
+    only = selection.parse(json.dumps({"a": sorted(values)}))
+    tally, some = Tally(), Tally()
+    *every, end = b"".join(body([block], 8, renderer(("_all",)), tally)).splitlines()
+    *found, checkpoint = b"".join(body([block], 8, renderer(("_all",), only), some)).splitlines()
+    wanted = [
+        line for line, (h, _) in zip(every, given_events, strict=True) if h.get("a") in values
+    ]
+    assert (wanted, end) == (found, checkpoint)
+    assert (len(given_events), len(wanted)) == (tally.events, some.events)
+
+
 def test_lines_of_another_partition_are_not_served_as_nothing() -> None:
     """A damaged store is an error, not fewer events."""
     lines = wire.event_line(1, {}, b"1") + b"\n"
     block = Block(0, lines, "7.abc", {"zeh-partition": "0"})
     with pytest.raises(StoreError, match=r"ends with cursor 7\.abc has lines of another one"):
-        b"".join(body([block], 2, renderer(("_all",))))
+        b"".join(body([block], 2, renderer(("_all",)), Tally()))
 
 
 texts = st.lists(st.binary() | st.builds(bytes.__mul__, st.binary(), st.integers(0, 1000)))

@@ -14,6 +14,7 @@ from tests.store_contract.writers import FEED, call, chunk, commit, upload
 from zeh_spark.service.app.rendering import body
 from zeh_spark.service.reads.feed import ChunkFeed
 from zeh_spark.service.store.batches import StoredReceipt
+from zeh_spark.service.telemetry import exchange
 from zeh_spark.tools.audit.findings import Difference, Tally
 from zeh_spark.tools.audit.judge import Judge
 from zeh_spark.tools.audit.ledger import Ledger, ListedProducer
@@ -37,7 +38,7 @@ def feed() -> tuple[list[Piece], list[StoredReceipt]]:
         commit(store, call(1), upload(chunk(0, b"5")))[0],
     ]
     blocks = ChunkFeed(store, FEED).page({0: "_first", 1: "_first"}, 2, 100)
-    return Cutter().feed(b"".join(body(blocks, 2, with_all_headers))), made
+    return Cutter().feed(b"".join(body(blocks, 2, with_all_headers, exchange.Tally()))), made
 
 
 def judged(

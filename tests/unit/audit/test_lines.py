@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.cases import each_case
 from zeh_spark.service.app.rendering import body
+from zeh_spark.service.telemetry.exchange import Tally
 from zeh_spark.tools.audit.lines import OddLineError, content, stamps_of
 from zeh_spark.tools.audit.pieces import Cutter, Piece, StrangeFeedError
 from zeh_spark.wire import wire
@@ -62,7 +63,7 @@ def test_the_same_pieces_come_however_the_network_cut_them(events, data):
     """Positions, cursors and lines are those of the publisher."""
     stored, _ = block(events)
     empty = Block(1, b"", "4.00000000")
-    served = b"".join(body([stored, stored, empty], 4, with_all_headers))
+    served = b"".join(body([stored, stored, empty], 4, with_all_headers, Tally()))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(served)), max_size=5)))
     cutter = Cutter()
 

@@ -19,8 +19,8 @@ from zeh_spark.client.http.discovery import other_protocol
 from zeh_spark.client.http.responses import TransientError, problem_document
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
-from zeh_spark.errors import OptionAdvice, PublisherError
-from zeh_spark.wire import page_headers, wire
+from zeh_spark.errors import OptionAdvice, OptionError, PublisherError
+from zeh_spark.wire import page_headers, selection, wire
 from zeh_spark.wire.direct_reads import PartitionLag
 from zeh_spark.wire.page_headers import Standing, parse_fields
 from zeh_spark.wire.page_scanner import PageScanner
@@ -64,6 +64,7 @@ class PageRequest:
         headers: the names of the event headers to ask for; none if empty.
         wait: the seconds that the publisher may wait for events; 0 for long polling off.
         tell: whether to ask where the feed stands (`wire.page_headers`).
+        only: what selects the events (`wire.selection`); all if empty.
     """
 
     partition: int
@@ -73,6 +74,7 @@ class PageRequest:
     headers: tuple[str, ...] = ()
     wait: int = 0
     tell: bool = False
+    only: str = ""
 
     def query(self) -> str:
         """Return the query string: each parameter once, every reserved character encoded."""
@@ -83,6 +85,8 @@ class PageRequest:
         }
         if self.headers:
             parameters["headers"] = ",".join(self.headers)
+        if self.only:
+            parameters["only"] = self.only
         if self.wait:
             parameters["wait"] = str(self.wait)
         return urlencode(parameters, quote_via=quote, safe="")
@@ -275,6 +279,8 @@ class Page:
         self._delivered = 0
         received = 0
         try:
+            if request.only and body.headers.get(selection.HEADER) != request.only:
+                raise self._selects_nothing(request.only)
             for data in body:
                 received += len(data)
                 yield from self._checked(scanner.feed(data), request)
@@ -350,6 +356,14 @@ class Page:
             anchor="a-line-of-the-feed-is-not-an-event",
         )
         return TransientError(unknown)
+
+    def _selects_nothing(self, only: str) -> OptionError:
+        return OptionError(
+            f"option 'only' is {only}, but the publisher of {self.client.transport.url} gives all "
+            f"events: its answer lacks the header {selection.HEADER}, so it is another publisher "
+            f"or an older one. Remove the option, and filter the DataFrame",
+            option="only",
+        )
 
     def _leads_back(self, cursor: str) -> PublisherError:
         what = "the special cursor" if cursor == wire.FIRST else "the cursor it was asked for,"

@@ -18,7 +18,7 @@ import orjson
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.option_metadata import option
 from zeh_spark.errors import OptionError
-from zeh_spark.wire import wire
+from zeh_spark.wire import selection, wire
 from zeh_spark.wire.feed_identity import HEADER as FEED_HEADER
 from zeh_spark.wire.feed_identity import FeedIdentity
 from zeh_spark.wire.option_values import (
@@ -31,6 +31,7 @@ from zeh_spark.wire.option_values import (
     parse_value,
 )
 from zeh_spark.wire.phrases import counted, in_ranges
+from zeh_spark.wire.selection import Selection
 from zeh_spark.wire.stamp_columns import HEADERS as STAMP_HEADERS
 from zeh_spark.wire.stamp_columns import OF_HEADERS
 
@@ -141,6 +142,11 @@ class ReadingOptions(ClientOptions):
         "event headers to request: `_all`, `none`, or names with commas between them",
         default="_all",
     )
+    only: Selection | None = option(
+        selection.parse,
+        "the events to read: JSON with one header, or `zeh-key`, and at most 16 of its values, "
+        'like `{"type": ["paid", "refunded"]}`; all by default; only with `zeh-spark serve`',
+    )
     stamps: str = option(
         parse_choice("headers", "columns", "none"),
         "where the publisher's stamps (time, producer, sequence number …) go: `headers` "
@@ -187,6 +193,11 @@ class ReadingOptions(ClientOptions):
         # The reader adds the header zeh-feed by an event's time.
         of_publisher = [wire.TIME_HEADER if name == FEED_HEADER else name for name in needed]
         return tuple(dict.fromkeys((*self.headers, *of_publisher)))
+
+    @property
+    def selected(self) -> str:
+        """The option `only` as it is sent; empty for all events."""
+        return self.only.text if self.only else ""
 
     @property
     def hidden_headers(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ Runs wherever feeds are read.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
@@ -150,6 +151,8 @@ class FiniteRead:
         self.end: PageEnd | None = None
         self.gone_since: float | None = None
         self._page_size_hint = self.request.page_size_hint
+        if self.request.only:  # many answers may have none of the selected events
+            self.ending.most_without_events = sys.maxsize
         self._rounds = CursorRounds(self.request.partition, self.request.cursor)
 
     def __iter__(self) -> Generator[wire.Interval, None, None]:

@@ -49,7 +49,7 @@ from zeh_spark.service.store.log import Chunk, Log
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.store.token_rights import Maker
 from zeh_spark.service.telemetry.exchange import Tally, exchange_of
-from zeh_spark.wire import page_headers, wire
+from zeh_spark.wire import page_headers, problems, selection, wire
 from zeh_spark.wire.page_headers import Standing
 from zeh_spark.wire.served_lines import Block
 
@@ -220,7 +220,7 @@ class PageApi:
         self, wanted: PageRequest, page: Opened, ask: Ask, waits: bool, asker: Asker
     ) -> Opened:
         how = replace(wanted, query=b"", consumer=None, known=None)  # the cursors stand for both
-        key = (how, ask.n, tuple(page.cursors.items()), ask.hint, ask.headers, waits)
+        key = (how, ask.n, tuple(page.cursors.items()), ask.hint, ask.headers, ask.only, waits)
         call = partial(self._open, page.feed, ask, page.cursors, waits, how)
         return await self._shared(wanted.name, key, call, asker)
 
@@ -244,13 +244,17 @@ class PageApi:
         feed = wanted.feed or self._calls.find(wanted.name)
         query = wanted.query.decode("latin-1")
         try:
-            return feed, parse_query(query, lambda: feed.partitions, wanted.consumer)
+            ask = parse_query(query, lambda: feed.partitions, wanted.consumer)
+            if ask.only and not isinstance(feed, ChunkFeed):
+                said = f"only is {ask.only.text!r}; a feed that is not a store's gives all events"
+                raise Problem(problems.BAD_ONLY, said)
         except Problem as problem:
             _ = feed.partitions  # an unknown feed is refused as such
             if "feed" not in problem.type.members or (identity := feed.identity()) is None:
                 raise
             described = {**identity.document(), **feed.description()}
             raise problem.with_members(feed=described) from None
+        return feed, ask
 
     def _begin(self, wanted: PageRequest) -> Opened:
         """Return the page of a query. Raises Problem."""
@@ -276,11 +280,15 @@ class PageApi:
                 raise UnchangedError
 
         if isinstance(feed, ChunkFeed):
-            render = part_renderer(ask.n, ask.headers, how.cache, gzip=how.gzip, tally=tally)
+            render = part_renderer(
+                ask.n, ask.headers, ask.only, how.cache, gzip=how.gzip, tally=tally
+            )
             is_concrete = _SPECIAL.isdisjoint(cursors.values())
-            may_be_kept = how.known is not None and is_concrete
+            may_be_kept = how.known is not None and is_concrete and ask.only is None
+            selected = (lambda: tally.events) if ask.only else None
+            known = look if may_be_kept else None
             try:
-                page = feed.open(cursors, ask.n, ask.hint, render, look if may_be_kept else None)
+                page = feed.open(cursors, ask.n, ask.hint, render, known, selected)
             except UnchangedError:
                 return Opened(_NOTHING, tally, None, feed, ask, cursors, None, tag=tag)
             seen = state_of(page.state)
@@ -296,7 +304,9 @@ class PageApi:
         if waits and not found:
             return Opened(None, tally, None, feed, ask, {**cursors, **after}, seen)
         begun = self._calls.taken(gzip_stream(pieces) if how.gzip else plain_stream(pieces))
-        fields = self._standing(feed, ask.n, cursors, page).fields() if how.tells else {}
+        fields = self._standing(feed, ask, cursors, page).fields() if how.tells else {}
+        if ask.only:
+            fields[selection.HEADER] = ask.only.text
         if tag and fields:
             tag = with_fields(tag, fields)
         hint = DEFAULT_HINT if ask.hint is None else ask.hint
@@ -305,14 +315,17 @@ class PageApi:
         return Opened(begun, tally, kept_for, feed, ask, cursors, seen, fields, tag)
 
     def _standing(
-        self, feed: Feed, n: int, cursors: Mapping[int, str], page: Page[Piece] | None
+        self, feed: Feed, ask: Ask, cursors: Mapping[int, str], page: Page[Piece] | None
     ) -> Standing:
-        """Return where a feed stands. It knows at least the epochs of a page that was begun."""
+        """Return where a feed stands. It knows at least the epochs of a page that was begun.
+
+        How many selected events follow a cursor is not known.
+        """
         if page is None:
-            return feed.standing(cursors, n)
+            return feed.standing(cursors, ask.n)
         starts = {str(each): cursor for each, cursor in page.starts.items()}
-        is_short = len(starts) <= page_headers.MOST_LAGS
-        lags = self._calls.lag_after(page.state, n, starts) if is_short else None
+        is_told = len(starts) <= page_headers.MOST_LAGS and ask.only is None
+        lags = self._calls.lag_after(page.state, ask.n, starts) if is_told else None
         return Standing(page.identity.epochs[-1], head_of(page.state), lags)
 
 

@@ -16,8 +16,9 @@ from zeh_spark.service.reads.reading import CURSOR
 from zeh_spark.service.store.cursor_sets import NAME, NOBODY, parse_consumer
 from zeh_spark.service.store.interface import MAX_PARTITIONS
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.wire import problems
+from zeh_spark.wire import problems, selection
 from zeh_spark.wire.phrases import counted
+from zeh_spark.wire.selection import Selection
 from zeh_spark.wire.wire import ALL_HEADERS as ALL
 
 MAX_N = 65_536
@@ -37,7 +38,7 @@ Other writers wait while they are kept.
 
 _PRINTABLE = re.compile(r"[ -~]+")
 _CURSOR = re.compile(r"cursor(0|[1-9][0-9]{0,8})")
-_KNOWN = {"n", "pagesizehint", "headers", "wait", "cursorset", "resume", "store_cursor"}
+_KNOWN = {"n", "pagesizehint", "headers", "only", "wait", "cursorset", "resume", "store_cursor"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Ask:
     Attributes:
         resume: Partitions to read from the cursors that the feed keeps under `cursor_set`.
         hint: The page size hint; None if the feed decides.
+        only: The events that the reader gets; None for all.
         wait: Seconds to wait for an event, at most MAX_WAIT.
         consumer: The identity that the reader tells; NOBODY if it tells none.
     """
@@ -56,6 +58,7 @@ class Ask:
     resume: tuple[int, ...]
     hint: int | None
     headers: tuple[str, ...]
+    only: Selection | None
     wait: float
     cursor_set: str | None
     consumer: str = NOBODY
@@ -113,6 +116,7 @@ def parse_query(query: str, partition_count: Callable[[], int], consumer: str | 
         resume=resume,
         hint=_hint(given.get("pagesizehint")),
         headers=_headers(given.get("headers", "")),
+        only=_only(given.get("only")),
         wait=_wait(given.get("wait")),
         cursor_set=cursor_set,
         consumer=parse_consumer(consumer),
@@ -246,6 +250,13 @@ def _headers(text: str) -> tuple[str, ...]:
             f"get all headers",
         )
     return names
+
+
+def _only(text: str | None) -> Selection | None:
+    try:
+        return None if text is None else selection.parse(text)
+    except ValueError as exc:
+        raise Problem(problems.BAD_ONLY, f"only is {text!r}; it {exc}") from None
 
 
 def _wait(text: str | None) -> float:

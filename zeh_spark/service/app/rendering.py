@@ -7,8 +7,9 @@ Rejected: a gzip member for each piece, which RFC 1952 allows, because httpx rea
 one and drops the others without an error.
 
 Rule for editors: parts of a store's feed are kept by everything that their bytes depend on: the
-chunks, the number of partitions of the reader, the wanted headers, and the coding. What is added to
-`part_renderer` belongs into the key, too. `entity_tag` does the same for a page as it is sent.
+chunks, the number of partitions of the reader, the wanted headers, the selected events, and the
+coding. What is added to `part_renderer` belongs into the key, too. `entity_tag` does the same for a
+page as it is sent.
 
 Runs in the publisher's worker threads.
 """
@@ -28,6 +29,7 @@ from zeh_spark.service.reads.pages import Part
 from zeh_spark.service.store.log import Chunk, Log
 from zeh_spark.service.telemetry.exchange import Tally
 from zeh_spark.wire import wire
+from zeh_spark.wire.selection import Selection
 from zeh_spark.wire.served_lines import Block, Render, renderer
 
 WRITE_BYTES = 256 << 10
@@ -46,11 +48,13 @@ class Piece:
 
     Attributes:
         size: The bytes of its text, before compression.
+        events: How many events it has.
         crc: The text's CRC-32, if the piece is compressed.
     """
 
     sent: bytes
     size: int
+    events: int
     crc: int = 0
 
     @property
@@ -60,21 +64,31 @@ class Piece:
 
 
 def part_renderer(
-    n: int, headers: tuple[str, ...], cache: AnswerCache, *, gzip: bool, tally: Tally
+    n: int,
+    headers: tuple[str, ...],
+    only: Selection | None,
+    cache: AnswerCache,
+    *,
+    gzip: bool,
+    tally: Tally,
 ) -> Callable[[Part], Piece]:
     """Return what makes a piece of a part of a page, which is kept for the next readers."""
     encode = gzip_piece if gzip else plain_piece
-    render = renderer(headers)
+    render = renderer(headers, only)
+    selected = only and only.text
 
     def made(part: Part) -> Piece:
-        return encode(b"".join(_rendered(part.blocks(), n, render)))
+        found = Tally()
+        text = b"".join(_rendered(part.blocks(), n, render, found))
+        return encode(text, found.events)
 
     def rendered(part: Part) -> Piece:
-        tally.add(sum(chunk.events for chunk in part.chunks))
         if not part.chunks:
             return made(part)
-        key = key_of("page", part.log.state.origin, part.chunks, n, headers, gzip)
-        return cache.get(key, partial(made, part))
+        key = key_of("page", part.log.state.origin, part.chunks, n, headers, selected, gzip)
+        piece = cache.get(key, partial(made, part))
+        tally.add(piece.events)
+        return piece
 
     return rendered
 
@@ -103,21 +117,15 @@ def render_blocks(
     Raises Problem if the page is refused, before the first piece or in the middle.
     """
     encode: Callable[[bytes], Piece] = gzip_piece if gzip else plain_piece
-    yield from map(encode, body(_counted(blocks, tally), n, renderer(headers)))
+    yield from map(encode, body(blocks, n, renderer(headers), tally))
 
 
-def _counted(blocks: Iterable[Block], tally: Tally) -> Iterator[Block]:
-    for block in blocks:
-        tally.add(block.lines.count(b"\n"))
-        yield block
-
-
-def body(blocks: Iterable[Block], n: int, render: Render) -> Iterator[bytes]:
+def body(blocks: Iterable[Block], n: int, render: Render, tally: Tally) -> Iterator[bytes]:
     """Yield the body of an answer in large pieces: each block's events, then its checkpoint."""
     pieces: list[bytes] = []
     size = 0
     for block in blocks:
-        pieces += _rendered([block], n, render)
+        pieces += _rendered([block], n, render, tally)
         size += len(block.lines)
         if size >= WRITE_BYTES:
             whole = b"".join(pieces)
@@ -127,23 +135,26 @@ def body(blocks: Iterable[Block], n: int, render: Render) -> Iterator[bytes]:
         yield b"".join(pieces)
 
 
-def _rendered(blocks: Iterable[Block], n: int, render: Render) -> Iterator[bytes]:
+def _rendered(blocks: Iterable[Block], n: int, render: Render, tally: Tally) -> Iterator[bytes]:
+    """Yield the events of each block, which are counted, and its checkpoint."""
     for block in blocks:
         partition = block.partition % n
         if block.lines:
-            yield render(block, partition)
+            lines = render(block, partition)
+            tally.add(lines.count(b"\n"))
+            yield lines
         yield wire.checkpoint_line(partition, block.cursor)
 
 
-def plain_piece(text: bytes) -> Piece:
-    return Piece(text, len(text))
+def plain_piece(text: bytes, events: int = 0) -> Piece:
+    return Piece(text, len(text), events)
 
 
-def gzip_piece(text: bytes) -> Piece:
+def gzip_piece(text: bytes, events: int = 0) -> Piece:
     """Return a piece compressed, to be sent by `gzip_stream`."""
     compressor = _zlib.library.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
     packed = compressor.compress(text) + compressor.flush(zlib.Z_SYNC_FLUSH)
-    return Piece(packed, len(text), _zlib.library.crc32(text))
+    return Piece(packed, len(text), events, _zlib.library.crc32(text))
 
 
 def plain_stream(pieces: Iterable[Piece]) -> Iterator[Sequence[bytes]]:

@@ -195,9 +195,10 @@ class ChunkFeed(Feed):
         hint: int | None,
         make: Callable[[Part], T],
         look: Callable[[Log, Sequence[Chunk]], object] | None = None,
+        selected: Callable[[], int] | None = None,
     ) -> Page[T]:
         """Return a page, of whose parts `make` makes something (see `open_page`)."""
-        return open_page(self._store, self._name, asked, n, hint, make, look)
+        return open_page(self._store, self._name, asked, n, hint, make, look, selected)
 
     def plan(self, request: PlanRequest) -> tuple[FeedState, Plan]:
         """Return the feed, and a plan of what it has after some cursors, with the newest epoch."""

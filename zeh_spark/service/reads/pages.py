@@ -9,7 +9,8 @@ Rules of a page, in this order:
 2. Partition v of a reader's n has the stored partitions p with p mod n == v: the same rule for n
    equal, smaller or larger.
 3. Chunks of all asked partitions come in order of g, as wholes, until the hint is reached, at least
-   one. Hint 0 gives none.
+   one. Hint 0 gives none. If the reader has selected some events, the hint counts these, and a page
+   ends after 64 MiB of all.
 4. A cursor follows each chunk. An asked partition without a chunk gets the cursor with which it was
    asked for; `_first` and `_last` become `g.tag`.
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from zeh_spark.service.reads.reading import (
@@ -40,6 +42,9 @@ T = TypeVar("T")
 
 DEFAULT_HINT = 10_000
 """Events of a page, about, if the reader gives no hint."""
+
+SCAN_BYTES = 64 << 20
+"""Bytes of lines that are read for a page, about, if the reader has selected some events."""
 
 _CHUNKS, _LOOKED_UP = 512, 1024
 """Most chunks that are read at a time, and that are looked up in the index."""
@@ -100,14 +105,16 @@ def open_page(
     hint: int | None,
     make: Callable[[Part], T],
     look: Callable[[Log, Sequence[Chunk]], object] | None = None,
+    selected: Callable[[], int] | None = None,
 ) -> Page[T]:
     """Read the first part of a page (see `Feed.page`); each other one when it is taken.
 
     Parts are read in snapshots of their own. `make` is called with the part while its snapshot can
     be opened, and awaits nothing but the store. `look` is called before, with all chunks of the
     page, if it ends by its hint and not at the feed's end, and has at most 1,024 of them. What it
-    raises comes in place of the page. Raises Problem, here or while the parts are taken, if cursors
-    or n are refused.
+    raises comes in place of the page. `selected` returns how many events of the parts so far the
+    reader gets, if not all. Raises Problem, here or while the parts are taken, if cursors or n are
+    refused.
     """
     reading = Reading(store, name, numbers_of(asked.values()))
     starts: dict[int, str] = {}
@@ -125,6 +132,8 @@ def open_page(
         most = DEFAULT_HINT if hint is None else hint
         found_chunks = reading.chunks(stored, log.state.head, min(most, _CHUNKS + 1), _LOOKED_UP)
         chunks = up_to_hint(found_chunks, most)
+        if selected:
+            chunks = _until(found_chunks, min(most, 1) * SCAN_BYTES, attrgetter("size"))
         if look:
             listed = [*islice(chunks, _LOOKED_UP)]
             if 0 < most <= sum(chunk.events for chunk in listed):
@@ -136,6 +145,8 @@ def open_page(
             part = Part(log, reading, group)
             yield part, make(part)
             reading.taken([each.partition for each in group], [each.g for each in group])
+            if selected and selected() >= most:
+                break
         if cursors:
             part = Part(log, reading, cursors=cursors)
             yield part, make(part)
@@ -149,11 +160,14 @@ def open_page(
 
 def up_to_hint(chunks: Iterable[Chunk], hint: int) -> Iterator[Chunk]:
     """Yield whole chunks until there are `hint` events, at least one, unless the hint is 0."""
-    events = 0
-    if not hint:
-        return
-    for chunk in chunks:
+    return _until(chunks, hint, attrgetter("events"))
+
+
+def _until(chunks: Iterable[Chunk], most: int, size: Callable[[Chunk], int]) -> Iterator[Chunk]:
+    """Yield chunks until the sum of their sizes is `most`; none if that is 0."""
+    total = 0
+    for chunk in chunks if most else ():
         yield chunk
-        events += chunk.events
-        if events >= hint:
+        total += size(chunk)
+        if total >= most:
             return

@@ -27,7 +27,7 @@ MOST = 1000
 
 _SHOWN = frozenset(
     {
-        "n", "pagesizehint", "headers", "wait", "cursorset", "resume", "store_cursor",
+        "n", "pagesizehint", "headers", "only", "wait", "cursorset", "resume", "store_cursor",
         "incarnation", "run", "attempt", "after", "below", "limit", wire.STARTING, *wire.REMEDIES,
     }
 )  # fmt: skip

@@ -132,9 +132,9 @@ class BatchReader(TaskReader, DataSourceReader):
     def _plan(
         self, client: FeedClient, options: SourceOptions, partition: int, partition_count: int
     ) -> FeedPartition:
-        request = PageRequest(
-            partition, wire.LAST, partition_count, options.page_size_hint, options.requested_headers
-        )
+        hint, headers = options.page_size_hint, options.requested_headers
+        request = PageRequest(partition, wire.LAST, partition_count, hint, headers)
+        request = replace(request, only=options.selected)
         start = wire.FIRST
         if isinstance(options.starting_cursors, dict):
             start = options.starting_cursors[partition]

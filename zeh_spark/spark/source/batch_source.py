@@ -138,7 +138,8 @@ def reads_directly(options: SourceOptions, offered: Callable[[], bool]) -> bool:
     fetch.
     """
     tls_files = (options.ca_file, options.client_cert_file, options.client_key_file)
-    on_driver = any((options.staging_location, *tls_files))  # executors may not have the files
+    # executors may not have the files, and chunks have all events
+    on_driver = any((options.only, options.staging_location, *tls_files))
     at_hand = options.fetch == "executors" or not on_driver
     found = options.fetch != "driver" and at_hand and offered()
     if options.fetch == "executors" and not found:

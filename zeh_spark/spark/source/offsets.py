@@ -8,6 +8,7 @@ compared for equality, and never ordered.
      "reader": id,                                                     if cursorSet was ever set
      "behind": {"more": …, "eventsBehind": …, "secondsBehind": …},     if only the offset can tell
      "partitionCount": n,                                              null while it is unknown
+     "only": text,                                 if the batch has selected events alone (`only`)
      "stage": id, "batch": name, "segments": k,                        if batches are staged
      "startingTimestamp": ms,                             in the initial offset, if that is set
      "startingCursors": {"0": …, …},                                   after the initial offset
@@ -120,6 +121,7 @@ class Offset:
         id: the feed's identity in the checkpoint; None in the initial offset.
         direct: the fingerprint of the options (`SourceOptions.fingerprint`), if executors fetched
             the batch; None if the driver did.
+        only: which events the batch has (option `only`); None if all.
         reader: the checkpoint's identity as a consumer of a cursor set; None until it has one.
         since: the time at which the query starts, in ms since 1970, while its cursors are not
             known; None in an offset that Spark keeps.
@@ -134,6 +136,7 @@ class Offset:
     started: Mapping[int, str] = field(default_factory=dict)
     id: str | None = None
     direct: str | None = None
+    only: str | None = None
     reader: str | None = None
     since: int | None = None
     behind: Mapping[str, Any] | None = field(default=None, compare=False)
@@ -176,6 +179,8 @@ class Offset:
         document["partitionCount"] = self.partition_count
         if self.direct is not None:
             document["direct"] = {"version": direct_reads.VERSION, "columns": self.direct}
+        if self.only is not None:
+            document["only"] = self.only
         if self.staged:
             document["stage"] = self.staged.stage
             document["batch"] = self.staged.batch
@@ -308,6 +313,7 @@ def _parsed(document: Mapping[str, Any]) -> Offset:
         {int(each): str(at) for each, at in document.get("startingCursors", {}).items()},
         text("id"),
         str(document["direct"]["columns"]) if "direct" in document else None,
+        text("only"),
         text("reader"),
         int(document["startingTimestamp"]) if "startingTimestamp" in document else None,
         document.get("behind"),

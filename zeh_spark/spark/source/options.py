@@ -42,8 +42,8 @@ class SourceOptions(ReadingOptions):
     fetch: str = option(
         parse_choice("auto", "executors", "driver"),
         "who fetches the events: `executors`, only from `zeh-spark serve`; `driver`, page by page; "
-        "`auto`: executors if the publisher offers it, and neither `stagingLocation` nor a TLS "
-        "file is set",
+        "`auto`: executors if the publisher offers it, and neither `only`, `stagingLocation` nor "
+        "a TLS file is set",
         default="auto",
     )
     max_events_per_trigger: int | None = option(
@@ -138,10 +138,11 @@ class SourceOptions(ReadingOptions):
 
     def check(self) -> None:
         ReadingOptions.check(self)  # super() needs __class__, which slots=True has replaced
-        if self.fetch == "executors" and self.staging_location:
+        of_driver = {"stagingLocation": self.staging_location, "only": self.only}
+        if self.fetch == "executors" and (name := next(filter(of_driver.get, of_driver), None)):
             raise OptionError(
-                "option 'stagingLocation' works only if the driver fetches, and 'fetch' is "
-                "executors. Remove 'stagingLocation', or set fetch=driver",
+                f"option {name!r} works only if the driver fetches, and 'fetch' is executors. "
+                f"Remove {name!r}, or set fetch=driver",
                 option="fetch",
             )
         least, most = self.min_events_per_trigger or 0, self.max_events_per_trigger

@@ -40,6 +40,12 @@ from zeh_spark.wire.feed_identity import Epoch
 
 log = logging.getLogger(__name__)
 
+_ADVANCE_SECONDS = 60.0
+"""Seconds after which a batch moves cursors alone, if the events that followed are not selected.
+
+Else the events that follow the checkpoint could be removed before a query starts again.
+"""
+
 _TOLD_SECONDS = 5.0
 """Seconds for which the first batch waits until every partition has told its lag."""
 
@@ -82,6 +88,7 @@ class Fetcher:
         self._ready_bytes = 0
         self._ready_events = 0
         self._turn = 0
+        self._taken = time.monotonic()
         few = len(self.cursors) <= self.options.max_concurrent_requests
         self._long_polling = few and not self.finite
 
@@ -178,14 +185,18 @@ class Fetcher:
         """Return the intervals of the next batch by partition.
 
         It is empty if no events are ready, and no loss is. Intervals without events, which only
-        move a cursor, also come with it if it is their turn, and at the end of a finite read.
+        move a cursor, also come with it if it is their turn, at the end of a finite read, and each
+        minute if the query has selected some events.
         """
         with self._changed:
+            now = time.monotonic()
             ready: dict[int, Sequence[wire.Interval]] = {
                 each: track.ready for each, track in self._tracks.items() if track.ready
             }
-            at_end = self.finite and self._ended and not self._ready_events
-            advances = {partition: len(each) for partition, each in ready.items() if at_end}
+            at_end = self.finite and self._ended
+            is_due = at_end or (self.options.only and now - self._taken > _ADVANCE_SECONDS)
+            moves = is_due and not self._ready_events
+            advances = {partition: len(each) for partition, each in ready.items() if moves}
             losses: dict[int, int] = {}
             if not self.options.fail_on_data_loss:
                 for partition, intervals in ready.items():
@@ -199,6 +210,7 @@ class Fetcher:
                 self._turn,
             )
             counts = counts or losses or advances
+            self._taken = now if counts else self._taken
             self._turn = next(iter(counts), self._turn - 1) + 1
             return self._pop(counts)
 
@@ -322,7 +334,8 @@ class Fetcher:
         track.skipped = track.skipped + 1 if skips else 0
         track.answered |= not skips or track.skipped >= _MOST_SKIPPED
         waited = wait > 0 and time.monotonic() - began >= wait
-        at_once = self.finite or end.events or waited or (skips and not track.answered)
+        follows = skips and (not track.answered or self.options.only is not None)
+        at_once = self.finite or end.events or waited or follows
         self._finish(track, 0.0 if at_once else self.options.poll_interval)
 
     def _read(self, track: Track, wait: int) -> PageEnd | None:
@@ -335,6 +348,7 @@ class Fetcher:
             self.options.requested_headers,
             wait,
             self.tell,
+            self.options.selected,
         )
         hold = partial(self._hold, track)
         if self.finite:

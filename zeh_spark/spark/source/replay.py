@@ -60,6 +60,7 @@ def read_again(
             end.partition_count or 0,
             options.page_size_hint,
             options.requested_headers,
+            only=options.selected,
         )
         if options.replay == "accept":
             return _accepted(client, request, ends[partition])

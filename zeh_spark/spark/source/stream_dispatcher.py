@@ -247,6 +247,7 @@ class StreamDriver:
             started=after.cursors if start == self.initial() else {},
             id=self._feed.id,
             direct=batch.direct,
+            only=self.options.selected or None,
             reader=self._reporter.reader(after.reader),
             behind=behind,
         )
@@ -316,17 +317,19 @@ class StreamDriver:
             for each, position in target.positions.items()
         }
         source: BatchSource = self._paged
-        then, now = target.direct, self.options.fingerprint
-        if then is not None:
-            if then != now and self.options.replay != "accept":  # rows would hold other values
-                raise ReplayError(
-                    "Spark has to repeat a batch that was planned with another option 'headers' or "
-                    "'stamps', so its rows would differ. Set both as they were, until the batch is "
-                    "done; or, if the sink has not committed that batch, restart once with "
-                    "replay=accept",
-                    expected=then,
-                    got=now,
-                )
+        is_direct = target.direct is not None
+        then = target.only or "", target.direct
+        now = self.options.selected, self.options.fingerprint if is_direct else None
+        if then != now and self.options.replay != "accept":  # there would be other rows
+            changed = "'headers' or 'stamps'" if then[0] == now[0] else "'only'"
+            raise ReplayError(
+                f"Spark has to repeat a batch that was planned with another option {changed}, so "
+                f"its rows would differ. Set it as it was, until the batch is done; or, if the "
+                f"sink has not committed that batch, restart once with replay=accept",
+                expected=then,
+                got=now,
+            )
+        if is_direct:
             source = self._chosen()
         batch = source.again(origin, target)
         return self._feed.stamp(batch, target)

@@ -30,6 +30,9 @@ MALFORMED_CURSOR = declare_bad(
 CURSORS_MISSING = declare_bad("cursors-missing", "Neither a cursorN nor resume is given.")
 BAD_PAGE_SIZE_HINT = declare_bad("bad-page-size-hint", "pagesizehint is no allowed number.")
 BAD_HEADERS = declare_bad("bad-headers", "headers has too many names, or one that is too long.")
+BAD_ONLY = declare_bad(
+    "bad-only", "only is not one header with some values, or the feed is not one of a store."
+)
 BAD_WAIT = declare_bad("bad-wait", "wait is no allowed number.")
 BAD_CURSORSET = declare_bad("bad-cursorset", "cursorset is no allowed name.")
 TOO_MANY_CURSORS = declare_bad(
