@@ -143,7 +143,7 @@ def _jars(name: str, artifacts: dict[str, str], *, transitive: bool) -> list[Pat
     folder = CACHE / name
     if not list(folder.glob("*.jar")):
         folder.mkdir(parents=True, exist_ok=True)
-        pom = folder / "pom.xml"
+        pom, fetched = folder / "pom.xml", folder / "fetched"
         pom.write_text(_pom(artifacts, transitive=transitive))
         subprocess.run(
             [
@@ -153,11 +153,13 @@ def _jars(name: str, artifacts: dict[str, str], *, transitive: bool) -> list[Pat
                 "-f",
                 str(pom),
                 "dependency:copy-dependencies",
-                f"-DoutputDirectory={folder}",
+                f"-DoutputDirectory={fetched}",
             ],
             check=True,
             timeout=600,
         )
+        for jar in fetched.glob("*.jar"):  # all of them have come
+            jar.rename(folder / jar.name)
     return sorted(folder.glob("*.jar"))
 
 

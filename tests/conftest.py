@@ -138,7 +138,8 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_report_header() -> list[str]:
-    from tests import (  # not before pytest has loaded its plugins
+    from benchmarks import kafka  # not before pytest has loaded its plugins
+    from tests import (
         fix_connect,
         fix_console,
         fix_lake,
@@ -160,14 +161,14 @@ def pytest_report_header() -> list[str]:
         fix_nginx.why_absent(),
         postgresql.why_no_small_disk(),
         standalone.why_not_apart(),
+        kafka.why_absent(),
     ]
     absent = [reason for reason in reasons if reason]
-    maven = None if shutil.which("mvn") else "Maven, which fetches Kafka"
-    campaigns = [fix_object_stores.why_absent(), maven]
     if needed := [each for each in absent if each != postgresql.why_no_small_disk()]:
         if "ZEH_TESTS_COMPLETE" in os.environ:
             pytest.exit(f"ZEH_TESTS_COMPLETE is set, and there is no {'; no '.join(needed)}", 1)
-    absent += [reason for reason in campaigns if reason]  # CI does not run them
+    if emulators := fix_object_stores.why_absent():  # of campaigns, which CI does not run
+        absent.append(emulators)
     return header + [f"absent: {reason}" for reason in absent]
 
 

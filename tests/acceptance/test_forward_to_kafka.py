@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from benchmarks import kafka
-from benchmarks.kafka import why_absent
 from tests.fix_spark import run_program
 from zeh_spark.publish import Producer
 
@@ -24,11 +23,16 @@ def not_above_the_highest(records, *, by_kafka_partition):
     return sorted(passed)
 
 
-@pytest.mark.campaign
-@pytest.mark.skipif(why_absent() is not None, reason=str(why_absent()))
+@pytest.fixture(scope="module")  # one process runs both tests, so that the jars are fetched once
+def jars():
+    return kafka.connector_jars()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(kafka.why_absent() is not None, reason=str(kafka.why_absent()))
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_a_feed_is_in_a_topic_in_order_per_key_and_doubles_can_be_dropped(
-    publisher, tmp_path, tasks
+    publisher, tmp_path, jars, tasks
 ):
     """A crash repeats a batch; consumers recognize it by the headers, in each Kafka partition for
     itself, because the keys of a feed partition are in several. One task or several write. [ZE-12]
@@ -39,7 +43,6 @@ def test_a_feed_is_in_a_topic_in_order_per_key_and_doubles_can_be_dropped(
             data = {"n": n, "long": "x" * 60_000}  # a feed partition is read by several tasks
             batch.add(data, key=keys[n % 7], headers={"order": keys[n % 7]})
 
-    jars = kafka.connector_jars()
     with kafka.broker(tmp_path) as (address, _):
         job = {"url": publisher.url, "broker": address, "jars": jars, "folder": str(tmp_path)}
         job["tasks"] = tasks
