@@ -33,6 +33,9 @@ PROXY_TIME = "ZEH-Proxy-Time"
 
 FEED, HEAD, LAG = "ZEH-Feed", "ZEH-Head", "ZEH-Lag"
 
+ONLY = "ZEH-Only"
+"""The header of an answer that has only the events asked for. Its value is that of `only`."""
+
 MOST_LAGS = 32
 """Partitions of a request for which the lag is told. Their field has less than 2 KiB."""
 

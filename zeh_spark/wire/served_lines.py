@@ -1,5 +1,9 @@
 """Stored lines as they are served: with the reader's partition number, stamps, and wanted headers.
 
+A reader may select events by one header: `only={"type":["paid","refunded"]}`. Our publisher says
+with `page_headers.ONLY` that it has left out the others. Publishers that do not know the parameter
+ignore it (spec, "Parameters"), so a reader refuses an answer without that header.
+
 Rule for editors: with `headers=_all`, the hot path, no Python runs per line. It relies on what
 every writer checks: a stored line begins exactly with `{"partition":P,"headers":{`, and JSON has no
 raw newline within. So the bytes `\\n{"partition":P,"headers":{` occur at the beginning of lines
@@ -10,16 +14,16 @@ Pure; runs in the publisher, and in tasks that read chunks as they are stored.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
 from zeh_spark.errors import StoreError
-from zeh_spark.wire import wire
-from zeh_spark.wire.selection import Selection
+from zeh_spark.wire import event_key, wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,18 @@ class Block:
     sequence: int | None = None
 
 
+MAX_VALUES, MAX_TEXT = 16, 1_000
+"""Most values of a header, and most characters of `only`, which an answer has in a header."""
+
+
+class Selection(NamedTuple):
+    """The events whose header `name` has one of the values. `text` is `only`, in ASCII."""
+
+    name: str
+    values: frozenset[str]
+    text: str
+
+
 Render = Callable[[Block, int], bytes]
 """Returns a block's lines as lines of a reader's partition."""
 
@@ -58,6 +74,7 @@ _BRACE = ord("}")
 
 _events = msgspec.json.Decoder(_Event)
 _data = msgspec.json.Decoder(_Data)
+_decode_selection = msgspec.json.Decoder(dict[str, list[str]]).decode
 
 
 def stamps(partition: int, time: int, producer: str, batch: int) -> dict[str, str]:
@@ -89,6 +106,27 @@ def renderer(headers: tuple[str, ...], only: Selection | None = None) -> Render:
         return with_some_headers(block, partition, headers)
 
     return render
+
+
+def parse_selection(text: str) -> Selection:
+    """Return what a value of `only` selects. Raises ValueError if it is not valid."""
+    try:
+        ((name, values),) = _decode_selection(text).items()
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise ValueError(
+            'must be JSON with one header and a list of its values, like {"type":["paid"]}'
+        ) from None
+    if name.startswith(wire.RESERVED_HEADER) and name != event_key.HEADER:
+        raise ValueError(
+            f"must name a header that events were published with, and {name} is added by the "
+            f"publisher; of its headers only {event_key.HEADER} is allowed"
+        )
+    if not 1 <= len({*values}) == len(values) <= MAX_VALUES:
+        raise ValueError(f"must have 1 to {MAX_VALUES} different values, and has {len(values)}")
+    told = json.dumps({name: values}, separators=(",", ":"))
+    if len(told) > MAX_TEXT:
+        raise ValueError(f"has {len(told):,} characters in ASCII; at most {MAX_TEXT:,} are allowed")
+    return Selection(name, frozenset(values), told)
 
 
 def selected(render: Render, only: Selection) -> Render:

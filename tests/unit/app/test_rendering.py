@@ -23,7 +23,7 @@ from zeh_spark.service.app.rendering import (
     plain_stream,
 )  # fmt: skip
 from zeh_spark.service.telemetry.exchange import Tally
-from zeh_spark.wire import selection, wire
+from zeh_spark.wire import served_lines, wire
 from zeh_spark.wire.served_lines import Block, renderer
 
 NAMES = ["a", "b", "partition"]
@@ -72,7 +72,7 @@ def test_selected_events_are_served_as_they_are_among_all(
     """Each has the same line, with its own number, and none is left out that has such a value."""
     lines = [wire.event_line(3, h, json.dumps(data).encode()) + b"\n" for h, data in given_events]
     block = Block(3, b"".join(lines), "7.abc", given_stamps, 40 if numbered else None)
-    only = selection.parse(json.dumps({"a": sorted(values)}))
+    only = served_lines.parse_selection(json.dumps({"a": sorted(values)}))
     tally, some = Tally(), Tally()
     *every, end = b"".join(body([block], 8, renderer(("_all",)), tally)).splitlines()
     *found, checkpoint = b"".join(body([block], 8, renderer(("_all",), only), some)).splitlines()

@@ -20,7 +20,7 @@ from zeh_spark.client.http.responses import TransientError, problem_document
 from zeh_spark.client.http.transport import Transport
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.errors import OptionAdvice, OptionError, PublisherError
-from zeh_spark.wire import page_headers, selection, wire
+from zeh_spark.wire import page_headers, wire
 from zeh_spark.wire.direct_reads import PartitionLag
 from zeh_spark.wire.page_headers import Standing, parse_fields
 from zeh_spark.wire.page_scanner import PageScanner
@@ -64,7 +64,7 @@ class PageRequest:
         headers: the names of the event headers to ask for; none if empty.
         wait: the seconds that the publisher may wait for events; 0 for long polling off.
         tell: whether to ask where the feed stands (`wire.page_headers`).
-        only: what selects the events (`wire.selection`); all if empty.
+        only: what selects the events (`served_lines.Selection`); all if empty.
     """
 
     partition: int
@@ -279,7 +279,7 @@ class Page:
         self._delivered = 0
         received = 0
         try:
-            if request.only and body.headers.get(selection.HEADER) != request.only:
+            if request.only and body.headers.get(page_headers.ONLY) != request.only:
                 raise self._selects_nothing(request.only)
             for data in body:
                 received += len(data)
@@ -360,7 +360,7 @@ class Page:
     def _selects_nothing(self, only: str) -> OptionError:
         return OptionError(
             f"option 'only' is {only}, but the publisher of {self.client.transport.url} gives all "
-            f"events: its answer lacks the header {selection.HEADER}, so it is another publisher "
+            f"events: its answer lacks the header {page_headers.ONLY}, so it is another publisher "
             f"or an older one. Remove the option, and filter the DataFrame",
             option="only",
         )

@@ -18,7 +18,7 @@ import orjson
 from zeh_spark.client.options.client_options import ClientOptions
 from zeh_spark.client.options.option_metadata import option
 from zeh_spark.errors import OptionError
-from zeh_spark.wire import selection, wire
+from zeh_spark.wire import served_lines, wire
 from zeh_spark.wire.feed_identity import HEADER as FEED_HEADER
 from zeh_spark.wire.feed_identity import FeedIdentity
 from zeh_spark.wire.option_values import (
@@ -31,7 +31,7 @@ from zeh_spark.wire.option_values import (
     parse_value,
 )
 from zeh_spark.wire.phrases import counted, in_ranges
-from zeh_spark.wire.selection import Selection
+from zeh_spark.wire.served_lines import Selection
 from zeh_spark.wire.stamp_columns import HEADERS as STAMP_HEADERS
 from zeh_spark.wire.stamp_columns import OF_HEADERS
 
@@ -143,7 +143,7 @@ class ReadingOptions(ClientOptions):
         default="_all",
     )
     only: Selection | None = option(
-        selection.parse,
+        served_lines.parse_selection,
         "the events to read: JSON with one header, or `zeh-key`, and at most 16 of its values, "
         'like `{"type": ["paid", "refunded"]}`; all by default; only with `zeh-spark serve`',
     )

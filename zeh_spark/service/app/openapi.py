@@ -36,7 +36,7 @@ from zeh_spark.wire import (
     event_origin,
     page_headers,
     problems,
-    selection,
+    served_lines,
     upload_format,
     wire,
 )
@@ -54,7 +54,7 @@ _MODULES = {"limits": DEFAULTS} | {
     each.__name__.rpartition(".")[2]: each
     for each in (
         batches, bodies, direct_api, direct_reads, event_key, event_origin, feed, interface,
-        page_headers, pages, problems, publish_api, publish_requests, read_requests, selection,
+        page_headers, pages, problems, publish_api, publish_requests, read_requests, served_lines,
         upload_format, upload_validation, wire, zeh_spark,
     )
 }  # fmt: skip

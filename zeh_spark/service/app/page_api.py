@@ -49,7 +49,7 @@ from zeh_spark.service.store.log import Chunk, Log
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.store.token_rights import Maker
 from zeh_spark.service.telemetry.exchange import Tally, exchange_of
-from zeh_spark.wire import page_headers, problems, selection, wire
+from zeh_spark.wire import page_headers, problems, wire
 from zeh_spark.wire.page_headers import Standing
 from zeh_spark.wire.served_lines import Block
 
@@ -306,7 +306,7 @@ class PageApi:
         begun = self._calls.taken(gzip_stream(pieces) if how.gzip else plain_stream(pieces))
         fields = self._standing(feed, ask, cursors, page).fields() if how.tells else {}
         if ask.only:
-            fields[selection.HEADER] = ask.only.text
+            fields[page_headers.ONLY] = ask.only.text
         if tag and fields:
             tag = with_fields(tag, fields)
         hint = DEFAULT_HINT if ask.hint is None else ask.hint

@@ -16,9 +16,9 @@ from zeh_spark.service.reads.reading import CURSOR
 from zeh_spark.service.store.cursor_sets import NAME, NOBODY, parse_consumer
 from zeh_spark.service.store.interface import MAX_PARTITIONS
 from zeh_spark.service.store.problems import Problem
-from zeh_spark.wire import problems, selection
+from zeh_spark.wire import problems, served_lines
 from zeh_spark.wire.phrases import counted
-from zeh_spark.wire.selection import Selection
+from zeh_spark.wire.served_lines import Selection
 from zeh_spark.wire.wire import ALL_HEADERS as ALL
 
 MAX_N = 65_536
@@ -254,7 +254,7 @@ def _headers(text: str) -> tuple[str, ...]:
 
 def _only(text: str | None) -> Selection | None:
     try:
-        return None if text is None else selection.parse(text)
+        return None if text is None else served_lines.parse_selection(text)
     except ValueError as exc:
         raise Problem(problems.BAD_ONLY, f"only is {text!r}; it {exc}") from None
 

@@ -29,8 +29,7 @@ from zeh_spark.service.reads.pages import Part
 from zeh_spark.service.store.log import Chunk, Log
 from zeh_spark.service.telemetry.exchange import Tally
 from zeh_spark.wire import wire
-from zeh_spark.wire.selection import Selection
-from zeh_spark.wire.served_lines import Block, Render, renderer
+from zeh_spark.wire.served_lines import Block, Render, Selection, renderer
 
 WRITE_BYTES = 256 << 10
 """Least bytes of a piece of an answer, except for its last piece."""
