@@ -83,6 +83,25 @@ def test_selected_events_are_served_as_they_are_among_all(
     assert (len(given_events), len(wanted)) == (tally.events, some.events)
 
 
+def test_a_value_is_known_however_its_json_is_escaped() -> None:
+    """Writers of all languages publish the same event, and I get it from each of them."""
+    spellings = [
+        b'"paid/off"',
+        b'"paid\\/off"',
+        b'"\\u0070aid/off"',
+        b'"PAID/off"',
+        b'"p\\\\u0061id/off"',
+    ]
+    lines = b"".join(
+        b'{"partition":0,"headers":{"a":%b},"data":{"a":"paid/off"}}\n' % each for each in spellings
+    )
+    only = served_lines.parse_selection('{"a":["paid/off"]}')
+    *found, _ = b"".join(
+        body([Block(0, lines, "7.abc")], 1, renderer(("_all",), only), Tally())
+    ).splitlines(keepends=True)
+    assert lines.splitlines(keepends=True)[:3] == found
+
+
 def test_lines_of_another_partition_are_not_served_as_nothing() -> None:
     """A damaged store is an error, not fewer events."""
     lines = wire.event_line(1, {}, b"1") + b"\n"
