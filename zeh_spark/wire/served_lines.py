@@ -15,6 +15,7 @@ Pure; runs in the publisher, and in tasks that read chunks as they are stored.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -130,18 +131,30 @@ def parse_selection(text: str) -> Selection:
 
 
 def selected(render: Render, only: Selection) -> Render:
-    """Return the function that renders the events that a reader has selected, and no others."""
+    """Return the function that renders the events that a reader has selected, and no others.
+
+    Stored headers have no blanks. So without an escape in a block, a line that has the header with
+    a wanted value has both as msgspec writes them, and other lines need not be parsed: that halves
+    the time.
+    """
     header = msgspec.defstruct("_Header", [("it", str | None, None)], rename={"it": only.name})
     decoder = msgspec.json.Decoder(msgspec.defstruct("_Selected", [("headers", header)]))
+    decode: Callable[[bytes], Any] = decoder.decode
+    name, *values = (re.escape(msgspec.json.encode(each)) for each in (only.name, *only.values))
+    unescaped = re.compile(name + b":(?:" + b"|".join(values) + b")")
+    any_line = re.compile(b"{")
 
     def chosen(block: Block) -> Iterator[Block]:
-        lines: list[bytes] = []
-        events: list[Any] = decoder.decode_lines(block.lines)
-        for at, event in enumerate(events):
-            if event.headers.it in only.values:
-                lines = lines or block.lines.split(b"\n")
-                number = None if block.sequence is None else block.sequence + at
-                yield replace(block, lines=lines[at] + b"\n", sequence=number)
+        lines, number = block.lines, block.sequence
+        find, begin, end = any_line if b"\\" in lines else unescaped, 0, 0
+        while found := find.search(lines, end):
+            before, begin = begin, lines.rfind(b"\n", 0, found.start()) + 1
+            if number is not None:
+                number += lines.count(b"\n", before, begin)
+            end = lines.index(b"\n", begin) + 1
+            line = lines[begin:end]
+            if decode(line).headers.it in only.values:
+                yield replace(block, lines=line, sequence=number)
 
     def render_selected(block: Block, partition: int) -> bytes:
         return b"".join(render(each, partition) for each in chosen(block))
