@@ -34,6 +34,7 @@ def served(feed: str, partitions: int = 2) -> Iterator[Watched]:
     store = ScratchStore()
     store.create(feed, partitions)
     with running_publisher(store) as base, closing(Watched(base)) as gateway:
+        gateway.store = store
         yield gateway
 
 

@@ -140,7 +140,7 @@ def publish_batch(
     client: PublishClient, batch: BatchCall, chunks: Sequence[StagedChunk]
 ) -> Receipt:
     """With our own client, as a driver of one task does."""
-    receipt, count, _ = client.look_up(batch)
+    receipt, count, *_ = client.look_up(batch)
     if receipt is None:
         client.upload(batch, count, 0, 0, 0, upload_body(chunks))
     content = sum((each.content for each in chunks), Content())

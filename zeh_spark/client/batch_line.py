@@ -139,7 +139,7 @@ class BatchLine:
             )
         last = int(known["lastBatch"])
         asked = BatchCall(self.name, PLAIN_INCARNATION, self.run, max(last, 0))
-        receipt, self._count, _ = self.client.look_up(asked)
+        receipt, self._count, *_ = self.client.look_up(asked)
         events = sum(known["nextSequences"].values()) - sum(known["firstSequences"].values())
         return ProducerProgress(last, events, receipt if last >= 0 else None)
 

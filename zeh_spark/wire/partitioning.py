@@ -98,7 +98,7 @@ class Spread:
     ) -> Iterator[tuple[int, Sequence[bytes]]]:
         free = partitions < 0
         partitions = partitions.copy()
-        partitions[free] = self._next(int(free.sum()))
+        partitions[free] = self.places(int(free.sum()))
         order = np.argsort(partitions, kind="stable")
         found, begins = np.unique(partitions[order], return_index=True)
         sorted_rests = [rests[row] for row in order.tolist()]
@@ -107,7 +107,8 @@ class Spread:
         ):
             yield partition, sorted_rests[begin:end]
 
-    def _next(self, events: int) -> np.ndarray:
+    def places(self, events: int) -> np.ndarray:
+        """Return the partitions of the next events that may go anywhere."""
         numbers = np.arange(self._placed, self._placed + events)
         self._placed += events
         return (self._begin + numbers // CHUNK_EVENTS) % self._count

@@ -87,6 +87,9 @@ class Content:
     def __add__(self, other: Content) -> Content:
         return Content(self.events + other.events, (self.sum + other.sum) % (1 << 128))
 
+    def __sub__(self, other: Content) -> Content:
+        return Content(self.events - other.events, (self.sum - other.sum) % (1 << 128))
+
     @property
     def digest(self) -> str:
         """The sum as 32 hex digits, as receipts and errors show it."""

@@ -73,6 +73,9 @@ REMEDIES = ("acceptGap", "replaceIncarnation", "keepFirst")
 STARTING = "startingSequence"
 """The parameter that says with which numbers a new producer begins, like "0:1000,3:5"."""
 
+SPLIT_BY = "schemaVersion"
+"""The parameter with the version of a feed's schema by which a batch is split: see `BatchCall`."""
+
 STAMPS = {
     "zeh-producer": 201,
     "zeh-batch": 19,

@@ -165,7 +165,7 @@ def test_upload_is_read_as_it_was_made(sent: Sequence[tuple[int, dict[str, str],
         if data != b"null":
             chunks += chunker.add(partition, named, data)
     chunks += chunker.close()
-    upload, _ = verified_upload(upload_body(chunks), 1, 2, 3, 4)
+    upload, *_ = verified_upload(upload_body(chunks), 1, 2, 3, 4)
     assert (tuple(chunks), chunker.content) == (upload.chunks, upload.content)
     assert (1, 2, 3) == (upload.task, upload.attempt, upload.number)
 
@@ -188,7 +188,7 @@ def test_changed_upload_is_the_same_or_named(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     try:
-        upload, _ = verified_upload(bytes(body), 0, 0, 0, 4)
+        upload, *_ = verified_upload(bytes(body), 0, 0, 0, 4)
     except Problem as problem:
         assert "invalid-upload" == problem.name
         return

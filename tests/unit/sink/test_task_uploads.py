@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from zeh_spark.client.http.publish_client import BatchCall, BatchStatus, TaskDone
+from zeh_spark.client.http.publish_client import BatchCall, BatchStatus, Staged, TaskDone
 from zeh_spark.spark.sink.options import sink_options
 from zeh_spark.spark.sink.rows import Rendered
 from zeh_spark.spark.sink.task_uploads import TaskUploads
@@ -20,13 +20,10 @@ class Client:
     def __init__(self):
         self.begun, self.stopped = threading.Event(), threading.Event()
 
-    def look_up(self, batch):
-        return BatchStatus(None, 1, None)
-
     def upload(self, batch, partition_count, task, attempt, number, body):
         self.begun.set()
         assert self.stopped.wait(10)
-        return True
+        return Staged("staged")
 
     def stop(self):
         self.stopped.set()
@@ -37,8 +34,9 @@ def test_a_task_that_fails_leaves_no_thread_behind():
     client, before = Client(), threading.active_count()
     given = {"url": "http://127.0.0.1/f", "producerId": "p", "uploadBytes": "64k"}
     task = sink_options(given, streaming=True), BatchCall("p", "i", "r", 0), TaskDone(3, 7)
+    known = BatchStatus(None, 1, None)
 
-    with pytest.raises(ValueError, match="a bad row"), TaskUploads(client, *task) as uploads:
+    with pytest.raises(ValueError, match="a bad row"), TaskUploads(client, *task, known) as uploads:
         for _ in range(2):
             uploads.add(Rendered(None, CHUNK))
         assert client.begun.wait(10)

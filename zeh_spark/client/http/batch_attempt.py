@@ -278,9 +278,8 @@ class BatchAttempt:
             self._sent[chunk.partition] += chunk.events
         try:
             with nothing_published():
-                return self.client.upload(
-                    self.batch, self.count, 0, self._number, number, upload_body(chunks)
-                )
+                where = self.batch, self.count, 0, self._number, number
+                return self.client.upload(*where, upload_body(chunks)).wanted
         except PublishError as exc:
             if exc.problem == problems.WRONG_EVENTS.name:
                 for each in exc.facts["events"]:

@@ -52,6 +52,9 @@ class BatchCall:
         number: the batch's number in its incarnation, from 0.
         repeatable: whether the publisher recognizes the same events if another run publishes them
             again.
+        split_by: the version of the feed's schema by which the batch is split, for ever: the
+            publisher takes out what breaks it, also if the feed has another version by now or the
+            batch is committed, and the receipt tells the version; 0 for none.
     """
 
     producer: str
@@ -61,6 +64,7 @@ class BatchCall:
     overrides: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = True
     starting: Mapping[int, int] = field(default_factory=dict)
+    split_by: int = 0
 
     @property
     def path(self) -> str:
@@ -70,10 +74,10 @@ class BatchCall:
     def query(self, partition_count: int, **more: str) -> str:
         """Return the query string of an upload or a commit."""
         given = ",".join(f"{each}:{self.starting[each]}" for each in sorted(self.starting))
-        starting = {wire.STARTING: given} if given else {}
+        also = {wire.STARTING: given} if given else {}
+        also |= {wire.SPLIT_BY: f"{self.split_by}"} if self.split_by else {}
         return urlencode(
-            {"incarnation": self.incarnation, "n": partition_count, **more, **self.overrides}
-            | starting
+            {"incarnation": self.incarnation, "n": partition_count, **more, **self.overrides} | also
         )
 
 
@@ -84,11 +88,13 @@ class BatchStatus(NamedTuple):
         receipt: the batch's receipt; None if it is not committed.
         feed_id: the feed's id, the same at each address; None if the batch is committed, or if the
             publisher does not tell it.
+        schema_version: the version of the feed's schema; 0 without one, or without a question.
     """
 
     receipt: Receipt | None
     partition_count: int
     feed_id: str | None
+    schema_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,27 @@ class PublishedRange(msgspec.Struct, frozen=True):
     cursor: str
 
 
+class WrongLine(msgspec.Struct, frozen=True):
+    """An event that was taken out of an upload: where it was, from 0, and why."""
+
+    chunk: int
+    line: int
+    path: str
+    reason: str
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """What became of an upload: "staged" or "already-committed", and what was taken out."""
+
+    status: str
+    wrong: tuple[WrongLine, ...] = ()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether more uploads are needed: the batch is not committed yet."""
+        return self.status != "already-committed"
+
+
 class Receipt(msgspec.Struct, frozen=True, rename="camel"):
     """The publisher's record of a committed batch.
 
@@ -135,6 +162,7 @@ class Receipt(msgspec.Struct, frozen=True, rename="camel"):
         run: the id of the run that committed it.
         digest: the digest of its contents.
         partition_count: the feed's number of partitions.
+        schema_version: see `BatchCall.split_by`.
     """
 
     status: str
@@ -145,6 +173,7 @@ class Receipt(msgspec.Struct, frozen=True, rename="camel"):
     run: str
     digest: str
     partition_count: int
+    schema_version: int = 0
 
     @property
     def cursor(self) -> str | None:
@@ -212,7 +241,8 @@ class PublishClient:
                 f"partition count. Check that this is the address of a publisher of zeh_spark"
             )
         feed_id = facts.get("feedId")
-        return BatchStatus(receipt, count, feed_id if isinstance(feed_id, str) else None)
+        feed_id = feed_id if isinstance(feed_id, str) else None
+        return BatchStatus(receipt, count, feed_id, 0 if receipt else facts.get("schemaVersion", 0))
 
     def upload(
         self,
@@ -222,11 +252,8 @@ class PublishClient:
         attempt: int,
         number: int,
         body: bytes,
-    ) -> bool:
-        """Stage a part of a batch.
-
-        It returns False if the batch is committed already, so that no more uploads are needed.
-        """
+    ) -> Staged:
+        """Stage a part of a batch, without what breaks the schema `batch.split_by`."""
         digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
         headers = {
             "Content-Type": "application/vnd.zeroeventhub.upload",
@@ -234,7 +261,7 @@ class PublishClient:
         }
         path = f"{batch.path}/uploads/{batch.run}.{task}.{attempt}.{number}"
         answer = self._answer("PUT", path, batch.query(partition_count), body, headers)
-        return answer.get("status") != "already-committed"
+        return self.converted(answer, Staged, "one to an upload")
 
     def commit(self, batch: BatchCall, partition_count: int, tasks: Sequence[TaskDone]) -> Receipt:
         """Commit the batch: make the uploads of these tasks visible, all together.

@@ -114,10 +114,13 @@ def _with_structs(part: Any) -> Any:
 def _struct(name: str) -> Schema:
     _, known = msgspec.json.schema_components(_STRUCTS)
     found = {key: known[name][key] for key in known[name] if key not in ("title", "description")}
-    for member in found["properties"].values():
-        member.pop("default", None)
-    # Members with defaults are required too, because all members are encoded.
-    return {**found, "required": list(found["properties"])}
+    # Members with defaults are required too, because they are encoded; those with UNSET are not.
+    needed = {*found.get("required", ())}
+    for name, member in found["properties"].items():
+        if "default" in member:
+            needed.add(name)
+            del member["default"]
+    return {**found, "required": [each for each in found["properties"] if each in needed]}
 
 
 def _merged(schema: Schema, more: Mapping[str, Any]) -> Schema:

@@ -31,7 +31,7 @@ from zeh_spark.service.access.gate import (
 from zeh_spark.service.access.limits import Limits
 from zeh_spark.service.app import publish_requests
 from zeh_spark.service.app.answers import json_answer
-from zeh_spark.service.app.upload_validation import MAX_BODY, verified_upload
+from zeh_spark.service.app.upload_validation import MAX_BODY, Verified, verified_upload
 from zeh_spark.service.network.bodies import Budget, check_length, received
 from zeh_spark.service.network.shares import Quotas
 from zeh_spark.service.store import refusals
@@ -45,7 +45,7 @@ from zeh_spark.service.store.batches import (
     StoredReceipt,
     Upload,
 )
-from zeh_spark.service.store.contracts import FeedSchema
+from zeh_spark.service.store.contracts import FeedSchema, WrongEvent
 from zeh_spark.service.store.interface import Store
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.service.store.token_rights import Maker
@@ -127,44 +127,53 @@ class PublishApi:
         feed, call = self._call_of(request, run)
         length = check_length(request.headers.get("content-length"), MAX_BODY)
         receipt = await self._called(partial(self._admitted, feed, call))
-        if receipt:
+        if receipt and not call.split_by:
             return json_answer(publish_requests.committed(receipt, new=False))
+        split = await self._called(partial(self._split, feed, call)) if call.split_by else None
         async with (
             self._coming.place(client_of(request)),
             received(request, length) as whole,
             self._budget.room(length),
         ):
             digest, where = request.headers.get("content-digest"), (task, attempt, number)
-            check = partial(_verified, whole, digest, call, where)
-            staged = await self._checked(feed, call, check)
+            check = partial(_verified, whole, digest, call, where, split)
+            staged, taken_out = await self._checked(feed, call, check)
+        told = {"wrong": [each.told() for each in taken_out]} if split else {}
         if isinstance(staged, StoredReceipt):
-            return json_answer(publish_requests.committed(staged, new=False))
-        return json_answer({"status": "staged"}, 201 if staged is StagingResult.NEW else 200)
+            return json_answer(publish_requests.committed(staged, new=False) | told)
+        return json_answer(
+            {"status": "staged", **told}, 201 if staged is StagingResult.NEW else 200
+        )
+
+    def _split(self, feed: str, call: Call) -> FeedSchema:
+        """Return the schema whose wrong events are taken out of an upload. Raises Problem."""
+        if split := self._store.schema(feed, call.split_by):
+            return split
+        raise Problem(problems.NO_SCHEMA, f"feed {feed!r} has no schema of version {call.split_by}")
 
     async def _checked(
-        self, feed: str, call: Call, check: Callable[[FeedSchema | None], Upload]
-    ) -> StagingResult | StoredReceipt:
+        self, feed: str, call: Call, check: Callable[[FeedSchema | None], Verified]
+    ) -> tuple[StagingResult | StoredReceipt, list[WrongEvent]]:
         """Check an upload and stage it; again, if the feed has another schema than was known.
 
-        No schema refuses an upload of a batch that is committed meanwhile.
+        Returns also what was taken out. No schema refuses an upload of a batch that is committed
+        meanwhile.
         """
         while True:
-            schema, wrong = self._schemas.get(feed), None
-            try:
-                upload = await anyio.to_thread.run_sync(check, schema, limiter=self._checkers)
+            schema = self._schemas.get(feed)
+            found = await anyio.to_thread.run_sync(check, schema, limiter=self._checkers)
+            upload, wrong, taken_out = found
+            if wrong:
+                if receipt := await self._called(partial(self._store.admit, feed, call)):
+                    return receipt, taken_out
+            else:
                 keep = partial(self._stage, feed, call, upload)
                 staged = await anyio.to_thread.run_sync(keep, limiter=self._stagers)
                 if staged is not StagingResult.UNCHECKED:
-                    return staged
-            except Problem as exc:
-                if exc.type is not problems.WRONG_EVENTS:
-                    raise
-                wrong = exc
-                if receipt := await self._called(partial(self._store.admit, feed, call)):
-                    return receipt
+                    return staged, taken_out
             current = await self._called(partial(self._store.schema, feed))
-            if wrong and schema == current:
-                raise wrong
+            if schema and schema == current:
+                refusals.check_events(call, schema, wrong)
             self._schemas[feed] = current
 
     async def commit(self, request: Request) -> Response:
@@ -251,9 +260,7 @@ class PublishApi:
             found = await self._called(ask)
         if found is None:
             state = await self._called(partial(self._store.feed, feed))
-            raise refusals.unknown_batch(
-                producer, incarnation, number, state.partitions, state.origin
-            )
+            raise refusals.unknown_batch(producer, incarnation, number, state)
         return json_answer(found)
 
     def _call_of(self, request: Request, run: str | None = None) -> tuple[str, Call]:
@@ -301,16 +308,14 @@ def _verified(
     digest: str | None,
     call: Call,
     where: tuple[int, int, int],
+    split: FeedSchema | None,
     schema: FeedSchema | None,
-) -> Upload:
+) -> Verified:
     """Return the upload in a body. It hashes and unpacks, so it runs in a thread."""
     whole.seek(0)
     body = whole.read()
     publish_requests.check_digest(digest, body)
-    upload, wrong = verified_upload(body, *where, call.partition_count, schema)
-    if schema:
-        refusals.check_events(call, schema, wrong)
-    return upload
+    return verified_upload(body, *where, call.partition_count, schema, split)
 
 
 def _names(request: Request) -> tuple[str, str, str]:

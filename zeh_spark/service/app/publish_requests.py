@@ -103,7 +103,7 @@ def parse_call(query: str, producer: str, batch: str, *, run: str | None = None)
     If the path names the run, the query does not.
     """
     needed = {"incarnation", "n"} | ({"run"} if run is None else set())
-    given = parameters(query, needed, (*wire.REMEDIES, wire.STARTING))
+    given = parameters(query, needed, (*wire.REMEDIES, wire.STARTING, wire.SPLIT_BY))
     count = number("n", given["n"], MAX_PARTITIONS, least=1)
     return Call(
         producer=producer_name(producer),
@@ -113,6 +113,7 @@ def parse_call(query: str, producer: str, batch: str, *, run: str | None = None)
         partition_count=count,
         overrides=Overrides.named(given),
         starting=_starting(given.get(wire.STARTING, ""), count),
+        split_by=number(wire.SPLIT_BY, given.get(wire.SPLIT_BY, "0"), MAX_TASK),
     )
 
 

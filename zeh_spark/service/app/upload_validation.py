@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain, islice
 
 import msgspec
@@ -43,6 +43,7 @@ from zeh_spark.wire.upload_format import (
     check_depth,
     content_of,
     count_lines,
+    frame_of,
     lines_of,
     may_be_deep,
     parse_upload,
@@ -52,6 +53,11 @@ from zeh_spark.wire.upload_format import (
 MAX_CHUNKS, MAX_UNPACKED = UPLOAD_CHUNKS, UPLOAD_UNPACKED
 MAX_BODY = 64 << 20
 """Most bytes in the body of an upload, which is compressed."""
+
+Verified = tuple[Upload, list[WrongEvent], list[WrongEvent]]
+
+MAX_TAKEN_OUT = 100_000
+"""Most events that are taken out of an upload. Each of them takes some hundred bytes."""
 
 
 class _Line(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -85,8 +91,9 @@ def verified_upload(
     number: int,
     partition_count: int,
     schema: FeedSchema | None = None,
-) -> tuple[Upload, list[WrongEvent]]:
-    """Return the upload that a body holds, and its first events that break the schema.
+    split: FeedSchema | None = None,
+) -> Verified:
+    """Return an upload without the events that break `split`; what breaks `schema`; those events.
 
     Raises Problem (`invalid-upload`) with the chunk and the line.
     """
@@ -102,13 +109,36 @@ def verified_upload(
         )
     chunks: list[StagedChunk] = []
     wrong: list[WrongEvent] = []
+    taken_out: list[WrongEvent] = []
     for at, (entry, frame) in enumerate(listed):
         chunk, data = verified_chunk(at, entry, frame, partition_count)
+        if split and (gone := [*wrong_in(split, at, chunk.partition, data)]):
+            taken_out += gone
+            if len(taken_out) > MAX_TAKEN_OUT:
+                raise invalid(
+                    f"more than {MAX_TAKEN_OUT:,} of its events break version {split.version} of "
+                    f"the schema; send fewer events in an upload (uploadBytes)"
+                )
+            chunk, data = _without(chunk, data, {each.line for each in gone})
+        if not chunk.events:
+            continue
         chunks.append(chunk)
-        if schema:
+        if schema and schema != split:
             wrong += islice(wrong_in(schema, at, chunk.partition, data), NAMED - len(wrong))
     digest, version = hashlib.sha256(body).digest(), schema.version if schema else 0
-    return Upload(task, attempt, number, digest, tuple(chunks), version), wrong
+    return Upload(task, attempt, number, digest, tuple(chunks), version), wrong, taken_out
+
+
+def _without(
+    chunk: StagedChunk, data: Sequence[Raw], lines: Collection[int]
+) -> tuple[StagedChunk, list[Raw]]:
+    """Return a chunk without some lines, perhaps without any left, and its events' data."""
+    every = lines_of(chunk.frame)[:-1].split(b"\n")
+    kept = [at for at in range(chunk.events) if at not in lines]
+    whole = b"".join(every[at] + b"\n" for at in kept)
+    content = content_of([every[at][len(prefix(chunk.partition)) :] for at in kept])
+    left = StagedChunk(chunk.partition, len(kept), len(whole), content.sum, frame_of(whole))
+    return left, [data[at] for at in kept]
 
 
 def verified_chunk(

@@ -13,6 +13,7 @@ from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from zeh_spark.service.store.acts import Actor
 from zeh_spark.service.store.token_rights import Maker
@@ -55,6 +56,8 @@ class Call:
         starting: (partition, number): with which numbers a new producer begins, if not with 0.
         by: Who calls, for the administrative log; None for who runs this process.
         maker: The client, if it may have only so many producers.
+        split_by: The version of a schema whose wrong events are no part of the batch, but dead
+            letters (see `publish_client.BatchCall`); 0 for none.
     """
 
     producer: str
@@ -66,6 +69,7 @@ class Call:
     starting: tuple[tuple[int, int], ...] = ()
     by: Actor | None = None
     maker: Maker | None = None
+    split_by: int = 0
 
 
 class Numbers(NamedTuple):
@@ -161,6 +165,7 @@ class StoredReceipt(msgspec.Struct, frozen=True, rename="camel"):
         time: The time of the commit, in ms since 1970.
         previous: The hash of the producer's receipt before this one.
         hash: The hash of this receipt (see `chained`).
+        schema_version: See `Call.split_by`.
     """
 
     number: int
@@ -178,6 +183,7 @@ class StoredReceipt(msgspec.Struct, frozen=True, rename="camel"):
     time: int
     previous: str
     hash: str = ""
+    schema_version: int | UnsetType = UNSET
 
     @property
     def identity(self) -> str:
@@ -269,6 +275,7 @@ def receipt_for(
         positions=(heads[0] + 1, heads[1]) if heads[1] > heads[0] else None,
         time=time,
         previous=producer.chain,
+        schema_version=call.split_by or UNSET,
     )
     return msgspec.structs.replace(receipt, hash=chained(receipt))
 

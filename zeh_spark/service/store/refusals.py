@@ -21,13 +21,13 @@ from zeh_spark.service.store.batches import (
     TaskAttempt,
 )
 from zeh_spark.service.store.contracts import NAMED, FeedSchema, WrongEvent
+from zeh_spark.service.store.log import FeedState
 from zeh_spark.service.store.problems import Problem
 from zeh_spark.wire import problems, wire
 from zeh_spark.wire.phrases import counted, moment
 from zeh_spark.wire.problems import ProblemType
 from zeh_spark.wire.upload_format import Content
 
-NAMES = ("chunk", "line", "partition", "path", "reason")
 WRONG_BYTES = 40 << 10
 """Bytes in which wrong events are named: clients read 64 KiB of a refusal."""
 
@@ -240,8 +240,15 @@ def check_events(call: Call, schema: FeedSchema, wrong: Iterable[WrongEvent]) ->
     if not (found := [*islice(wrong, NAMED)]):
         return
     first, many = found[0], len(found) > 1
-    named = [{name: getattr(each, name) for name in NAMES} for each in found]
+    named = [each.told() for each in found]
     ends = accumulate(len(msgspec.json.encode(each)) for each in named)
+    remedy = "repair or filter such events, or ask the feed's owner to change its schema"
+    if call.split_by:
+        remedy = (
+            f"run the batch again. If its dead letters are committed, they are those of version "
+            f"{call.split_by}: ask the feed's owner to set a schema that takes such events, with "
+            f"zeh-spark schema FEED FILE --compatibility none, until the batch is published"
+        )
     raise _refused(
         problems.WRONG_EVENTS,
         call,
@@ -249,8 +256,7 @@ def check_events(call: Call, schema: FeedSchema, wrong: Iterable[WrongEvent]) ->
         f"break{'' if many else 's'} version {schema.version} of the feed's schema. Line "
         f"{first.line} of chunk {first.chunk}, for partition {first.partition}, has {first.event}: "
         f"{first.path or 'the event'}: {first.reason}",
-        "repair or filter such events, or ask the feed's owner to change its schema; nothing of "
-        "the upload was kept",
+        f"{remedy}; nothing of the upload was kept",
         schemaVersion=schema.version,
         events=[each for each, end in zip(named, ends, strict=True) if end < WRONG_BYTES],
     )
@@ -309,9 +315,7 @@ def too_many_chunks(call: Call, chunks: int, most: int) -> Problem:
     )
 
 
-def unknown_batch(
-    producer: str, incarnation: str | None, batch: int, partition_count: int, origin: bytes
-) -> Problem:
+def unknown_batch(producer: str, incarnation: str | None, batch: int, feed: FeedState) -> Problem:
     which = f"incarnation {incarnation!r}" if incarnation else "in its current incarnation"
     return Problem(
         problems.UNKNOWN_BATCH,
@@ -319,8 +323,9 @@ def unknown_batch(
         producer=producer,
         incarnation=incarnation,
         batch=batch,
-        partitionCount=partition_count,
-        feedId=origin[:16].hex(),
+        partitionCount=feed.partitions,
+        feedId=feed.origin[:16].hex(),
+        schemaVersion=feed.schema_version,
     )
 
 

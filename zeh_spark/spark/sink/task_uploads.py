@@ -8,23 +8,38 @@ worker.
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby, repeat
 
-from zeh_spark.client.http.publish_client import BatchCall, PublishClient, TaskDone
+import numpy as np
+import pyarrow as pa
+
+from zeh_spark.client.http.publish_client import BatchCall, BatchStatus, PublishClient, TaskDone
 from zeh_spark.errors import OptionError, ZeroEventHubError
 from zeh_spark.spark.sink.options import SinkOptions
 from zeh_spark.spark.sink.rows import Rendered
 from zeh_spark.wire.batch_uploader import BatchUploader
+from zeh_spark.wire.partitioning import Spread, partition_of
 from zeh_spark.wire.phrases import counted
-from zeh_spark.wire.upload_format import StagedChunk, upload_body
+from zeh_spark.wire.upload_format import (
+    Content,
+    StagedChunk,
+    content_of,
+    lines_of,
+    prefix,
+    upload_body,
+)
 
 
 class TaskUploads:
     """Sends events in uploads while the task continues, or only counts them. Use it as a context.
 
-    It only counts if the batch is committed already.
+    It only counts if the batch is committed already. If the batch is split by a schema, it sends
+    all nevertheless, to learn which rows the publisher takes out. A row is kept until then.
 
     Raises OptionError if the feed has other partitions than `partitionCount`, and PublishError if
     the publisher refuses the batch.
@@ -33,22 +48,32 @@ class TaskUploads:
     """
 
     def __init__(
-        self, client: PublishClient, options: SinkOptions, batch: BatchCall, task: TaskDone
+        self,
+        client: PublishClient,
+        options: SinkOptions,
+        batch: BatchCall,
+        task: TaskDone,
+        known: BatchStatus,
     ) -> None:
         self._client = client
         self._batch = batch
         self._task = task
-        receipt, self.partition_count, self.feed_id = client.look_up(batch)
+        self.partition_count = known.partition_count
         check_partition_count(options, self.partition_count)
+        name = f"{batch.producer}/{batch.number}/{task.task}"
         self._executor = ThreadPoolExecutor(1, "zeh-upload")
         self._uploader = BatchUploader(
             self._send,
             self.partition_count,
-            f"{batch.producer}/{batch.number}/{task.task}",
+            name,
             upload_bytes=options.upload_bytes,
-            wanted=receipt is None,
+            wanted=known.receipt is None or batch.split_by > 0,
             executor=self._executor,
         )
+        self._spread = Spread(self.partition_count, partition_of(name, self.partition_count))
+        self._rows: dict[int, deque[tuple[pa.RecordBatch, int]]] = defaultdict(deque)
+        self._answers: deque[list[tuple[int, int, dict[int, str]]]] = deque()  # crosses threads
+        self._taken_out = Content()
 
     def __enter__(self) -> TaskUploads:
         return self
@@ -58,14 +83,34 @@ class TaskUploads:
             self._client.stop()  # otherwise a request that is under way would be tried again
         self._executor.shutdown(cancel_futures=True)
 
-    def add(self, rendered: Rendered) -> None:
-        """Add events. Raises what sending an upload raised."""
-        self._uploader.add(rendered.rests, rendered.partitions)
+    def add(self, rendered: Rendered, rows: pa.RecordBatch | None = None) -> None:
+        """Add events, of these `rows` if the batch is split. Raises what an upload raised."""
+        partitions = rendered.partitions
+        if rows is not None and self._batch.split_by:
+            count = rows.num_rows
+            partitions = np.full(count, -1) if partitions is None else partitions.copy()
+            free = partitions < 0
+            partitions[free] = self._spread.places(int(free.sum()))
+            for each in np.unique(partitions).tolist():
+                mine = rows.take(pa.array(np.flatnonzero(partitions == each)))  # copied
+                self._rows[each].extend(zip(repeat(mine), range(mine.num_rows)))
+        self._uploader.add(rendered.rests, partitions)
+
+    def wrong_rows(self) -> Iterator[tuple[pa.RecordBatch, dict[int, str]]]:
+        """Yield rows of which some were taken out, with the reasons by row, when it is known."""
+        while self._answers:
+            for partition, events, wrong in self._answers.popleft():
+                mine = [self._rows[partition].popleft() for _ in range(events)]
+                found = [(*mine[line], why) for line, why in wrong.items()]
+                for _, some in groupby(found, key=lambda each: id(each[0])):
+                    first, *more = some
+                    yield first[0], {row: why for _, row, why in (first, *more)}
 
     def finish(self) -> TaskDone:
         """Send the rest, and return what the task staged. Raises what sending an upload raised."""
         self._uploader.finish()
-        return replace(self._task, uploads=self._uploader.uploads, content=self._uploader.content)
+        content = self._uploader.content - self._taken_out
+        return replace(self._task, uploads=self._uploader.uploads, content=content)
 
     def take_back(self) -> None:
         """Delete what was sent, because no message of this task will reach `abort`."""
@@ -76,11 +121,22 @@ class TaskUploads:
 
     def _send(self, number: int, chunks: list[StagedChunk]) -> bool:
         body = upload_body(chunks)
-        chunks.clear()
-        task = self._task
-        return self._client.upload(
-            self._batch, self.partition_count, task.task, task.attempt, number, body
+        where = self._batch, self.partition_count, self._task.task, self._task.attempt, number
+        if not self._batch.split_by:
+            chunks.clear()
+            return self._client.upload(*where, body).wanted
+        wrong: list[dict[int, str]] = [{} for _ in chunks]
+        for each in self._client.upload(*where, body).wrong:
+            why = f"{each.path or 'the event'}: {each.reason}"
+            wrong[each.chunk][each.line] = f"the feed's schema: {why}"
+        for chunk, found in zip(chunks, wrong, strict=True):
+            if found:
+                lines, begin = lines_of(chunk.frame).split(b"\n"), len(prefix(chunk.partition))
+                self._taken_out += content_of([lines[line][begin:] for line in found])
+        self._answers.append(
+            [(each.partition, each.events, some) for each, some in zip(chunks, wrong, strict=True)]
         )
+        return True  # the rest of a committed batch is judged, too
 
 
 def check_partition_count(options: SinkOptions, count: int) -> None:

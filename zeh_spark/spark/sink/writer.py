@@ -7,6 +7,8 @@ whose answer was lost, and up to seconds before the aborted tasks have ended.
 
 With `deadLetterUrl` a batch is two batches: first that of the rows that cannot be published, on a
 feed of their own, with the same producer and number; then its own. Each is committed once.
+A row that breaks the feed's schema is a dead letter. The schema's version is chosen for ever by the
+commit of the dead letters, whose receipt tells it: a replay gives the same ones.
 Rejected: committing both at once, because they may be on publishers that do not know each other.
 
 Runs: writers are made in the driver, a new one for each batch; `write` runs in tasks, `commit` and
@@ -27,7 +29,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from zeh_spark.client.http.publish_client import BatchCall, PublishClient, Receipt, TaskDone
-from zeh_spark.errors import OptionError, PublishError, RowError, ZeroEventHubError, at_spark_border
+from zeh_spark.errors import OptionError, RowError, ZeroEventHubError, at_spark_border
 from zeh_spark.spark.frames.compat import CASE_SENSITIVE, DataSourceStreamArrowWriter
 from zeh_spark.spark.sink.dead_letter_client import DeadLetterClient
 from zeh_spark.spark.sink.letters import letters_of
@@ -35,7 +37,6 @@ from zeh_spark.spark.sink.options import NO_NAME, OF_STREAM, SinkOptions, same_f
 from zeh_spark.spark.sink.row_layout import RowLayout
 from zeh_spark.spark.sink.rows import Renderer
 from zeh_spark.spark.sink.task_uploads import TaskUploads, check_partition_count
-from zeh_spark.wire import problems
 from zeh_spark.wire.arrow_json import slices
 from zeh_spark.wire.phrases import counted
 from zeh_spark.wire.upload_format import EMPTY_UPLOAD, Content
@@ -84,13 +85,7 @@ class Publishing:
         )
         done = TaskDone(context.partitionId(), context.taskAttemptId())
         options = replace(self._options, first_contact=None) if batch.number else self._options
-        try:
-            return stage(options, self._layout, batch, done, iterator)
-        except PublishError as exc:
-            if options.dead_letters is None or exc.problem != problems.WRONG_EVENTS.name:
-                raise
-            said = "'deadLetterUrl' takes no rows that break a schema: the publisher judges them"
-            raise exc.reworded(f"{exc.what}. {said}") from None
+        return stage(options, self._layout, batch, done, iterator)
 
     def _batch(self, number: str | None, query: str | None, run: str | None) -> BatchCall:
         """Return the batch to publish: a named one, or the stream's, also inside foreachBatch."""
@@ -244,9 +239,11 @@ def stage(
     letter_options = options.dead_letters
     with ExitStack() as open_uploads:
         client = PublishClient(options)
-        uploads = open_uploads.enter_context(TaskUploads(client, options, batch, task))
-        renderer = Renderer(layout, uploads.partition_count)
+        known = client.look_up(batch)
+        check_partition_count(options, known.partition_count)
+        renderer = Renderer(layout, known.partition_count)
         if letter_options is None:
+            uploads = open_uploads.enter_context(TaskUploads(client, options, batch, task, known))
             try:
                 for some in rows:
                     uploads.add(renderer.render(some))
@@ -255,19 +252,32 @@ def stage(
                 raise exc.reworded(f"Spark partition {task.task}: {exc}") from None
             return StagedTask(batch, uploads.partition_count, uploads.finish())
         named = replace(batch, overrides=letter_options.overrides, starting={})
-        letters = open_uploads.enter_context(
-            TaskUploads(DeadLetterClient(letter_options), letter_options, named, task)
-        )
-        if letters.feed_id is not None and letters.feed_id == uploads.feed_id:
+        letter_client = DeadLetterClient(letter_options)
+        dead = letter_client.look_up(named)
+        if dead.feed_id is not None and dead.feed_id == known.feed_id:
             raise same_feed(options)
+        split_by = dead.receipt.schema_version if dead.receipt else known.schema_version
+        batch = replace(batch, split_by=split_by)
+        uploads = open_uploads.enter_context(TaskUploads(client, options, batch, task, known))
+        letters = open_uploads.enter_context(
+            TaskUploads(letter_client, letter_options, named, task, dead)
+        )
         refused = 0
+
+        def refuse(some: pa.RecordBatch, reasons: dict[int, str]) -> int:
+            letters.add(letters_of(layout, batch, some, reasons, letters.partition_count))
+            return len(reasons)
+
         for some in rows:
             good, reasons = renderer.sift(some)
-            uploads.add(good)
             if reasons:
-                letters.add(letters_of(layout, batch, some, reasons, letters.partition_count))
-                refused += len(reasons)
+                refused += refuse(some, reasons)
+                keeps = [row for row in range(some.num_rows) if row not in reasons]
+                some = some.take(pa.array(keeps, pa.int64()))
+            uploads.add(good, some)
+            refused += sum(refuse(*wrong) for wrong in uploads.wrong_rows())
         done = uploads.finish()
+        refused += sum(refuse(*wrong) for wrong in uploads.wrong_rows())
         staged = StagedLetters(letters.partition_count, letters.finish(), refused)
         return StagedTask(batch, uploads.partition_count, done, staged)
 

@@ -66,7 +66,7 @@ def publish(
         while staged is StagingResult.UNCHECKED:
             if schema := store.schema(feed):
                 body, n = upload_body(chunks), call.partition_count
-                upload, wrong = verified_upload(body, 0, 0, number, n, schema)
+                upload, wrong, _ = verified_upload(body, 0, 0, number, n, schema)
                 refusals.check_events(call, schema, wrong)
             staged = store.stage(feed, call, upload)
         return not isinstance(staged, StoredReceipt)

@@ -80,6 +80,7 @@ UNKNOWN_BATCH = declare(
     batch=COUNT,
     partitionCount=COUNT,
     feedId={"type": "string", "description": "random, the feed's for ever"},
+    schemaVersion={**COUNT, "description": "0 for a feed without a schema"},
 )
 PRODUCER_DELETED = declare_refusal(
     "producer-deleted",
