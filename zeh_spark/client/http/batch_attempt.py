@@ -279,7 +279,7 @@ class BatchAttempt:
         try:
             with nothing_published():
                 where = self.batch, self.count, 0, self._number, number
-                return self.client.upload(*where, upload_body(chunks)).wanted
+                return self.client.upload(*where, upload_body(chunks)).status == "staged"
         except PublishError as exc:
             if exc.problem == problems.WRONG_EVENTS.name:
                 for each in exc.facts["events"]:

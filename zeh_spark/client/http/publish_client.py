@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -52,9 +52,8 @@ class BatchCall:
         number: the batch's number in its incarnation, from 0.
         repeatable: whether the publisher recognizes the same events if another run publishes them
             again.
-        split_by: the version of the feed's schema by which the batch is split, for ever: the
-            publisher takes out what breaks it, also if the feed has another version by now or the
-            batch is committed, and the receipt tells the version; 0 for none.
+        split_by: the version of the feed's schema by which the batch is split for ever: what breaks
+            it is taken out of uploads, also if the batch is committed; 0 for none.
     """
 
     producer: str
@@ -74,10 +73,10 @@ class BatchCall:
     def query(self, partition_count: int, **more: str) -> str:
         """Return the query string of an upload or a commit."""
         given = ",".join(f"{each}:{self.starting[each]}" for each in sorted(self.starting))
-        also = {wire.STARTING: given} if given else {}
-        also |= {wire.SPLIT_BY: f"{self.split_by}"} if self.split_by else {}
+        also = {wire.STARTING: given, wire.SPLIT_BY: f"{self.split_by or ''}"}
         return urlencode(
-            {"incarnation": self.incarnation, "n": partition_count, **more, **self.overrides} | also
+            {"incarnation": self.incarnation, "n": partition_count, **more, **self.overrides}
+            | {name: value for name, value in also.items() if value}
         )
 
 
@@ -88,7 +87,7 @@ class BatchStatus(NamedTuple):
         receipt: the batch's receipt; None if it is not committed.
         feed_id: the feed's id, the same at each address; None if the batch is committed, or if the
             publisher does not tell it.
-        schema_version: the version of the feed's schema; 0 without one, or without a question.
+        schema_version: the version of the feed's schema; 0 without one, or if it is committed.
     """
 
     receipt: Receipt | None
@@ -129,25 +128,11 @@ class PublishedRange(msgspec.Struct, frozen=True):
     cursor: str
 
 
-class WrongLine(msgspec.Struct, frozen=True):
-    """An event that was taken out of an upload: where it was, from 0, and why."""
-
-    chunk: int
-    line: int
-    path: str
-    reason: str
-
-
 class Staged(msgspec.Struct, frozen=True):
-    """What became of an upload: "staged" or "already-committed", and what was taken out."""
+    """What became of an upload; `wrong` has chunk, line, path and reason of what was taken out."""
 
-    status: str
-    wrong: tuple[WrongLine, ...] = ()
-
-    @property
-    def wanted(self) -> bool:
-        """Whether more uploads are needed: the batch is not committed yet."""
-        return self.status != "already-committed"
+    status: Literal["staged", "already-committed"]
+    wrong: tuple[tuple[int, int, str, str], ...] = ()
 
 
 class Receipt(msgspec.Struct, frozen=True, rename="camel"):

@@ -115,12 +115,11 @@ def _struct(name: str) -> Schema:
     _, known = msgspec.json.schema_components(_STRUCTS)
     found = {key: known[name][key] for key in known[name] if key not in ("title", "description")}
     # Members with defaults are required too, because they are encoded; those with UNSET are not.
-    needed = {*found.get("required", ())}
-    for name, member in found["properties"].items():
-        if "default" in member:
-            needed.add(name)
-            del member["default"]
-    return {**found, "required": [each for each in found["properties"] if each in needed]}
+    members, needed = found["properties"], found.get("required", [])
+    required = [each for each in members if each in needed or "default" in members[each]]
+    for member in members.values():
+        member.pop("default", None)
+    return {**found, "required": required}
 
 
 def _merged(schema: Schema, more: Mapping[str, Any]) -> Schema:

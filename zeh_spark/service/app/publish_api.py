@@ -138,12 +138,12 @@ class PublishApi:
             digest, where = request.headers.get("content-digest"), (task, attempt, number)
             check = partial(_verified, whole, digest, call, where, split)
             staged, taken_out = await self._checked(feed, call, check)
-        told = {"wrong": [each.told() for each in taken_out]} if split else {}
+        wrong = [(each.chunk, each.line, each.path, each.reason) for each in taken_out]
+        told = {"wrong": wrong} if split else {}
         if isinstance(staged, StoredReceipt):
             return json_answer(publish_requests.committed(staged, new=False) | told)
-        return json_answer(
-            {"status": "staged", **told}, 201 if staged is StagingResult.NEW else 200
-        )
+        status = 201 if staged is StagingResult.NEW else 200
+        return json_answer({"status": "staged"} | told, status)
 
     def _split(self, feed: str, call: Call) -> FeedSchema:
         """Return the schema whose wrong events are taken out of an upload. Raises Problem."""

@@ -115,10 +115,7 @@ def verified_upload(
         if split and (gone := [*wrong_in(split, at, chunk.partition, data)]):
             taken_out += gone
             if len(taken_out) > MAX_TAKEN_OUT:
-                raise invalid(
-                    f"more than {MAX_TAKEN_OUT:,} of its events break version {split.version} of "
-                    f"the schema; send fewer events in an upload (uploadBytes)"
-                )
+                raise invalid(f"over {MAX_TAKEN_OUT:,} events break the schema: lower uploadBytes")
             chunk, data = _without(chunk, data, {each.line for each in gone})
         if not chunk.events:
             continue

@@ -56,8 +56,7 @@ class Call:
         starting: (partition, number): with which numbers a new producer begins, if not with 0.
         by: Who calls, for the administrative log; None for who runs this process.
         maker: The client, if it may have only so many producers.
-        split_by: The version of a schema whose wrong events are no part of the batch, but dead
-            letters (see `publish_client.BatchCall`); 0 for none.
+        split_by: The version of a schema whose wrong events are dead letters instead; 0 for none.
     """
 
     producer: str

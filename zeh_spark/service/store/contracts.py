@@ -71,10 +71,6 @@ class WrongEvent(NamedTuple):
     reason: str
     event: str
 
-    def told(self) -> dict[str, object]:
-        """Return what a client is told of it."""
-        return {name: getattr(self, name) for name in self._fields if name != "event"}
-
 
 def next_version(
     before: FeedSchema | None, document: bytes, time: int, *, compatible: bool = True

@@ -28,6 +28,7 @@ from zeh_spark.wire.phrases import counted, moment
 from zeh_spark.wire.problems import ProblemType
 from zeh_spark.wire.upload_format import Content
 
+NAMES = ("chunk", "line", "partition", "path", "reason")
 WRONG_BYTES = 40 << 10
 """Bytes in which wrong events are named: clients read 64 KiB of a refusal."""
 
@@ -240,14 +241,14 @@ def check_events(call: Call, schema: FeedSchema, wrong: Iterable[WrongEvent]) ->
     if not (found := [*islice(wrong, NAMED)]):
         return
     first, many = found[0], len(found) > 1
-    named = [each.told() for each in found]
+    named = [{name: getattr(each, name) for name in NAMES} for each in found]
     ends = accumulate(len(msgspec.json.encode(each)) for each in named)
     remedy = "repair or filter such events, or ask the feed's owner to change its schema"
     if call.split_by:
         remedy = (
             f"run the batch again. If its dead letters are committed, they are those of version "
-            f"{call.split_by}: ask the feed's owner to set a schema that takes such events, with "
-            f"zeh-spark schema FEED FILE --compatibility none, until the batch is published"
+            f"{call.split_by}: until it is published, the feed needs a schema that takes such "
+            f"events (zeh-spark schema FEED FILE --compatibility none)"
         )
     raise _refused(
         problems.WRONG_EVENTS,

@@ -22,17 +22,11 @@ from zeh_spark.client.http.publish_client import BatchCall, BatchStatus, Publish
 from zeh_spark.errors import OptionError, ZeroEventHubError
 from zeh_spark.spark.sink.options import SinkOptions
 from zeh_spark.spark.sink.rows import Rendered
+from zeh_spark.wire import upload_format
 from zeh_spark.wire.batch_uploader import BatchUploader
 from zeh_spark.wire.partitioning import Spread, partition_of
 from zeh_spark.wire.phrases import counted
-from zeh_spark.wire.upload_format import (
-    Content,
-    StagedChunk,
-    content_of,
-    lines_of,
-    prefix,
-    upload_body,
-)
+from zeh_spark.wire.upload_format import Content, StagedChunk, upload_body
 
 
 class TaskUploads:
@@ -41,8 +35,7 @@ class TaskUploads:
     It only counts if the batch is committed already. If the batch is split by a schema, it sends
     all nevertheless, to learn which rows the publisher takes out. A row is kept until then.
 
-    Raises OptionError if the feed has other partitions than `partitionCount`, and PublishError if
-    the publisher refuses the batch.
+    Raises PublishError if the publisher refuses the batch.
 
     Guarantee: after `finish` all events are staged, in their order, or the batch is committed.
     """
@@ -59,7 +52,6 @@ class TaskUploads:
         self._batch = batch
         self._task = task
         self.partition_count = known.partition_count
-        check_partition_count(options, self.partition_count)
         name = f"{batch.producer}/{batch.number}/{task.task}"
         self._executor = ThreadPoolExecutor(1, "zeh-upload")
         self._uploader = BatchUploader(
@@ -124,15 +116,16 @@ class TaskUploads:
         where = self._batch, self.partition_count, self._task.task, self._task.attempt, number
         if not self._batch.split_by:
             chunks.clear()
-            return self._client.upload(*where, body).wanted
+            return self._client.upload(*where, body).status == "staged"
         wrong: list[dict[int, str]] = [{} for _ in chunks]
-        for each in self._client.upload(*where, body).wrong:
-            why = f"{each.path or 'the event'}: {each.reason}"
-            wrong[each.chunk][each.line] = f"the feed's schema: {why}"
+        for at, line, path, reason in self._client.upload(*where, body).wrong:
+            wrong[at][line] = f"the feed's schema: {path or 'the event'}: {reason}"
         for chunk, found in zip(chunks, wrong, strict=True):
             if found:
-                lines, begin = lines_of(chunk.frame).split(b"\n"), len(prefix(chunk.partition))
-                self._taken_out += content_of([lines[line][begin:] for line in found])
+                lines = upload_format.lines_of(chunk.frame).split(b"\n")
+                begin = len(upload_format.prefix(chunk.partition))
+                rests = [lines[line][begin:] for line in found]
+                self._taken_out += upload_format.content_of(rests)
         self._answers.append(
             [(each.partition, each.events, some) for each, some in zip(chunks, wrong, strict=True)]
         )
