@@ -4,10 +4,15 @@ The letters and numbers are those of the failure modes, see tests/README.md.
 """
 
 import base64
+import json
+from contextlib import closing
+from functools import partial
 
 import pytest
 
 from tests.fix_dead_letters import letters_of
+from tests.fix_publisher import store_url
+from zeh_spark.publisher import open_store
 
 ODD = base64.b64encode(b'"\xe9"').decode()
 
@@ -18,13 +23,20 @@ def rows_of(target):
 
 def numbers(target):
     """Those of the broken lines of an inbox, as they arrived as dead letters."""
-    return sorted(int(each["data"].partition(":")[2]) for each in rows_of(target))
+    return sorted(int(each["data"].rstrip("}").partition(":")[2]) for each in rows_of(target))
 
 
 @pytest.fixture
 def dead(target):
     """The option."""
     return {"deadLetterUrl": target.feed("dead")}
+
+
+@pytest.fixture
+def set_schema(tmp_path):
+    """Of the feed `orders`, while it is served."""
+    with closing(open_store(store_url(tmp_path / "store"))) as store:
+        yield partial(store.set_schema, "orders", compatible=False)
 
 
 # Which rows
@@ -75,7 +87,57 @@ def test_a_bad_row_becomes_a_dead_letter(columns, usual, bad, target, spark, wri
     assert (len(bad), 100 - len(bad)) == (len(found), len(target.events()))
 
 
+def test_rows_that_break_the_schema_of_the_feed_become_dead_letters(
+    target, spark, write, dead, set_schema
+):
+    """I say what an order is, and where the others go. Right ones are published; each wrong one is
+    there with its key and the place at fault, whichever task had it (CN-07)."""
+    set_schema(b'{"properties": {"id": {"type": "integer"}, "amount": {"minimum": 0}}}')
+    row = "concat('c-', id % 9) AS key, IF(id % 10 = 0, NULL, id) AS id, id - 50 AS amount"
+    rows = spark.sql(f"SELECT {row} FROM range(0, 1000, 1, 4)")
+    frame = rows.selectExpr("key", "struct(id, amount) AS data")
+
+    write(frame, batchId="day", **dead)
+    write(frame.repartition(3), batchId="day", **dead)
+
+    wrong = {n for n in range(1000) if n % 10 == 0 or n < 50}
+    assert sorted(set(range(1000)) - wrong) == sorted(each.data["id"] for each in target.events())
+    found = letters_of(f"{target.publisher}/dead")
+    data = [json.loads(each["row"]["data"]) for each in found]
+    assert sorted(wrong) == sorted(each["amount"] + 50 for each in data)
+    for letter, event in zip(found, data, strict=True):
+        assert letter["row"]["key"] == f"c-{(event['amount'] + 50) % 9}"
+        assert ("/amount: " if event["id"] is not None else "/id: ") in letter["reason"] or (
+            event["id"] is None and event["amount"] < 0
+        )
+
+
 # Each once
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("then", [450, 300, 900], ids=["same", "narrower", "wider"])
+def test_a_repeated_batch_is_split_as_before_whatever_the_schema_is_since(
+    then, sink, inbox, spark, dead, set_schema
+):
+    """The driver died before Spark noted batch 1; I changed the schema, and started it again, in
+    other tasks. Nothing is there twice, nothing is missing, and batch 2 has the new schema (CN-07).
+    """
+    set_schema(b'{"properties": {"i": {"maximum": 450}}}')
+    inbox.add(range(300), range(300, 600), broken=range(0, 600, 7))
+    sink.run(inbox.rows(spark).repartition(3), **dead)
+    sink.forget(1)
+    set_schema(b'{"properties": {"i": {"maximum": %d}}}' % then)
+    inbox.add(range(600, 1000))
+
+    sink.run(inbox.rows(spark).repartition(2), **dead)
+
+    broken = set(range(0, 600, 7))
+    good = (set(range(451)) - broken) | set(range(600, then + 1))
+    sink.target.check_once(good)
+    assert sorted(set(range(1000)) - good) == numbers(sink.target)
+    versions = [each["schemaVersion"] for each in sink.target.receipts("spark", "dead")]
+    assert versions == ([1, 1, 1] if then == 450 else [1, 1, 2])
 
 
 @pytest.mark.slow
