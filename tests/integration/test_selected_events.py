@@ -64,6 +64,18 @@ def test_an_answer_has_the_selected_events_and_says_so(orders, only, kinds):
     assert answer.headers["Cache-Control"] == "no-store"
 
 
+@each_case(("name",), [('say "type"',), ("a\\b",), ("two\nlines",), ("",), ("\x7f",), ("😀",)])
+def test_a_header_of_any_name_can_be_selected(publisher, name):
+    """Whatever the name is with which I published, I can read by it."""
+    with Producer(publisher.url, "shop") as producer, producer.batch() as batch:
+        for i in range(6):
+            batch.add(i, headers={name: f"\x7f{i % 3}"})
+
+    pages = reader(publisher.url, only=json.dumps({name: ["\x7f1"]}))
+
+    assert [1, 4] == sorted(int(i) for page, _ in pages for i in page.column("data").to_pylist())
+
+
 def test_the_hint_counts_the_selected_events(orders, monkeypatch):
     """A page has as many of them as I ask for, and the next one goes on behind it."""
     monkeypatch.setattr(pages, "_CHUNKS", 5)  # that are read at a time
@@ -110,6 +122,7 @@ def test_readers_of_other_selections_share_no_answers(orders):
         ("paid", "must be JSON with one header and a list of its values"),
         ("{}", "must be JSON with one header"),
         ('{"a":["1"],"b":["2"]}', "must be JSON with one header"),
+        ('{"type":["paid"],"type":["open"]}', "must be JSON with one header"),
         ('{"type":"paid"}', "must be JSON with one header"),
         ('{"type":[1]}', "must be JSON with one header"),
         ("[" * 100_000, "must be JSON with one header"),

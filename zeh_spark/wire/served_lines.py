@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -112,7 +112,8 @@ def renderer(headers: tuple[str, ...], only: Selection | None = None) -> Render:
 def parse_selection(text: str) -> Selection:
     """Return what a value of `only` selects. Raises ValueError if it is not valid."""
     try:
-        ((name, values),) = _decode_selection(text).items()
+        _decode_selection(text)  # which takes the last member of a name
+        ((name, values),) = json.loads(text, object_pairs_hook=list)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise ValueError(
             'must be JSON with one header and a list of its values, like {"type":["paid"]}'
@@ -137,9 +138,6 @@ def selected(render: Render, only: Selection) -> Render:
     a wanted value has both as msgspec writes them, and other lines need not be parsed: that halves
     the time.
     """
-    header = msgspec.defstruct("_Header", [("it", str | None, None)], rename={"it": only.name})
-    decoder = msgspec.json.Decoder(msgspec.defstruct("_Selected", [("headers", header)]))
-    decode: Callable[[bytes], Any] = decoder.decode
     name, *values = (re.escape(msgspec.json.encode(each)) for each in (only.name, *only.values))
     unescaped = re.compile(name + b":(?:" + b"|".join(values) + b")")
     any_line = re.compile(b"{")
@@ -153,7 +151,7 @@ def selected(render: Render, only: Selection) -> Render:
                 number += lines.count(b"\n", before, begin)
             end = lines.index(b"\n", begin) + 1
             line = lines[begin:end]
-            if decode(line).headers.it in only.values:
+            if _events.decode(line).headers.get(only.name) in only.values:
                 yield replace(block, lines=line, sequence=number)
 
     def render_selected(block: Block, partition: int) -> bytes:
