@@ -1,6 +1,7 @@
 """Some events of a feed (`only`), as clients and runs of the source read them."""
 
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -206,13 +207,27 @@ def test_another_selection_waits_until_the_pending_batch_is_done(orders, start, 
 
     again = start(url=orders.url, finite=True, **chosen)
     assert rows == again.rows(begun, end)
-    with pytest.raises(ReplayError, match="was planned with another option 'only'"):
+    was = re.escape(chosen.get("only", "not set"))
+    said = rf"planned with another option 'only' \(it was {was}, and is {re.escape(other)}\)"
+    with pytest.raises(ReplayError, match=said):
         start(url=orders.url, finite=True, only=other).rows(begun, end)
     start(url=orders.url, finite=True, only=other, replay="accept").rows(begun, end)
 
     rest = start(url=orders.url, offset=end, finite=True, only=other).to_the_end()
     assert {"open"} == {KINDS[each % 4] for each in rest}
     assert len({*rest}) == len(rest)
+
+
+def test_the_same_values_in_another_order_are_the_same_selection(orders, start):
+    """A pending batch is repeated, because its rows are the same."""
+    first = start(
+        url=orders.url, finite=True, maxEventsPerTrigger="99", only='{"type":["paid","open"]}'
+    )
+    rows = first.next()
+
+    again = start(url=orders.url, finite=True, only='{ "type": ["open", "paid"] }')
+
+    assert rows == again.rows(first.start, first.offset)
 
 
 def test_a_stream_moves_its_cursors_past_events_that_are_not_selected(orders, start, monkeypatch):

@@ -51,7 +51,10 @@ MAX_VALUES, MAX_TEXT = 16, 1_000
 
 
 class Selection(NamedTuple):
-    """The events whose header `name` has one of the values. `text` is `only`, in ASCII."""
+    """The events whose header `name` has one of the values.
+
+    `text` is `only` in ASCII, the same for the same events.
+    """
 
     name: str
     values: frozenset[str]
@@ -125,7 +128,7 @@ def parse_selection(text: str) -> Selection:
         )
     if not 1 <= len({*values}) == len(values) <= MAX_VALUES:
         raise ValueError(f"must have 1 to {MAX_VALUES} different values, and has {len(values)}")
-    told = json.dumps({name: values}, separators=(",", ":"))
+    told = json.dumps({name: sorted(values)}, separators=(",", ":"))
     if len(told) > MAX_TEXT:
         raise ValueError(f"has {len(told):,} characters in ASCII; at most {MAX_TEXT:,} are allowed")
     return Selection(name, frozenset(values), told)

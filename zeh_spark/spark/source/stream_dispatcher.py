@@ -321,7 +321,10 @@ class StreamDriver:
         then = target.only or "", target.direct
         now = self.options.selected, self.options.fingerprint if is_direct else None
         if then != now and self.options.replay != "accept":  # there would be other rows
-            changed = "'headers' or 'stamps'" if then[0] == now[0] else "'only'"
+            changed = "'headers' or 'stamps'"
+            if then[0] != now[0]:
+                had, has = (each or "not set" for each in (then[0], now[0]))
+                changed = f"'only' (it was {had}, and is {has})"
             raise ReplayError(
                 f"Spark has to repeat a batch that was planned with another option {changed}, so "
                 f"its rows would differ. Set it as it was, until the batch is done; or, if the "
