@@ -326,6 +326,23 @@ def test_nothing_more_is_sent_after_the_end(publisher, gateway, far):
     assert [b"1"] == events_of(publisher.store)
 
 
+def test_a_callback_that_exits_changes_nothing_for_other_events(publisher):
+    """All were published, so each future says so, and later events are published, too."""
+
+    def leave(_: object) -> None:
+        sys.exit("a callback of mine")
+
+    with Producer(publisher.url, "till-7") as producer, producer.buffered(linger=9) as events:
+        sent = [events.send(n) for n in range(5)]
+        for each in sent:
+            each.add_done_callback(leave)
+        events.flush(PATIENCE)
+        sent.append(events.send(5))
+        events.flush(PATIENCE)
+
+    assert len(results(sent)) == len(events_of(publisher.store)) == 6
+
+
 def test_what_a_callback_may_do(publisher, gateway, far):
     """It may send the next event; it is told what it cannot wait for."""
     said: list[BaseException] = []

@@ -17,9 +17,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -52,6 +53,8 @@ class PublishedEvent(msgspec.Struct, AddedBefore, frozen=True):
     sequence: int
     receipt: Receipt
 
+
+T = TypeVar("T")
 
 _Sent = tuple[bytes, int | None, "Future[PublishedEvent]"]
 """An event as the rest of its line, its partition (None for any), and what its sender has."""
@@ -249,7 +252,7 @@ class BufferedProducer:
                 retry.wait(TransientError(exc))
         first = {each.partition: each.first for each in receipt.ranges}
         for (*_, future), (partition, index) in zip(events, places, strict=True):
-            future.set_result(PublishedEvent(partition, first[partition] + index, receipt))
+            _tell(future.set_result, PublishedEvent(partition, first[partition] + index, receipt))
         with self._changed:
             self._settled += len(events)
             self._on_their_way = []
@@ -259,7 +262,7 @@ class BufferedProducer:
         """Fail the events at some places in the list, and return the others."""
         for at, why in wrong.items():
             said = f"the event breaks the feed's schema, and was not published: {why}"
-            events[at][2].set_exception(RowError(said, reason=why))
+            _tell(events[at][2].set_exception, RowError(said, reason=why))
         left = [each for each in events if not each[2].done()]
         with self._changed:
             self._settled += len(wrong)
@@ -306,7 +309,7 @@ class BufferedProducer:
         for events, error in ((self._on_their_way, cause), (self._queue, unsent)):
             for *_, future in events:
                 if not future.done():
-                    future.set_exception(error)
+                    _tell(future.set_exception, error)
         with self._changed:
             self._settled += self._left
             self._on_their_way, self._queue = [], []
@@ -317,6 +320,14 @@ class BufferedProducer:
             left = counted(self._left, "event")
             log.warning("producer %s was not closed, with %s to publish", self._line.name, left)
             self.close(AT_EXIT)  # Python prints its error
+
+
+def _tell(resolve: Callable[[T], None], outcome: T) -> None:
+    """Resolve a future. What its callbacks raise, like SystemExit, is no matter of other events."""
+    try:
+        resolve(outcome)
+    except BaseException:
+        log.exception("a callback of a future of BufferedProducer.send has raised an error")
 
 
 def _settle(attempt: BatchAttempt) -> Receipt | None:
