@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import json
 import os
 import re
 from typing import TYPE_CHECKING, Any
@@ -148,7 +149,8 @@ def to_what_is_there(case: Case) -> None:
 def keep_what_words_say(case: Case) -> None:
     """Have a call keep the rules that a schema cannot have: how large a number within a text may
     be, that a time has passed, that integers have no fraction, and that a commit names a task
-    once, and starting numbers a partition that there is; what a request for cursors needs.
+    once, and starting numbers a partition that there is; what a request for cursors needs; and
+    that `only` is JSON.
     """
     awaits = {"await", "cursorset"} <= case.query.keys()
     if (case.method.lower(), case.path) == CURSORS and not awaits:
@@ -156,6 +158,8 @@ def keep_what_words_say(case: Case) -> None:
         case.query.pop("await", None)
     if "wait" in case.query:
         case.query["wait"] = 0
+    if "only" in case.query:
+        case.query["only"] = json.dumps({"type": [str(case.query["only"])[:100]]})
     if "startingSequence" in case.query:
         case.query["startingSequence"] = f"0:{len(str(case.query['startingSequence']))}"
     for container, name in ((case.path_parameters, "upload"), (case.query, "attempt")):

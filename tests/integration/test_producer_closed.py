@@ -12,7 +12,7 @@ from tests.fix_middlemen import answer_lost, lost, passed
 from tests.fix_producer import by_method, published
 from tests.fix_publish import events_of
 from tests.patience import PATIENCE, Halt, eventually
-from zeh_spark.errors import OutcomeUnknownError, UnavailableError
+from zeh_spark.errors import OptionError, OutcomeUnknownError, UnavailableError
 from zeh_spark.publish import Producer
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -101,6 +101,9 @@ def test_what_became_of_a_commit_can_be_asked_after_the_end(publisher, gateway):
 def test_the_buffered_producer_is_closed_with_it(publisher, gateway):
     """What it has is published; if there is no time for that, retries end."""
     with Producer(publisher.url, "till-7") as producer:
+        for name, value in (("linger", "soon"), ("max_events", 0), ("max_wait", -1)):
+            with pytest.raises(OptionError, match=f"{name}=.* must be a number from"):
+                producer.buffered(**{name: value})
         events = producer.buffered(linger=3600)
         sent = events.send(1)
         with pytest.raises(RuntimeError, match=r"has a buffered one\. Close that first"):

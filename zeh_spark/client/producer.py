@@ -173,8 +173,12 @@ class Producer:
                 with RowError. `last.events` then does not count it, so a program that is started
                 again cannot continue there. Otherwise, it ends the producer.
 
-        Raises as `last`.
+        Raises as `last`, and OptionError for a number that is not allowed.
         """
+        given = {"linger": (linger, 0), "max_events": (max_events, 1), "max_wait": (max_wait, 0)}
+        for name, (value, least) in given.items():
+            if not isinstance(value, int | float) or not value >= least:
+                raise OptionError(f"{name}={value!r} must be a number from {least}", option=name)
         if self._buffered and not self._buffered.closed:
             raise RuntimeError(f"producer {self.name!r} has a buffered one. Close that first")
         self._buffered = BufferedProducer(

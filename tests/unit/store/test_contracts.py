@@ -70,7 +70,7 @@ def test_what_takes_more_is_compatible(after):
         (props(id={"type": "integer", "minimum": 1}), "/properties/id"),
         (props(id={"type": "string"}), "/properties/id"),
         (props(kind={"enum": ["a"]}), "/properties/kind"),
-        ({**BASE, "required": ["id", "kind"]}, "around its properties"),
+        ({**BASE, "required": ["id", "kind"]}, "see /required"),
         ({**BASE, "properties": {"id": _ID}}, "around its properties"),
         (
             props(id={**_ID, "multipleOf": 2}),
@@ -84,6 +84,13 @@ def test_what_may_refuse_an_earlier_event_is_not(after, where):
     """I am told where to look (CN-03)."""
     said = compatible(BASE, after)
     assert said and where in said and "the feed keeps version 1" in said
+
+
+def test_a_new_property_of_an_open_object_is_named():
+    """The commonest change: an earlier event may have it with another type (CN-03)."""
+    is_open = {name: value for name, value in BASE.items() if name != "additionalProperties"}
+    said = compatible(is_open, {**is_open, "properties": {**BASE["properties"], "note": _ID}})
+    assert said and "see /properties/note" in said
 
 
 _NUMBERS = st.sampled_from([-2, -1, 0, 1, 1.5, 2, 3, 1e300, 2**60])

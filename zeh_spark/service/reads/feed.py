@@ -236,7 +236,8 @@ class ChunkFeed(Feed):
         found = self._store.schema(self._name, version)
         if found is None:
             which = "no schema" if version is None else f"no schema of version {version}"
-            raise Problem(problems.NO_SCHEMA, f"feed {self._name!r} has {which}")
+            said = f"feed {self._name!r} has {which}. Its owner sets one with zeh-spark schema"
+            raise Problem(problems.NO_SCHEMA, said)
         return found
 
     def _kept_cursors(self) -> tuple[SaveCursors, LoadCursors]:

@@ -111,8 +111,13 @@ def _incompatible(before: bytes, after: bytes) -> str | None:
     if is_wider(new, old):
         return None
     mine, its = new.get("properties", {}), old.get("properties", {})
-    narrow = [name for name in sorted({*mine} & {*its}) if not is_wider(mine[name], its[name])]
-    where = ", ".join(f"/properties/{each}" for each in narrow) or "what is around its properties"
+    open_to = old.get("additionalProperties", {})  # what else a property may be
+    names = [name for name in sorted(mine) if not is_wider(mine[name], its.get(name, open_to))]
+    narrow = [f"/properties/{name}" for name in names]
+    narrow += ["/required"] if {*new.get("required", [])} - {*old.get("required", [])} else []
+    if not is_wider(new.get("additionalProperties", {}), open_to):
+        narrow.append("/additionalProperties")
+    where = ", ".join(narrow) or "what is around its properties"
     return f"the schema may refuse events that the version before it takes: see {where}"
 
 
