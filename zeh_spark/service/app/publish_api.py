@@ -138,12 +138,10 @@ class PublishApi:
             digest, where = request.headers.get("content-digest"), (task, attempt, number)
             check = partial(_verified, whole, digest, call, where, split)
             staged, taken_out = await self._checked(feed, call, check)
-        wrong = [(each.chunk, each.line, each.path, each.reason) for each in taken_out]
-        told = {"wrong": wrong} if split else {}
+        told = {"wrong": [(e.chunk, e.line, e.path, e.reason) for e in taken_out]} if split else {}
         if isinstance(staged, StoredReceipt):
             return json_answer(publish_requests.committed(staged, new=False) | told)
-        status = 201 if staged is StagingResult.NEW else 200
-        return json_answer({"status": "staged"} | told, status)
+        return json_answer({"status": "staged"} | told, 201 if staged is StagingResult.NEW else 200)
 
     def _split(self, feed: str, call: Call) -> FeedSchema:
         """Return the schema whose wrong events are taken out of an upload. Raises Problem."""

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from itertools import groupby, repeat
 
 import numpy as np
 import pyarrow as pa
@@ -63,7 +62,7 @@ class TaskUploads:
             executor=self._executor,
         )
         self._spread = Spread(self.partition_count, partition_of(name, self.partition_count))
-        self._rows: dict[int, deque[tuple[pa.RecordBatch, int]]] = defaultdict(deque)
+        self._rows: dict[int, deque[pa.RecordBatch]] = defaultdict(deque)
         self._answers: deque[list[tuple[int, int, dict[int, str]]]] = deque()  # crosses threads
         self._taken_out = Content()
 
@@ -85,18 +84,22 @@ class TaskUploads:
             partitions[free] = self._spread.places(int(free.sum()))
             for each in np.unique(partitions).tolist():
                 mine = rows.take(pa.array(np.flatnonzero(partitions == each)))  # copied
-                self._rows[each].extend(zip(repeat(mine), range(mine.num_rows)))
+                self._rows[each].append(mine)
         self._uploader.add(rendered.rests, partitions)
 
     def wrong_rows(self) -> Iterator[tuple[pa.RecordBatch, dict[int, str]]]:
         """Yield rows of which some were taken out, with the reasons by row, when it is known."""
         while self._answers:
             for partition, events, wrong in self._answers.popleft():
-                mine = [self._rows[partition].popleft() for _ in range(events)]
-                found = [(*mine[line], why) for line, why in wrong.items()]
-                for _, some in groupby(found, key=lambda each: id(each[0])):
-                    first, *more = some
-                    yield first[0], {row: why for _, row, why in (first, *more)}
+                while events:
+                    rows = self._rows[partition].popleft()
+                    if rows.num_rows > events:
+                        self._rows[partition].appendleft(rows.slice(events))
+                    here = min(rows.num_rows, events)
+                    if reasons := {row: wrong[row] for row in range(here) if row in wrong}:
+                        yield rows, reasons
+                    events -= here
+                    wrong = {line - here: why for line, why in wrong.items()}
 
     def finish(self) -> TaskDone:
         """Send the rest, and return what the task staged. Raises what sending an upload raised."""
