@@ -23,7 +23,7 @@ from zeh_spark.testing import publish, running_publisher
 from zeh_spark.wire import feed_identity
 from zeh_spark.wire.direct_reads import PartitionLag
 from zeh_spark.wire.feed_identity import Epoch
-from zeh_spark.wire.page_headers import FEED, HEAD, LAG, TELL, Standing, parse_fields
+from zeh_spark.wire.page_headers import FEED, HEAD, LAG, ONLY, TELL, Standing, parse_fields
 
 ASK = {TELL: "1"}
 FROM_THE_FIRST = "n=2&cursor0=_first&cursor1=_first"
@@ -214,7 +214,7 @@ def test_a_store_gives_pages_also_if_it_cannot_tell_the_lag(
 def test_the_fields_are_described() -> None:
     """A client in any language finds them in the description of the API."""
     described = document()["paths"]["/{feed}"]["get"]["responses"]["200"]["headers"]
-    assert {FEED, HEAD, LAG, "ETag"} == described.keys()
+    assert {FEED, HEAD, LAG, ONLY, "ETag"} == described.keys()
 
 
 def test_the_client_tells_the_lag_after_each_event(raw_server: RawServer) -> None:

@@ -238,7 +238,7 @@ class PublishClient:
         number: int,
         body: bytes,
     ) -> Staged:
-        """Stage a part of a batch, without what breaks the schema `batch.split_by`."""
+        """Stage a part of a batch, without what breaks the schema `BatchCall.split_by`."""
         digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
         headers = {
             "Content-Type": "application/vnd.zeroeventhub.upload",
