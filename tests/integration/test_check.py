@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.fix_cli import Run, call, published
+from tests.fix_publisher import Publisher
 from tests.fix_raw_server import (
     Answer,
     RawServer,
@@ -190,6 +191,21 @@ def test_the_reference_server_has_known_deviations(
     ]
 
     assert [{"cursor-unknown": "deviation"}] * 2 == [verdicts(url) for url in urls]
+
+
+def test_events_that_break_the_schema_of_the_feed_are_told(publisher: Publisher) -> None:
+    """They were published before it was set. Those that keep it pass."""
+    schema = {"type": "object", "properties": {"id": {"type": "integer"}}}
+    publisher.publish({"id": 1}, {"id": "two"})
+    assert "contract" not in verdicts(publisher.url)  # there is none
+
+    publisher.store.set_schema("orders", json.dumps(schema).encode())
+    publisher.publish({"id": 3})
+    done = json.loads(call("check", publisher.url, "--json").stdout)
+
+    found = next(each for each in done["rules"] if each["rule"] == "contract")
+    assert "note" == found["verdict"]
+    assert '{"id":"two"}: /id: "two" is not of type "integer"' in found["found"]
 
 
 def test_a_number_that_is_no_power_of_two_is_advised_against(run: Run, store_url: str) -> None:

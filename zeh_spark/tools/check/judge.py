@@ -6,8 +6,13 @@ which compares the ways of reading.
 
 from __future__ import annotations
 
+import msgspec
+
 from zeh_spark.client.http.discovery import other_protocol
+from zeh_spark.client.http.responses import TransientError, problem_document
+from zeh_spark.client.http.transport import Body
 from zeh_spark.client.options.client_options import ClientOptions
+from zeh_spark.errors import PublisherError
 from zeh_spark.tools.check.agreement import Agreement
 from zeh_spark.tools.check.asking import Asking, LateError, LimitError
 from zeh_spark.tools.check.reading import Reading
@@ -90,6 +95,36 @@ def _judge_address(reading: Reading, found: Judgement, options: ClientOptions) -
     if type(told) is int and told > 0 and not found.partitions:
         found.partitions = told
         found.passes("partitions", f"{told}, which the publisher tells")
+    feed = answer.document.get("feed")
+    if isinstance(feed, dict) and feed.get("schemaVersion"):  # of a publisher of ours
+        _find_schema(reading, found)
+
+
+def _find_schema(reading: Reading, found: Judgement) -> None:
+    """Ask for the feed's schema, with which events are compared."""
+    transport = reading.asking.transport
+    try:
+        from jsonschema_rs import Draft202012Validator, RegexOptions
+
+        with transport.request("GET", "/schema") as response:
+            document = problem_document(Body(response, transport.url).whole().decode())
+        linear = RegexOptions()
+        check = Draft202012Validator(
+            document, validate_formats=False, pattern_options=linear, offline=True
+        )
+    except ImportError:
+        found["contract"].found = "not tested: it needs pip install 'zeh-spark[publisher]'"
+        return
+    except (TransientError, PublisherError, ValueError) as exc:  # also of a schema that is none
+        found["contract"].found = f"not tested: {exc}"
+        return
+
+    def why(event: str) -> str | None:
+        error = next(check.iter_errors(msgspec.json.decode(event)), None)
+        at = "".join(f"/{each}" for each in error.instance_path) if error else ""
+        return f"{at or 'the event'}: {error.message}" if error else None
+
+    reading.contract = why
 
 
 def _find_partitions(reading: Reading, found: Judgement) -> bool:

@@ -6,7 +6,7 @@ same. Only GET requests without `cursorset`, so that nothing is stored at the pu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -31,6 +31,8 @@ class Reading:
     def __init__(self, asking: Asking, found: Judgement) -> None:
         self.asking = asking
         self.header_names: set[str] = set()
+        self.contract: Callable[[str], str | None] | None = None
+        """Returns why an event's data, as JSON, breaks the feed's schema; None without one."""
         self._found = found
         self._most = _MOST_EVENTS
         self._bytes = 0
@@ -89,7 +91,16 @@ class Reading:
             found.deviates("headers", f"{query}: the header {name!r}, which nobody asked for")
         if page.count:
             self._bytes += len(answer.body)
+        if self.contract:
+            self._judge_contract(page, query, self.contract)
         return page
+
+    def _judge_contract(self, page: Page, query: str, broken: Callable[[str], str | None]) -> None:
+        for event in [each for part in page.parts.values() for each in part.events]:
+            if why := broken(event):
+                self._found.notes("contract", f"{query}: {event[:80]}: {why}")
+            else:
+                self._found.passes("contract", "all events that were read")
 
     def _judge_type(self, answer: Answer) -> None:
         given = answer.headers.get("Content-Type", "")

@@ -184,6 +184,10 @@ RULES = (
     Rule("wait", "wait is followed in seconds, or ignored, and brings the same events",
          'spec, "Possible future extension: Long-polling"',
          "Wait at most as many seconds as asked."),
+    Rule("contract", "the events that were read keep the feed's schema",
+         "readers take the columns of their table from it (zeh_spark.feed_schema)",
+         "Such events are older than the schema, or than a change with --compatibility none. "
+         "parsed(…, rescued=True) keeps what does not fit."),
     Rule("limits", "the feed can be judged within the limits of time and bytes",
          "this command's --timeout and --max-bytes",
          "Raise --timeout or --max-bytes, or ask the publisher's owner why answers take so long."),
