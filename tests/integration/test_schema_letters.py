@@ -156,7 +156,7 @@ def test_a_batch_is_split_as_its_dead_letters_were(feed, then, ruled):
 
 def test_a_schema_that_refuses_more_than_the_dead_letters_is_named(ruled):
     """The dead letters are committed by a version, and the next one refuses other rows: I am told
-    both, and what to do. Done so, each row is there once (CN-07)."""
+    both, and what to do. After that, each row is there once (CN-07)."""
     ruled.main.once("POST .*/commit", before=lost)
     with pytest.raises(UnavailableError):
         ruled.publish(0, *TASKS)
@@ -202,7 +202,9 @@ def test_tasks_that_split_by_two_versions_are_no_batch(ruled):
 
 @pytest.mark.parametrize("then", [3, 9], ids=["narrower", "wider"])
 def test_a_schema_that_changes_while_a_task_runs(then, ruled):
-    """The task goes on by the version with which it began, or says to run it again (CN-07)."""
+    """The task uses the version with which it began. If the new one refuses more, I am told to run
+    the batch again (CN-07).
+    """
     ruled.main.once("PUT ", before=lambda: set_most(ruled, then))
     if then == 3:
         with pytest.raises(PublishError, match=r"version 2 .*; run the batch again"):

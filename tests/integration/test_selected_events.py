@@ -78,7 +78,7 @@ def test_a_header_of_any_name_can_be_selected(publisher, name):
 
 
 def test_the_hint_counts_the_selected_events(orders, monkeypatch):
-    """A page has as many of them as I ask for, and the next one goes on behind it."""
+    """A page has as many of them as I ask for, and the next page continues after them."""
     monkeypatch.setattr(pages, "_CHUNKS", 5)  # that are read at a time
     first = orders.get(f"{ALL}&pagesizehint=30&only={PAID}")
     cursors = "&".join(f"cursor{each}={at}" for each, at in first.cursors.items())

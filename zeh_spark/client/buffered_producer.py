@@ -326,7 +326,7 @@ def _tell(resolve: Callable[[T], None], outcome: T) -> None:
     """Resolve a future. What its callbacks raise, like SystemExit, is no matter of other events."""
     try:
         resolve(outcome)
-    except BaseException:
+    except BaseException:  # of the user's code: raised here, it would end the publishing thread
         log.exception("a callback of a future of BufferedProducer.send has raised an error")
 
 
