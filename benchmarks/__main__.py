@@ -33,6 +33,7 @@ PARTS = {
     "latency": reading.latency,
     "costs": costs.spent,
     "sink": publishing.sink,
+    "contract": publishing.contract,
     "commit": publishing.commit,
     "small": publishing.small,
     "postgresql": stores.beside_sqlite,

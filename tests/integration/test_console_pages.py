@@ -124,6 +124,15 @@ def test_dead_letters_say_why_and_whose(console):
     assert "/console/feeds/orders/dead-letters" in feed
 
 
+def test_the_version_of_a_schema_is_shown(console):
+    token = console.token(*ADMIN)
+    assert "Schema of its events" not in console.get("/feeds/orders", token).text
+    for document in (b"{}", b'{"type": "object"}'):
+        console.store.set_schema("orders", document, compatible=False)
+
+    assert "Schema of its events</dt><dd>version 2</dd>" in console.get("/feeds/orders", token).text
+
+
 def test_removed_events_are_not_shown(console, monkeypatch):
     """Retention works at any moment, also between two reads of a page."""
     store, token = console.store, console.token(*ADMIN)

@@ -211,6 +211,7 @@ def test_a_program_gets_the_columns_of_a_feed(orders):
     with pytest.raises(PublisherError, match="no schema of version 7") as missing:
         feed_schema(orders.url, version=7)
     assert 404 == missing.value.status
+    assert "'url'" not in f"{missing.value}", "its address is right"
     orders.store.set_schema(FEED, b"{}", compatible=False)
     with pytest.raises(OptionError, match="names no fields"):
         feed_schema(orders.url)

@@ -266,7 +266,7 @@ def _final(
     """Return the error for a refusal that every try gets."""
     status, name = response.status_code, problems.name_in(document)
     error, advice, meaning = _REFUSED.get(status, _REFUSED_OTHERWISE)
-    has_remedy = bool(document.get(problems.REMEDY))
+    has_remedy = bool(document.get(problems.REMEDY)) or name == problems.NO_SCHEMA.name
     if "requestId" not in document:  # the error tells one of the document (see `errors`)
         message += named(response)
     if name is None and not has_remedy:

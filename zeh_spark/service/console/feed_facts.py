@@ -46,6 +46,7 @@ def feed_view(
     return {
         "state": state,
         "staged": store.staged().get(feed, 0),
+        "schema": store.schema(feed),
         "keeps": words(rule, seen_readers),
         "partitions": partitions,
         "producers": producers,

@@ -11,7 +11,7 @@ commands. The library is loaded where a feed has a schema.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from zeh_spark.errors import StoreError
+from zeh_spark.service.store.quick_check import quick_check
 from zeh_spark.wire import wire
 
 if TYPE_CHECKING:
@@ -138,15 +139,26 @@ def wrong_in(
     schema: FeedSchema, chunk: int, partition: int, data: Sequence[bytes | Raw]
 ) -> Iterator[WrongEvent]:
     """Yield the events of a chunk whose data breaks the schema, in their order."""
-    check = validator(schema.document)
-    try:
-        if check.is_valid(_decode_all(b"[%b]" % b",".join(data))):
-            return
-    except ValueError:  # one of them cannot be compared: which, is found below
-        pass
+    check, quick = validator(schema.document), _quick_check(schema.document)
+    if _all_keep(check, quick, b",".join(data)):
+        return
     for line, each in enumerate(map(bytes, data)):
-        if found := fault(check, each):
+        if not _all_keep(check, quick, each) and (found := fault(check, each)):
             yield WrongEvent(chunk, line, partition, *found, wire.excerpt(each))
+
+
+def _all_keep(check: Validator, quick: Callable[[bytes], object] | None, events: bytes) -> bool:
+    listed = b"[%b]" % events
+    try:
+        if quick:
+            quick(listed)
+            return True
+    except msgspec.MsgspecError:  # not sure
+        pass
+    try:
+        return check.is_valid(_decode_all(listed))
+    except ValueError:  # one of them cannot be compared
+        return False
 
 
 def fault(check: Validator, data: bytes) -> tuple[str, str] | None:
@@ -161,6 +173,11 @@ def fault(check: Validator, data: bytes) -> tuple[str, str] | None:
 
 
 _decode_all = msgspec.json.Decoder(list[Any]).decode
+
+
+@lru_cache(64)
+def _quick_check(document: bytes) -> Callable[[bytes], object] | None:
+    return quick_check(msgspec.json.decode(document))
 
 
 @lru_cache(64)
