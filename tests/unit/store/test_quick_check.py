@@ -48,6 +48,7 @@ def test_usual_schemas_are_checked_while_events_are_decoded():
         RIGHT,
         {**RIGHT, "to": "abc", "by": {"till": True}, "at": {"h": 1}, "tags": {"a": "b"}},
     )
+    assert not takes(ORDER, {**RIGHT}, {"id": 1, "lines": [1]}), "a required property is missing"
 
 
 @pytest.mark.parametrize(

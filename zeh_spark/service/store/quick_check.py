@@ -84,7 +84,9 @@ def _object(
     if isinstance(additionalProperties, dict) and not names:
         return dict[str, _type(additionalProperties)]  # type: ignore[misc]
     is_closed = additionalProperties is False
-    if additionalProperties not in (True, False, {}) or (is_closed and names != properties.keys()):
+    if additionalProperties not in (True, False, {}) or (
+        is_closed and names.keys() != properties.keys()
+    ):
         raise LookupError
     fields = [
         (f"f{at}", _type(properties.get(name, True)), *(() if name in required else (UNSET,)))
