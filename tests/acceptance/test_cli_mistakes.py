@@ -55,6 +55,11 @@ MISTAKES = [
     ("sessions end http://127.0.0.1:1/x", 2, "Give the session as HEADER=VALUE, or --data"),
     ("sessions end http://127.0.0.1:1/x A", 2, "'A' has no header or no value"),
     ("sessions end http://127.0.0.1:1/x order=", 2, "'order=' has no header or no value"),
+    (
+        "sessions end http://127.0.0.1:1/x zeh-time=1",
+        2,
+        "'zeh-time' is not the session's own",
+    ),
     ("sessions end http://127.0.0.1:1/x a=1 a=2", 2, "the header 'a' is given twice"),
     ("sessions end http://127.0.0.1:1/x a=1 --number s=1", 2, "No such option"),
     ("sessions skip http://127.0.0.1:1/x a=1 --attempt 1", 2, "Give --number as HEADER=VALUE"),

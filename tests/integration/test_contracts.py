@@ -10,12 +10,15 @@ import requests
 
 from tests.fix_cli import Run, published
 from tests.fix_publish import Caller, Who, commit_of, events_of, rows
+from tests.integration.test_kept_answers import Replaceable
 from tests.integration.test_publish_uploads import Wire
+from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import FEED
 from zeh_spark import feed_schema
 from zeh_spark.errors import OptionError, PublisherError, PublishError, StoreError
 from zeh_spark.publish import Producer
 from zeh_spark.service.store.contracts import MAX_BYTES, NAMED, fault, validator
+from zeh_spark.testing import running_publisher
 from zeh_spark.wire.upload_format import upload_body
 
 ORDER = {
@@ -195,6 +198,24 @@ def test_readers_get_the_schema(orders, run):
         assert status == requests.get(f"{orders.url}/schema?{query}").status_code
 
 
+def test_a_version_that_a_restore_gives_another_document_is_not_mistaken_for_the_first():
+    """The publisher runs on, as after a failover to a standby without the newest schema (CN-01)."""
+    one, other = ScratchStore(orders=1), ScratchStore(orders=1)
+    one.set_schema("orders", b'{"properties": {"id": {"type": "integer"}}}')
+    other.set_schema("orders", b'{"properties": {"id": {"type": "string"}}}')
+    store = Replaceable(one)
+    with running_publisher(store) as base:
+        with Producer(f"{base}/orders", "shop").batch() as batch:
+            batch.add({"id": 1})
+        store.inner = other
+        with (
+            pytest.raises(PublishError, match="breaks version 1 of the feed's schema"),
+            Producer(f"{base}/orders", "shop").batch() as batch,
+        ):
+            batch.add({"id": 1})
+        assert 0 == other.feed("orders").events
+
+
 def test_a_feed_without_a_schema_says_so(publisher):
     """(CN-05)"""
     missing = Caller(publisher.url).call("GET", "/schema")
@@ -225,7 +246,7 @@ def test_the_operator_sees_and_changes_the_schema(run: Run, tmp_path):
     (tmp_path / "bad.json").write_bytes(b'{"type": 1}')
     assert "/type" in run("create", "orders", "--schema", "bad.json").stderr
     assert "has no schema" in [run("create", "orders"), run("schema", "orders")][1].stderr
-    assert 0 == run(*create, "order.json").returncode
+    assert "keep version 1 of its schema" in run(*create, "order.json").stdout
     assert 0 == run(*create, "order.json").returncode
     assert ORDER == json.loads(run("schema", "orders").stdout)
     assert "has version 2 of its schema" in run("schema", "orders", "less.json").stdout

@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from contextlib import closing
 
 import pytest
 
@@ -182,6 +183,20 @@ def test_a_reader_without_spark_reads_and_follows_them(orders):
 
     orders.publish(1_000)
     assert [] == [page for page, _ in reader(orders.url, cursors, only=PAID) if page.num_rows]
+
+
+def test_who_follows_them_is_not_told_that_all_was_read_before_it_was(orders, monkeypatch):
+    """Each answer moves the cursors by a chunk, and more than a hundred have no selected event."""
+    monkeypatch.setattr(pages, "SCAN_BYTES", 1)
+    for number in range(1_000, 1_250):
+        orders.publish(number)
+    with Producer(orders.url, "shop") as producer, producer.batch() as batch:
+        batch.add(-1, headers={"type": "rare"})
+
+    with closing(reader(orders.url, only='{"type":["rare"]}', follow=True, wait="0")) as pages_read:
+        page, _ = next(pages_read)
+
+    assert ["-1"] == page.column("data").to_pylist()
 
 
 @each_case(("finite",), [(True,), (False,)])

@@ -121,6 +121,17 @@ def test_a_timeout_that_is_no_number_of_seconds_is_refused(timeout: Any) -> None
         zeh_spark.wait_for(CURSOR, "http://127.0.0.1:1/orders", cursor_set="lake", timeout=timeout)
 
 
+@each_case(
+    ("receipt", "cursor_set"), [(None, "lake"), (Producer, "lake"), (17, "lake"), (CURSOR, None)]
+)
+def test_what_is_no_receipt_is_not_taken_for_one_without_events(
+    receipt: Any, cursor_set: Any
+) -> None:
+    """`settle()` returns None for a batch that never will be published."""
+    with pytest.raises(OptionError, match="Give the receipt of a batch that was published"):
+        zeh_spark.wait_for(receipt, "http://127.0.0.1:1/orders", cursor_set=cursor_set)
+
+
 @pytest.mark.parametrize(
     "answer",
     [

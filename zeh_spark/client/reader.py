@@ -279,7 +279,8 @@ class _Reader:
                 with self._client.page(self._request(partition)) as page:
                     yield from self._answer(partition, rounds[partition].checked(page), page)
             skipped = skipped + 1 if events == self._events else 0
-            if before != self._cursors and skipped < _MOST_SKIPPED:
+            moves = skipped < _MOST_SKIPPED or self._options.only  # by our publishers, not for ever
+            if before != self._cursors and moves:
                 at_once = False
                 continue
             if self._doubts_epoch:

@@ -26,6 +26,8 @@ def wait_for(
 ) -> None:
     """Wait until a reader has committed a batch, and everything before it, to its sink.
 
+    That is what it reads of them: with `only`, the events that it selects; and nothing of what was
+    before, if it began at `last`, at a time, or at cursors that you gave.
     A Spark query reports a micro-batch one trigger later, when it asks for the next one. A query
     with state may still hold rows back then, and one with `failOnDataLoss=false` has lost some.
 
@@ -47,6 +49,12 @@ def wait_for(
     """
     if not isinstance(timeout, (int, float)) or not 0 <= timeout < math.inf:
         raise OptionError(f"timeout is {timeout!r}. Give seconds, like 60", option="timeout")
+    if not isinstance(receipt, Receipt | str) or not isinstance(cursor_set, str):
+        said = (
+            f"receipt is {receipt!r:.100}, and cursor_set is {cursor_set!r}. Give the receipt of a "
+        )
+        said += "batch that was published, or its cursor, and the reader's option cursorSet"
+        raise OptionError(said, option="receipt")
     cursor = receipt.cursor if isinstance(receipt, Receipt) else receipt
     if cursor is None:
         return
@@ -66,7 +74,8 @@ def wait_for(
                 raise
         left = end - time.monotonic()
         if found and left <= 0:
-            far = "how far it is, is not known"
+            far = "how far it is, is not known: some partitions have no position of it, as with a "
+            far += "reader that has set 'partitions', which is never told to have all"
             if lag := found.lag:
                 events, age = counted(lag.events, "event"), (lag.ms or 0) / 1000
                 far = (

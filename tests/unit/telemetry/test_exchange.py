@@ -44,6 +44,7 @@ def test_a_trace_that_is_not_valid_is_left_out(value):
     [
         ("", "/orders"),
         ("n=2&cursor0=_first&wait=1", "/orders?n=2&cursor0=_first&wait=1"),
+        ("version=2&await=7.ab&time=9", "/orders?version=2&await=7.ab&time=9"),
         ("n=2&token=s3cret", "/orders?n=2&token=***"),
         ("n=2&cursor0x=s3cret&%6E=4", "/orders?n=2&cursor0x=***&%6E=4"),
         ("s3cret", "/orders?***"),

@@ -28,8 +28,8 @@ MOST = 1000
 _SHOWN = frozenset(
     {
         "n", "pagesizehint", "headers", "only", "wait", "cursorset", "resume", "store_cursor",
-        "incarnation", "run", "attempt", "after", "below", "limit", wire.STARTING, wire.SPLIT_BY,
-        *wire.REMEDIES,
+        "await", "time", "version", "incarnation", "run", "attempt", "after", "below", "limit",
+        wire.STARTING, wire.SPLIT_BY, *wire.REMEDIES,
     }
 )  # fmt: skip
 _CURSOR = re.compile(r"cursor[0-9]{1,9}")

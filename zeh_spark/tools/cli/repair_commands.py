@@ -20,6 +20,7 @@ import click
 from zeh_spark.errors import OutcomeUnknownError, RowError, StoreError, UnavailableError, printable
 from zeh_spark.tools.cli.output import moment, print_result, progress, write_lines
 from zeh_spark.tools.cli.parameters import PATIENCE, connects, name_of
+from zeh_spark.wire import event_key
 from zeh_spark.wire.phrases import counted
 
 if TYPE_CHECKING:
@@ -180,8 +181,8 @@ def _with_options(*more: Callable[[Any], Any]) -> Callable[[Any], Any]:
         *more,
         click.option(
             "--data", metavar="JSON",
-            help="The event's data, if the query reads the session or the number from it; {} "
-            "otherwise.",
+            help="The event's data, if the query reads the session or the number from it, "
+            "or if the feed has a schema, which it has to keep; {} otherwise.",
         ),
         click.option(
             "--key", metavar="KEY",
@@ -234,7 +235,8 @@ _of_an_event = _with_options(
 def end(**given: Any) -> None:
     """Close a session: the events that it holds become dead letters.
 
-    Its later events become dead letters, too, as long as the query remembers that it is closed
+    An event that sessions.process holds needs retry or skip. The session's later events become
+    dead letters, too, as long as the query remembers that it is closed
     (keep_closed). That holds also for a session of which no event has come.
 
     \b
@@ -338,6 +340,11 @@ def _headers(given: Iterable[str]) -> dict[str, str]:
         name, _, value = each.partition("=")
         if not (name and value):
             raise click.UsageError(f"{each!r} has no header or no value. Write HEADER=VALUE.")
+        if name.lower().startswith("zeh-") and name != event_key.HEADER:
+            raise click.UsageError(
+                f"the header {name!r} is not the session's own: readers add those that begin with "
+                f"zeh-. Name the headers that the events were published with."
+            )
         if name in found:
             raise click.UsageError(f"the header {name!r} is given twice. Give each once.")
         found[name] = value

@@ -77,9 +77,10 @@ def create(feed: str, partitions: int, if_not_exists: bool, file: Path | None, u
                     f"Give --partitions {found}, or choose another name"
                 ) from None
             created = False
+        said = f"Feed {feed!r} with {counted(partitions, 'partition')} is in {where}."
         if document is not None:
-            store.set_schema(feed, document, by=operator())
-    said = f"Feed {feed!r} with {counted(partitions, 'partition')} is in {where}."
+            version = store.set_schema(feed, document, by=operator()).version
+            said += f" It takes events that keep version {version} of its schema."
     print_result(said, feed=feed, partitions=partitions, store=where, created=created)
     if created and (advice := no_power_of_two(partitions)):
         print_remark(f"{advice}. This number cannot be changed later.")
