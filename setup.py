@@ -88,6 +88,7 @@ TEST = [
     "databricks-bundles>=1",  # knows what the bundle in conf/ may say
     "fastapi>=0.115",  # the example service is written with it
     "gcp-storage-emulator>=2024.8",  # stages batches in Google's protocol
+    "greenlet>=3",  # runs the processes of a simulation in one thread
     "googleapis-common-protos>=1.65",  # with both grpcio: PySpark's extra `connect`
     "grpcio>=1.67",
     "grpcio-status>=1.67",

@@ -1,0 +1,68 @@
+"""Run seeds, and say what was found: `python -m tests.simulation --seeds 0:1000`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+from tests.simulation.removed import REMOVED, remove
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    arguments.add_argument("--seeds", default="0:100", help="FIRST:END, or one, to show its steps")
+    arguments.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    arguments.add_argument("--without", choices=sorted(REMOVED), help="remove this check first")
+    given = arguments.parse_args()
+    first, colon, end = given.seeds.partition(":")
+    seeds = range(int(first), int(end) if colon else int(first) + 1)
+    begin = partial(_begin, given.without)
+    counts: Counter[str] = Counter()
+    anomalies, began = 0, time.perf_counter()
+    with multiprocessing.get_context("fork").Pool(given.jobs, begin) as pool:
+        for seed, steps, faults, anomaly in pool.imap(partial(_run, not colon), seeds):
+            counts += faults
+            counts["steps"] += steps
+            if anomaly:
+                anomalies += 1
+                print(f"seed {seed}: {anomaly}", flush=True)
+    seconds = time.perf_counter() - began
+    rate = f"{len(seeds) / seconds:.1f} a second"
+    print(f"{len(seeds)} seeds in {seconds:.1f} s, {rate}; {anomalies} with an anomaly")
+    print(", ".join(f"{what}: {count:,}" for what, count in sorted(counts.items())))
+    return bool(anomalies)
+
+
+def _begin(without: str | None) -> None:
+    logging.disable(logging.CRITICAL)
+    if without:
+        remove(without)
+
+
+def _run(verbose: bool, seed: int) -> tuple[int, int, Counter[str], str]:
+    from tests.scratch_store import MEMORY
+    from tests.simulation.runs import run
+    from tests.simulation.world import World
+
+    world = World(seed, verbose)
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        try:
+            run(world, Path(folder))
+        except Exception as exc:  # noqa: BLE001 - an anomaly, or a fault of the code
+            if verbose:
+                traceback.print_exc()
+            return seed, world.steps, world.counts, f"{type(exc).__name__}: {exc}"
+    return seed, world.steps, world.counts, ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
