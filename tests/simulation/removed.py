@@ -23,7 +23,11 @@ REMOVED = {
     "counts of uploads": (_STORE, _COUNTS, "if False:"),
     "content sum": (_STORE, _SUM, "if False:"),
     "counts and content sum": (_STORE, _COUNTS, "if False:", _SUM, "if False:"),
-    "removed events (410)": (_READS, "log.anchors[partition].g > g:", "False:"),
+    "removed before a read (410)": (_READS, "    if lost:\n", "    if False:\n"),
+    "removed meanwhile (410)": (_READS, "log.anchors[partition].g > g:", "False:"),
+    "removed events (410)": (
+        _READS, "    if lost:\n", "    if False:\n", "log.anchors[partition].g > g:", "False:",
+    ),
     "history (409)": (_READS, "if why:\n        raise other", "if False:\n        raise other"),
     "replay": (
         "zeh_spark.spark.source.planned_source",
