@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks import (
     cluster,
+    contracts,
     costs,
     duplicates,
     growth,
@@ -33,7 +34,7 @@ PARTS = {
     "latency": reading.latency,
     "costs": costs.spent,
     "sink": publishing.sink,
-    "contract": publishing.contract,
+    "contract": contracts.measured,
     "commit": publishing.commit,
     "small": publishing.small,
     "postgresql": stores.beside_sqlite,

@@ -59,30 +59,6 @@ _WIDE_EVENT = f"""to_json(named_struct({_MEMBERS}, 'seen', '2013-01-01T10:00:00Z
 """About 400 bytes of JSON."""
 
 
-_STATED = {
-    "flight": {"carrier": "string", "number": "integer", "tailnum": "string"},
-    "scheduled": dict.fromkeys(("year", "month", "day"), "integer"),
-    "route": {"origin": "string", "dest": "string", "distance": "integer", "air_time": "number"},
-    "departure": dict.fromkeys(("time", "planned", "delay"), "number"),
-    "arrival": dict.fromkeys(("time", "planned", "delay"), "number"),
-    "at": dict.fromkeys(("hour", "minute"), "integer"),
-}
-
-
-def schema_of(carrier: Mapping[str, str]) -> bytes:
-    """A schema that all events keep: the type of each value, and one more rule."""
-    parts = {
-        part: {
-            "type": "object",
-            "required": [*kinds],
-            "properties": {name: {"type": kind} for name, kind in kinds.items()},
-        }
-        for part, kinds in _STATED.items()
-    }
-    parts["flight"]["properties"]["carrier"] |= carrier
-    return json.dumps({"type": "object", "required": [*parts], "properties": parts}).encode()
-
-
 @dataclass(frozen=True)
 class Published(Run):
     """Also the CPU seconds of each part for a million rows; the first batch counts, too."""
@@ -366,33 +342,6 @@ def costs_row(name: str, runs: Sequence[Published]) -> Row:
     least = {part: min(each.costs[part] for each in runs) for part in runs[0].costs}
     told = ", ".join(f"{part} {seconds:.2f}" for part, seconds in least.items())
     return f"CPU seconds of a million rows: {name}", told, ""
-
-
-def contract(work: Path, events: int) -> Iterator[Row]:
-    """A sink onto a feed with a schema, also with dead letters, against one without a schema."""
-    schemas = {
-        "types": schema_of({"maxLength": 2}),
-        "types, and dead letters": schema_of({"maxLength": 2}),
-        "types and a pattern": schema_of({"pattern": "^[A-Z0-9]{2}$"}),
-    }
-    runs: dict[str, list[Published]] = defaultdict(list)
-    for number in range(3):  # turn by turn, because the machine is shared
-        for name in ("none", *schemas):
-            store = new_file(work, f"contract-{number}-{len(name)}")
-            with closing(open_store(store)) as opened:
-                opened.create("letters", 1)
-                if name in schemas:
-                    opened.set_schema("flights", schemas[name])
-            with serving(store) as (url, publisher):
-                letters = {"deadLetterUrl": url.replace("/flights", "/letters")}
-                options = {"url": url, **(letters if "dead" in name else {})}
-                runs[name].append(measured("zeroeventhub", events, options, server=publisher))
-    bare = best_of(runs["none"]).rate
-    for name in schemas:
-        fast = best_of(runs[name]).rate
-        yield ratio(f"sink onto a feed with a schema of {name} / none", fast / bare, ">= 0.75")
-    for name, each in runs.items():
-        yield costs_row(f"sink, schema of {name}", each)
 
 
 def commit(work: Path, events: int) -> Iterator[Row]:

@@ -58,18 +58,18 @@ class Writer:
     def live(self) -> None:
         while self.committed < len(self.sizes):
             if self.committed >= self.until:
-                self.world.sleep(1.0)  # its last batch is after the last restore, and notices it
+                self.world.pause(1.0)  # its last batch is after the last restore, and notices it
                 continue
             try:
                 self.publish()
             except AGAIN as exc:
                 self.world.say(f"{type(exc).__name__}")
-                self.world.sleep(1.0)
+                self.world.pause(1.0)
             except PublishError as exc:
                 self.world.say(f"{exc}"[:200])
                 if not self.goes_on(exc):
                     return
-                self.world.sleep(1.0)
+                self.world.pause(1.0)
 
     def goes_on(self, exc: PublishError) -> bool:
         """Do what the refusal says. Return whether to go on. Raises it if it should not be."""
@@ -159,10 +159,10 @@ class Reader:
                 self.read()
                 if done:
                     return
-                self.world.sleep(0.5)
+                self.world.pause(0.5)
             except AGAIN as exc:
                 self.world.say(f"{type(exc).__name__}")
-                self.world.sleep(1.0)
+                self.world.pause(1.0)
                 self.failures += 1
                 if self.world.calm and self.failures > 20 and self.world.restores:
                     self.error = exc  # it has read more than the feed will ever have

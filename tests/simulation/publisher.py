@@ -114,7 +114,7 @@ class Publisher:
     def _died_in(self, work: Callable[[], Any]) -> Any:
         try:
             done = work()
-        except BaseException:
+        except BaseException:  # of a dead one: asyncio makes others of `Died`
             if not self._dead:
                 self._fuse = None
                 raise
@@ -214,7 +214,7 @@ class Network(HTTPAdapter):
         return self.build_response(request, raw)
 
     def _silence(self, request: Any) -> requests.ReadTimeout:
-        self._world.sleep(1.0)
+        self._world.pause(1.0)
         return requests.ReadTimeout("no answer", request=request)
 
 

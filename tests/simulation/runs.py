@@ -42,7 +42,7 @@ def operate(world: World, publisher: Publisher, query: SinkWriter, removed: dict
     for some in (["remove"] * 3, ["copy", "copy", "restore"], ["twin"]):
         acts += some if random.randrange(3) == 0 else []
     while not world.calm:
-        world.sleep(random.random() * 2)
+        world.pause(random.random() * 2)
         if world.calm:
             return
         act = random.choice(acts)

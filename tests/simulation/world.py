@@ -108,10 +108,11 @@ class World:
             process.dead = True
             raise Died
 
-    def sleep(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
+        """Let this process sleep, and others run, by the clock of the world."""
         if process := self.current:
             process.wakes = self.now + seconds
-            self.step(f"sleeps {seconds:.3f} s")
+            self.step(f"pauses {seconds:.3f} s")
 
     def run(self) -> None:
         """Run until all processes have ended. Raises AnomalyError if they do not."""
@@ -155,11 +156,11 @@ class World:
             return lambda: self.now if self.current else of()
 
         def sleep(seconds: float) -> None:
-            (self.sleep if self.current else real[2])(seconds)
+            (self.pause if self.current else real[2])(seconds)
 
         def retry(transport: Transport) -> Retry:
             timeout = transport._options.retry_timeout
-            return Retry(timeout, lambda: self.now, self.sleep, self.random.random)
+            return Retry(timeout, lambda: self.now, self.pause, self.random.random)
 
         def identifier() -> uuid.UUID:
             return uuid.UUID(int=self.random.getrandbits(128), version=4)
