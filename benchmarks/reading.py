@@ -16,10 +16,14 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks import kafka, queries
-from benchmarks.feeds import build, event, serving
+from benchmarks.feeds import PARTITIONS, build, event, serving
 from benchmarks.queries import Run
 from benchmarks.rows import MIB, Row, rate, ratio
+from zeh_spark.publisher import open_store
+from zeh_spark.tools.loading import one_batch
+from zeh_spark.wire.upload_format import rest_of
 
+NAMED = 10_000
 REFERENCE = Path(__file__).parents[1] / ".venv-reference" / "bin" / "python"
 
 
@@ -178,6 +182,22 @@ def audited(work: Path, events: int) -> Iterator[Row]:
     yield rate("audit", events / seconds)
     yield rate("batch, beside it", batch)
     yield ratio("audit / batch", events / seconds / batch, ">= 1")
+    few, many = (named_batches(work, count) for count in (NAMED // 10, NAMED))
+    yield f"audit of {NAMED:,} named batches of one event", f"{many:.1f} s", ""
+    yield ratio(f"the same / a tenth of them ({few:.1f} s)", many / few, "<= 10")
+
+
+def named_batches(work: Path, count: int) -> float:
+    """Seconds of an audit of so many named batches of one event, the best of three."""
+    store = open_store(f"sqlite:///{work}/named-{count}.db")
+    store.create("flights", PARTITIONS)
+    flight = rest_of(*event(0))
+    for number in range(count):
+        call = one_batch.named_batch(store, "flights", "bench", str(number))
+        one_batch.publish(store, "flights", call, lambda batch: batch.add([flight], 0))
+    store.close()
+    with serving(f"sqlite:///{work}/named-{count}.db") as (url, _):
+        return min(timed(lambda: audit(url)) for _ in range(3))
 
 
 def audit(url: str) -> None:

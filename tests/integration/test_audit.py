@@ -19,6 +19,7 @@ from tests.patience import eventually
 from tests.store_contract.writers import call, chunk, commit, declared, large, upload
 from zeh_spark.errors import PublisherError, PublishError, StoreError
 from zeh_spark.publisher import Store, create_app
+from zeh_spark.service.app import publish_api
 from zeh_spark.testing import running_publisher
 from zeh_spark.tools.audit.auditing import Audit
 from zeh_spark.tools.audit.findings import Difference
@@ -226,6 +227,17 @@ def test_all_partitions_a_feed_can_have_are_read(publisher: Publisher) -> None:
             publisher.store.stage("wide", call(batch, partitions=1024), each)
         publisher.store.commit("wide", call(batch, partitions=1024), declared(*parts))
     assert 1024 == whole(f"{publisher.base}/wide").events
+
+
+def test_answers_with_few_ranges_tell_the_same(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Producers of many partitions come in more answers, and none is passed over."""
+    a_long_history(publisher.store)
+    expected = whole(publisher.url)
+    monkeypatch.setattr(publish_api, "RANGES_SHOWN", 3)
+    assert expected == whole(publisher.url)
+    assert 5 == expected.producers
 
 
 @pytest.mark.slow

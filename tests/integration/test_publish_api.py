@@ -78,6 +78,23 @@ def test_state_of_a_producer_can_be_asked_for(caller):
     assert {**expected, "nextSequences": numbers} == known
 
 
+def test_list_of_producers_can_have_receipts(caller):
+    """One request tells of many what I would ask of each. An answer is never too long: I go on
+    after its last name until there are no more (PU-08).
+    """
+    for each in ("p", "q", "r"):
+        for batch in range(3):
+            caller.commit(Who(batch, each))
+    found = caller.call("GET", "/producers", "receipts=2").document["producers"]
+    for each in found:
+        path = f"/producers/{each['producer']}"
+        newest = caller.call("GET", f"{path}/batches", "limit=2").document["receipts"]
+        assert {**caller.call("GET", path).document, "newestReceipts": newest} == each
+    assert [2, 2, 2] == [len(each["newestReceipts"]) for each in found]
+    rest = caller.call("GET", "/producers", "receipts=1&after=p&limit=1").document["producers"]
+    assert ["q"] == [each["producer"] for each in rest]
+
+
 def test_receipts_come_newest_first_in_pages(caller):
     """I page back through what was published, and each receipt holds the hash of the one before."""
     for batch in range(25):

@@ -334,16 +334,19 @@ class PublishClient:
         numbers = answer.next_sequences or {}, answer.first_sequences or {}
         return {**found, "nextSequences": numbers[0], "firstSequences": numbers[1]}
 
-    def producers(self) -> Iterator[Document]:
-        """Yield the states of all producers that ever published, ordered by name."""
-        query = ""
+    def producers(self, receipts: int = 0) -> Iterator[Document]:
+        """Yield the states of all producers that ever published, ordered by name.
+
+        With `receipts`, each has its sequence numbers, and up to so many `newestReceipts`.
+        """
+        query = {"receipts": receipts} if receipts else {}
         while True:
-            answer = self._answer("GET", "/producers", query)
+            answer = self._answer("GET", "/producers", urlencode(query))
             self.converted(answer, _ProducersAnswer, "a list of producers")
             if not (found := answer["producers"]):
                 return
             yield from found
-            before, query = query, urlencode({"after": found[-1]["producer"]})
+            before, query = query, {**query, "after": found[-1]["producer"]}
             if query == before:
                 raise PublisherError(
                     f"{self._transport.url}: after producer {found[-1]['producer']!r} the list of "

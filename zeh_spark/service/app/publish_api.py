@@ -40,6 +40,7 @@ from zeh_spark.service.store.batches import (
     RECEIPTS,
     Call,
     Declared,
+    Numbers,
     ProducerState,
     StagingResult,
     StoredReceipt,
@@ -76,6 +77,9 @@ again under another number, and the first commit would still arrive.
 
 PRODUCERS_SHOWN = 1000
 """Most producers in an answer."""
+
+ACCOUNTS_AT_A_TIME = 250
+"""Most producers that are looked up together with their receipts."""
 
 RECEIPTS_SHOWN = 20
 """Receipts in an answer, unless more are asked for."""
@@ -216,11 +220,31 @@ class PublishApi:
     async def producers(self, request: Request) -> Response:
         """Answer GET …/producers: list the producers of a feed, in order of their names."""
         feed = request.path_params["feed"]
-        given = publish_requests.parameters(_query(request), set(), {"after", "limit"})
+        given = publish_requests.parameters(_query(request), set(), {"after", "limit", "receipts"})
         limit = _at_most(given, "limit", PRODUCERS_SHOWN, PRODUCERS_SHOWN)
-        look_up = partial(self._store.producers, feed, given.get("after", ""), limit)
+        receipts = _at_most(given, "receipts", 0, RECEIPTS)
+        look_up = partial(self._list, feed, given.get("after", ""), limit, receipts)
         found = await anyio.to_thread.run_sync(look_up, limiter=self._readers)
-        return json_answer({"producers": [_producer(each) for each in found]})
+        return json_answer({"producers": found})
+
+    def _list(self, feed: str, after: str, limit: int, receipts: int) -> list[dict[str, Any]]:
+        """List producers; with receipts, also their numbers, until these are many ranges."""
+        if not receipts:
+            return [_producer(each) for each in self._store.producers(feed, after, limit)]
+        partitions, left = self._store.feed(feed).partitions, RANGES_SHOWN
+        receipts = min(receipts, max(1, left // partitions))
+        at_a_time = max(1, left // (partitions * (receipts + 1)))
+        told: list[dict[str, Any]] = []
+        while left > 0 and limit > len(told):
+            some = min(limit - len(told), at_a_time, ACCOUNTS_AT_A_TIME)
+            if not (found := self._store.accounts(feed, after, some, receipts)):
+                break
+            for producer, numbers, newest in found:
+                known = {**_producer(producer), **_numbers(numbers), "newestReceipts": newest}
+                left -= len(numbers) + sum(len(each.ranges) for each in newest)
+                told.append(known)
+            after = producer.name
+        return told
 
     async def producer(self, request: Request) -> Response:
         """Answer GET …/producers/{producer}: tell its state and its next sequence numbers."""
@@ -229,11 +253,8 @@ class PublishApi:
         name = publish_requests.producer_name(producer)
         async with self._asking.place(client_of(request)):
             found = await self._called(partial(self._store.producer, feed, name))
-        numbers = sorted((await self._called(partial(self._store.sequences, feed, name))).items())
-        following = {partition: own.next for partition, own in numbers}
-        firsts = {partition: own.first for partition, own in numbers if own.first}
-        told = {"nextSequences": following, **({"firstSequences": firsts} if firsts else {})}
-        return json_answer({**_producer(found), **told})
+        numbers = await self._called(partial(self._store.sequences, feed, name))
+        return json_answer({**_producer(found), **_numbers(numbers)})
 
     async def receipts(self, request: Request) -> Response:
         """Answer GET …/batches: list a producer's receipts, the latest first."""
@@ -331,6 +352,12 @@ def _at_most(given: Mapping[str, str], name: str, otherwise: int, most: int) -> 
 def _query(request: Request) -> str:
     query: bytes = request.scope["query_string"]
     return query.decode("latin-1")
+
+
+def _numbers(numbers: Mapping[int, Numbers]) -> dict[str, Any]:
+    following = {partition: own.next for partition, own in sorted(numbers.items())}
+    firsts = {partition: own.first for partition, own in sorted(numbers.items()) if own.first}
+    return {"nextSequences": following, **({"firstSequences": firsts} if firsts else {})}
 
 
 def _producer(producer: ProducerState) -> dict[str, Any]:

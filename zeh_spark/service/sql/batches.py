@@ -17,6 +17,7 @@ from zeh_spark.service.sql import commits, producers, uploads
 from zeh_spark.service.sql.transactions import Transactions
 from zeh_spark.service.store.acts import log_act
 from zeh_spark.service.store.batches import (
+    Account,
     Call,
     Declared,
     Numbers,
@@ -108,6 +109,10 @@ class SqlBatches(Transactions):
     def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
         with self._reading_of(feed) as (connection, feed_id):
             return producers.some_producers(connection, feed_id, after, limit)
+
+    def accounts(self, feed: str, after: str, limit: int, receipts: int) -> list[Account]:
+        with self._reading_of(feed) as (connection, feed_id):
+            return producers.some_accounts(connection, feed_id, after, limit, receipts)
 
     def producer(self, feed: str, name: str) -> ProducerState:
         def work(connection: Connection, feed_id: int) -> ProducerState:

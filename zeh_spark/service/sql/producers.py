@@ -39,6 +39,7 @@ from zeh_spark.service.sql.schema import (
     sequences,
 )
 from zeh_spark.service.store.batches import (
+    Account,
     Call,
     CommitFacts,
     Numbers,
@@ -149,6 +150,27 @@ def some_producers(
     query = select(*_PRODUCER).where(producers.c.feed == feed, producers.c.name > after)
     rows = connection.execute(query.order_by(producers.c.name).limit(limit))
     return [ProducerState(*row) for row in rows]
+
+
+def some_accounts(
+    connection: Connection, feed: int, after: str, limit: int, kept: int
+) -> list[Account]:
+    mine = select(producers.c.id, *_PRODUCER).where(
+        producers.c.feed == feed, producers.c.name > after
+    )
+    rows = connection.execute(mine.order_by(producers.c.name).limit(limit))
+    states = {key: ProducerState(*found) for key, *found in rows}
+    numbers = all_sequences(connection, [*states])
+    newest: dict[int, list[StoredReceipt]] = {key: [] for key in states}
+    written = (
+        select(receipts.c.producer, receipts.c.document)
+        .join(producers, producers.c.id == receipts.c.producer)
+        .where(producers.c.id.in_([*states]), receipts.c.number > producers.c.receipts - kept)
+        .order_by(receipts.c.number.desc())
+    )
+    for key, document in connection.execute(written):
+        newest[key].append(_decode_receipt(document))
+    return [Account(state, numbers[key], newest[key]) for key, state in states.items()]
 
 
 def what_is_known(connection: Connection, feed: str, call: Call) -> tuple[int, CommitFacts]:

@@ -214,6 +214,14 @@ class ProducerState:
     deleted: bool = False
 
 
+class Account(NamedTuple):
+    """A producer with its numbers by stored partition, and its newest receipts, newest first."""
+
+    state: ProducerState
+    numbers: Mapping[int, Numbers]
+    receipts: Sequence[StoredReceipt]
+
+
 @dataclass(frozen=True, slots=True)
 class CommitFacts:
     """All facts by which `commit_decision.decide` decides.
@@ -384,6 +392,9 @@ class Batches(Protocol):
 
     def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
         """Return all producers that ever published, sorted by name, after the name `after`."""
+
+    def accounts(self, feed: str, after: str, limit: int, receipts: int) -> list[Account]:
+        """Return such producers, each with its numbers and so many of its newest receipts."""
 
     def producer(self, feed: str, name: str) -> ProducerState:
         """Return a producer's state, after commits under way; all zero if it never published."""

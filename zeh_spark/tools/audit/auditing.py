@@ -10,10 +10,9 @@ Rule for editors: keep the order, because others may publish meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from typing import Any
 
 import msgspec
 
@@ -39,9 +38,6 @@ from zeh_spark.tools.audit.ledger import Ledger, ListedProducer
 from zeh_spark.tools.audit.reading import FeedReader, not_ours
 from zeh_spark.wire.problems import TABLE_FEED
 from zeh_spark.wire.upload_format import DIGEST_VERSION
-
-_AT_A_TIME = 4
-"""Producers that are asked for at the same time; with more, a publisher is no busier."""
 
 _FIRST_RECEIPTS, _RECEIPTS = 4, 50
 """How many receipts the first and each later request asks for.
@@ -136,7 +132,9 @@ class Audit:
     def _account(self, ledger: Ledger) -> Account:
         """Read the receipts of all producers, check them, and note them in the ledger."""
         account = Account()
-        for state, receipts in self._producers():
+        for listed in self._producers():
+            with _understood(self._url, listed["producer"]):
+                state, receipts = state_of(listed), _receipts_of(listed["newestReceipts"])
             self._producer(state, receipts, ledger, account)
         newest = account.newest
         if newest and newest.positions and newest.positions[1] > (end := self._reader.head()):
@@ -152,26 +150,20 @@ class Audit:
             )
         return account
 
-    def _producers(self) -> Iterator[tuple[ListedState, list[StoredReceipt]]]:
-        """Yield each producer's state with its newest receipts, which are asked for after it."""
-        names = self._names()
-        with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            while some := list(islice(names, 4 * _AT_A_TIME)):
-                yield from pool.map(self._newest, some)
-
-    def _names(self) -> Iterator[str]:
+    def _producers(self) -> Iterator[Mapping[str, Any]]:
+        """Yield each producer's state with its newest receipts, which are looked up after it."""
         try:
-            for each in self._client.producers():
-                name = each["producer"]
-                if each["receipts"] and (self._only is None or belongs(name, self._only)):
-                    yield name
+            for each in self._client.producers(_FIRST_RECEIPTS):
+                if "newestReceipts" not in each:
+                    raise not_ours(self._url, "its list of producers has no receipts")
+                if each["receipts"] and (
+                    self._only is None or belongs(each["producer"], self._only)
+                ):
+                    yield each
         except PublisherError as exc:
             if exc.status not in {404, 405} or _is_table(exc):
                 raise
             raise not_ours(self._url, "it has no list of producers") from exc
-
-    def _newest(self, name: str) -> tuple[ListedState, list[StoredReceipt]]:
-        return self._state(name), self._receipts(name, _FIRST_RECEIPTS)
 
     def _state(self, name: str) -> ListedState:
         with _understood(self._url, name):
@@ -179,7 +171,7 @@ class Audit:
 
     def _receipts(self, name: str, limit: int, below: int | None = None) -> list[StoredReceipt]:
         with _understood(self._url, name):
-            return msgspec.convert(self._client.receipts(name, limit, below), list[StoredReceipt])
+            return _receipts_of(self._client.receipts(name, limit, below))
 
     def _producer(
         self, state: ListedState, page: list[StoredReceipt], ledger: Ledger, account: Account
@@ -241,6 +233,10 @@ class Audit:
         except NotOursError as exc:
             raise not_ours(self._url, str(exc)) from None
         account.add(judge.end())
+
+
+def _receipts_of(documents: object) -> list[StoredReceipt]:
+    return msgspec.convert(documents, list[StoredReceipt])
 
 
 def _is_table(exc: ZeroEventHubError) -> bool:
