@@ -7,12 +7,9 @@ import logging
 import multiprocessing
 import os
 import sys
-import tempfile
 import time
-import traceback
 from collections import Counter
 from functools import partial
-from pathlib import Path
 
 from tests.simulation.removed import REMOVED, remove
 
@@ -21,11 +18,15 @@ def main() -> int:
     arguments = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     arguments.add_argument("--seeds", default="0:100", help="FIRST:END, or one, to show its steps")
     arguments.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    arguments.add_argument("--smallest", action="store_true", help="of one seed, which fails")
     arguments.add_argument("--without", choices=sorted(REMOVED), help="remove this check first")
     given = arguments.parse_args()
     first, colon, end = given.seeds.partition(":")
     seeds = range(int(first), int(end) if colon else int(first) + 1)
     begin = partial(_begin, given.without)
+    if given.smallest:
+        begin()
+        return _smallest(seeds[0])
     counts: Counter[str] = Counter()
     anomalies, began = 0, time.perf_counter()
     with multiprocessing.get_context("fork").Pool(given.jobs, begin) as pool:
@@ -49,19 +50,21 @@ def _begin(without: str | None) -> None:
 
 
 def _run(verbose: bool, seed: int) -> tuple[int, int, Counter[str], str]:
-    from tests.scratch_store import MEMORY
-    from tests.simulation.runs import run
+    from tests.simulation.smallest import anomaly
     from tests.simulation.world import World
 
     world = World(seed, verbose)
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        try:
-            run(world, Path(folder))
-        except Exception as exc:  # noqa: BLE001 - an anomaly, or a fault of the code
-            if verbose:
-                traceback.print_exc()
-            return seed, world.steps, world.counts, f"{type(exc).__name__}: {exc}"
-    return seed, world.steps, world.counts, ""
+    found = anomaly(world)
+    return seed, world.steps, world.counts, found
+
+
+def _smallest(seed: int) -> int:
+    from tests.simulation.smallest import anomaly, smallest
+    from tests.simulation.world import World
+
+    found = smallest(World(seed))
+    print(f"{anomaly(found.again(verbose=True))}\n{found.faulty}, until step {found.last_fault}")
+    return 1
 
 
 if __name__ == "__main__":

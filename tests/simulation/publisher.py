@@ -1,4 +1,4 @@
-"""The simulated publisher: the real app on a real store in memory, and the network before it."""
+"""The simulated publishers: the real app on a real store in memory, and the network before it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,12 +24,13 @@ from sqlalchemy.engine.default import DefaultDialect
 
 from tests.contract.sites import SqliteSite
 from tests.simulation.world import Died, World
+from zeh_spark.errors import StoreError
 from zeh_spark.publisher import create_app
 from zeh_spark.service.sqlite.writer import Writer
 
 HOST = "http://publisher.example"
-FEED = "orders"
-URL = f"{HOST}/{FEED}"
+FEED, COPY, DEAD = "orders", "copy", "dead"
+URL, COPY_URL, DEAD_URL = (f"{HOST}/{each}" for each in (FEED, COPY, DEAD))
 MOST_STATEMENTS = 40
 """A publisher dies at one of so many SQL statements after the request with which it is to die."""
 
@@ -44,20 +46,33 @@ class WriterInPlace(Writer):
         return done.result()
 
 
-class Publisher:
-    """Serves a feed until it dies, and then again, with what its store has."""
+@dataclass(eq=False)
+class Front:
+    """One of the publishers of the store. It answers from `up_at` on."""
 
-    def __init__(self, world: World, folder: Path, partitions: int) -> None:
+    store: Any
+    app: Any = None
+    up_at: float = 0.0
+
+
+class Publisher:
+    """Publishers of one store, each until it dies, and then again, with what the store has."""
+
+    def __init__(self, world: World, folder: Path, partitions: int, fronts: int) -> None:
         self.world = world
         self._fuse: int | None = None
         self._dead = False
-        self._up_at = 0.0
-        self._app: Any = None
+        self._full_until = 0.0
         self._loop = asyncio.new_event_loop()
-        self._site = SqliteSite(folder, lambda: int(world.now * 1000))
-        self.store = self._site.open()
-        self.store.create(FEED, partitions)
+        self._site = SqliteSite(folder, lambda: int((world.now + world.skew) * 1000))
+        self._fronts = [Front(self._site.open()) for _ in range(fronts)]
+        for feed in (FEED, COPY, DEAD):
+            self.store.create(feed, partitions)
         self.partitions = partitions
+
+    @property
+    def store(self) -> Any:
+        return self._fronts[0].store
 
     def close(self) -> None:
         self._site.close()
@@ -65,42 +80,52 @@ class Publisher:
 
     def deliver(self, method: str, url: str, headers: Any, body: bytes) -> Answer:
         """Return the answer to a request. Raises ConnectionError if there is none."""
-        if self.world.now < self._up_at:
+        front = self.world.random.choice(self._fronts)
+        if self.world.now < front.up_at:
             raise requests.ConnectionError("connection refused")
-        if self._app is None:
-            self._app = create_app(self.store)
-        if self.world.chance("publisher dies"):
-            self._fuse = self.world.random.randrange(MOST_STATEMENTS)
-        return self._died_in(lambda: self._called(method, url, headers, body))
+        self._may_fail()
+        return self._died_in(front, lambda: self._called(front, method, url, headers, body))
 
     def act(self, what: str, work: Callable[[Any], object]) -> None:
         """Do what an operator or the upkeep does; perhaps the publisher dies of it."""
         self.world.step(what)
-        if self.world.now < self._up_at:
+        front = self.world.random.choice(self._fronts)
+        if self.world.now < front.up_at:
             return
+        self._may_fail()
+        with contextlib.suppress(requests.ConnectionError, StoreError):
+            self._died_in(front, lambda: work(front.store))
+
+    def _may_fail(self) -> None:
         if self.world.chance("publisher dies"):
             self._fuse = self.world.random.randrange(MOST_STATEMENTS)
-        with contextlib.suppress(requests.ConnectionError):
-            self._died_in(lambda: work(self.store))
+        if self.world.chance("disk full"):
+            self._full_until = self.world.now + self.world.random.random() * 10
 
     def restore(self, backup: Any) -> None:
         """Do what `zeh-spark restore` does."""
         self._site.restore(backup)
-        self.store, self._app = self._site.open(), None
-        self.store.begin_epoch(FEED)
+        self._open()
+        for feed in (FEED, COPY, DEAD):
+            self.store.begin_epoch(feed)
         self.world.restores += 1
+
+    def _open(self) -> None:
+        for each in self._fronts:
+            each.store, each.app = self._site.open(), None
 
     def copy(self) -> Any:
         return self._site.copy()
 
-    def events(self) -> dict[int, list[Any]]:
+    def events(self, feed: str = FEED) -> dict[int, list[Any]]:
         """Return the data of all events of each partition, in order, as the publisher has them."""
         found: dict[int, list[Any]] = {}
         for partition in range(self.partitions):
             cursor, data = "_first", []
             while True:
                 query = f"n={self.partitions}&cursor{partition}={cursor}&pagesizehint=100000"
-                status, _, body = self._called("GET", f"{URL}?{query}", {}, b"")
+                url = f"{HOST}/{feed}?{query}"
+                status, _, body = self._called(self._fronts[0], "GET", url, {}, b"")
                 assert status == 200, body
                 lines = [json.loads(line) for line in body.splitlines()]
                 some = [line["data"] for line in lines if "data" in line]
@@ -111,7 +136,7 @@ class Publisher:
             found[partition] = data
         return found
 
-    def _died_in(self, work: Callable[[], Any]) -> Any:
+    def _died_in(self, front: Front, work: Callable[[], Any]) -> Any:
         try:
             done = work()
         except BaseException:  # of a dead one: asyncio makes others of `Died`
@@ -126,11 +151,18 @@ class Publisher:
         self._loop.close()
         self._loop = asyncio.new_event_loop()
         self._site.crash()
-        self.store, self._app = self._site.open(), None
-        self._up_at = self.world.now + self.world.random.random() * 3
+        self._open()
+        front.up_at = self.world.now + self.world.random.random() * 3
         raise requests.ConnectionError("connection reset")
 
-    def passes(self, _: str) -> None:
+    def executes(self, cursor: Any) -> None:
+        """Note a statement. While the disk is full, its database has no room for another page."""
+        if self._full_until:
+            pages = 1 if self.world.now < self._full_until else 1 << 30
+            cursor.execute(f"PRAGMA max_page_count = {pages}")
+        self.passes()
+
+    def passes(self) -> None:
         """Note a statement or a commit; die at that one where the fuse ends, and at all others."""
         if self._fuse is None:
             return
@@ -139,7 +171,7 @@ class Publisher:
         if self._dead:
             raise Died
 
-    def _called(self, method: str, url: str, headers: Any, body: bytes) -> Answer:
+    def _called(self, front: Front, method: str, url: str, headers: Any, body: bytes) -> Answer:
         parts, sent = urlsplit(url), itertools.chain([body])
         status, fields, content = 0, [], bytearray()
 
@@ -163,13 +195,9 @@ class Publisher:
             "headers": [(k.lower().encode(), v.encode()) for k, v in headers.items()]
             + [(b"host", b"publisher.example"), (b"content-length", b"%d" % len(body))],
         }  # fmt: skip
-        self._loop.run_until_complete(self._app_now(scope, receive, send))
+        front.app = front.app or create_app(front.store)
+        self._loop.run_until_complete(front.app(scope, receive, send))
         return status, [(k.decode(), v.decode()) for k, v in fields], bytes(content)
-
-    @property
-    def _app_now(self) -> Any:
-        self._app = self._app or create_app(self.store)
-        return self._app
 
 
 class Network(HTTPAdapter):
@@ -181,15 +209,17 @@ class Network(HTTPAdapter):
 
     def send(self, request: Any, *_: Any, **__: Any) -> requests.Response:
         world = self._world
-        world.step(f"{request.method} {request.url.removeprefix(URL)}")
+        world.step(f"{request.method} {request.url.removeprefix(HOST)}")
         body = request.body or b""
+        if "/batches/" in request.url and body and world.chance("request changed"):
+            body = self._changed(body)
 
         def deliver() -> Answer:
             return self._publisher.deliver(request.method, request.url, request.headers, body)
 
         def late() -> None:
             with contextlib.suppress(requests.ConnectionError):
-                world.say("late:", request.method, request.url.removeprefix(URL))
+                world.say("late:", request.method, request.url.removeprefix(HOST))
                 deliver()
 
         if world.chance("request lost"):
@@ -205,6 +235,8 @@ class Network(HTTPAdapter):
             raise self._silence(request)
         headers = {name: value for name, value in fields if name != "content-length"}
         headers["Content-Length"] = str(len(content))
+        if content and "/chunks" in request.url and world.chance("chunks changed"):
+            content = self._changed(content)
         if content and world.chance("answer cut"):
             content = content[: world.random.randrange(len(content))]
         raw = urllib3.HTTPResponse(
@@ -213,14 +245,20 @@ class Network(HTTPAdapter):
         )  # fmt: skip
         return self.build_response(request, raw)
 
+    def _changed(self, body: bytes) -> bytes:
+        """Change one bit, as memory that fails does: TCP does not notice."""
+        changed = bytearray(body)
+        changed[self._world.random.randrange(len(body))] ^= 1 << self._world.random.randrange(8)
+        return bytes(changed)
+
     def _silence(self, request: Any) -> requests.ReadTimeout:
         self._world.pause(1.0)
         return requests.ReadTimeout("no answer", request=request)
 
 
 @contextlib.contextmanager
-def served(world: World, folder: Path, partitions: int) -> Iterator[Publisher]:
-    """A publisher for the clients of this world; they reach nothing else."""
+def served(world: World, folder: Path, partitions: int, fronts: int) -> Iterator[Publisher]:
+    """Publishers for the clients of this world; they reach nothing else."""
 
     async def run_sync(work: Callable[..., Any], *given: Any, **_: Any) -> Any:
         return work(*given)
@@ -233,7 +271,8 @@ def served(world: World, folder: Path, partitions: int) -> Iterator[Publisher]:
             ("token_hex", lambda size=32: world.random.randbytes(size).hex()),
         ):
             stack.enter_context(mock.patch(f"secrets.{name}", instead))
-        publisher = stack.enter_context(contextlib.closing(Publisher(world, folder, partitions)))
+        made = Publisher(world, folder, partitions, fronts)
+        publisher = stack.enter_context(contextlib.closing(made))
         network = Network(world, publisher)
         stack.enter_context(
             mock.patch("zeh_spark.client.http.transport.find_adapter", lambda _: network)
@@ -241,12 +280,12 @@ def served(world: World, folder: Path, partitions: int) -> Iterator[Publisher]:
         commit = DefaultDialect.do_commit
 
         def do_commit(dialect: Any, connection: Any) -> None:
-            publisher.passes("before COMMIT")
+            publisher.passes()
             commit(dialect, connection)
-            publisher.passes("after COMMIT")
+            publisher.passes()
 
         def statement(*given: Any) -> None:
-            publisher.passes(given[2])
+            publisher.executes(given[1])
 
         stack.enter_context(mock.patch.object(DefaultDialect, "do_commit", do_commit))
         event.listen(Engine, "before_cursor_execute", statement)
