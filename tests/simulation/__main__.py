@@ -18,6 +18,7 @@ def main() -> int:
     arguments = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     arguments.add_argument("--seeds", default="0:100", help="FIRST:END, or one, to show its steps")
     arguments.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    arguments.add_argument("--decisions", action="store_true", help="the commit decision alone")
     arguments.add_argument("--smallest", action="store_true", help="of one seed, which fails")
     arguments.add_argument("--without", choices=sorted(REMOVED), help="remove this check first")
     given = arguments.parse_args()
@@ -30,7 +31,8 @@ def main() -> int:
     counts: Counter[str] = Counter()
     anomalies, began = 0, time.perf_counter()
     with multiprocessing.get_context("fork").Pool(given.jobs, begin) as pool:
-        for seed, steps, faults, anomaly in pool.imap(partial(_run, not colon), seeds):
+        one = _decide if given.decisions else partial(_run, not colon)
+        for seed, steps, faults, anomaly in pool.imap(one, seeds, 1000 if given.decisions else 1):
             counts += faults
             counts["steps"] += steps
             if anomaly:
@@ -56,6 +58,17 @@ def _run(verbose: bool, seed: int) -> tuple[int, int, Counter[str], str]:
     world = World(seed, verbose)
     found = anomaly(world)
     return seed, world.steps, world.counts, found
+
+
+def _decide(seed: int) -> tuple[int, int, Counter[str], str]:
+    from tests.simulation.decisions import Run
+
+    run = Run(seed)
+    try:
+        run.go()
+    except Exception as exc:  # noqa: BLE001 - an anomaly, or a fault of the code
+        return seed, 0, run.told, f"{type(exc).__name__}: {exc}"
+    return seed, 0, run.told, ""
 
 
 def _smallest(seed: int) -> int:

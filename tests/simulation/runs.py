@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -155,8 +156,18 @@ def check(
                 raise AnomalyError(f"partition {partition}: batches of {writer.name}: {batches}")
     for reader in readers:
         check_reader(reader, there, every, removed)
+    for writer in writers:
+        check_runs(publisher, writer.name)
     if isinstance(found := Audit(URL).run(), Difference):
         raise AnomalyError(f"the audit found: {found}")
+
+
+def check_runs(publisher: Publisher, producer: str) -> None:
+    """Raise AnomalyError if a run has published again after another one had taken over."""
+    kept = publisher.store.receipts(FEED, producer, 1 << 53, 1000)
+    runs = [run for run, _ in groupby(each.run for each in kept)]
+    if len(runs) > len({*runs}):
+        raise AnomalyError(f"runs of {producer} took turns: {runs}")
 
 
 def compare(where: str, found: list[Any], wanted: list[Any]) -> None:
