@@ -6,7 +6,6 @@ Needs `mvn`. What it fetches is kept in `.cache/kafka`.
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -47,17 +46,18 @@ def broker_jars() -> str:
 
 @contextlib.contextmanager
 def broker(
-    work: Path, port: int | None = None, advertised: int | None = None
+    work: Path, port: int | None = None, advertised: int | None = None, *, settings: str = ""
 ) -> Iterator[tuple[str, int]]:
     """A running broker with the topic `flights`; gives its address and its process id.
 
-    Clients are told the port `advertised`, where a proxy of `port` has to be.
+    Clients are told the port `advertised`, where a proxy of `port` has to be. A broker whose folder
+    is there goes on with what it has. `settings` are lines for its file of settings.
     """
     classpath = broker_jars()
     client, controller = port or free_port(), free_port()
     work.mkdir(exist_ok=True)
-    settings = work / "server.properties"
-    settings.write_text(
+    file = work / "server.properties"
+    file.write_text(
         f"""process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
@@ -69,21 +69,21 @@ num.partitions=4
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
+{settings}
 """
     )
 
     def java(*arguments: str) -> list[str]:
         return ["java", "-Xmx1g", "-cp", classpath, *arguments]
 
-    tool = java("kafka.tools.StorageTool")
-    made = subprocess.run([*tool, "random-uuid"], check=True, capture_output=True, text=True)
-    identity = made.stdout.strip().splitlines()[-1]
-    subprocess.run(
-        [*tool, "format", "-t", identity, "-c", str(settings)], check=True, capture_output=True
-    )
+    if not (work / "kafka").exists():
+        tool = java("kafka.tools.StorageTool")
+        made = subprocess.run([*tool, "random-uuid"], check=True, capture_output=True, text=True)
+        form = ["format", "-t", made.stdout.strip().splitlines()[-1], "-c", str(file)]
+        subprocess.run([*tool, *form], check=True, capture_output=True)
     address = f"127.0.0.1:{client}"
     with (work / "kafka.log").open("w") as log:
-        process = subprocess.Popen(java("kafka.Kafka", str(settings)), stdout=log, stderr=log)
+        process = subprocess.Popen(java("kafka.Kafka", str(file)), stdout=log, stderr=log)
         try:
             subprocess.run(  # waits until the broker answers
                 java(
@@ -91,6 +91,7 @@ transaction.state.log.min.isr=1
                     "--bootstrap-server",
                     address,
                     "--create",
+                    "--if-not-exists",
                     "--topic",
                     "flights",
                     "--partitions",
@@ -140,41 +141,43 @@ def _columns(frame: DataFrame) -> DataFrame:
 
 
 def _jars(name: str, artifacts: dict[str, str], *, transitive: bool) -> list[Path]:
-    folder = CACHE / name
+    return fetched_jars(CACHE / name, pom(artifacts, "" if transitive else "*"))
+
+
+def fetched_jars(folder: Path, pom: str) -> list[Path]:
+    """Return the jars that the folder keeps, of the dependencies of this pom."""
     if not list(folder.glob("*.jar")):
         folder.mkdir(parents=True, exist_ok=True)
-        pom, fetched = folder / "pom.xml", folder / "fetched"
-        pom.write_text(_pom(artifacts, transitive=transitive))
-        subprocess.run(
-            [
-                "mvn",
-                "-q",
-                "-B",
-                "-f",
-                str(pom),
-                "dependency:copy-dependencies",
-                f"-DoutputDirectory={fetched}",
-            ],
-            check=True,
-            timeout=600,
-        )
+        file, fetched = folder / "pom.xml", folder / "fetched"
+        file.write_text(pom)
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
+        subprocess.run(["mvn", "-q", "-B", "-f", str(file), *goal], check=True, timeout=600)
         for jar in fetched.glob("*.jar"):  # all of them have come
             jar.rename(folder / jar.name)
     return sorted(folder.glob("*.jar"))
 
 
-def _pom(artifacts: dict[str, str], *, transitive: bool) -> str:
-    dependencies = ""
-    anything = "<groupId>*</groupId><artifactId>*</artifactId>"
-    alone = f"<exclusions><exclusion>{anything}</exclusion></exclusions>"
-    for artifact, version in artifacts.items():
-        group, name = re.fullmatch(r"(.+):(.+)", artifact).groups()
-        dependencies += (
-            f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
-            f"<version>{version}</version>{'' if transitive else alone}</dependency>"
-        )
-    return (
-        "<project><modelVersion>4.0.0</modelVersion><groupId>zeh</groupId>"
-        "<artifactId>bench</artifactId><version>1</version>"
-        f"<dependencies>{dependencies}</dependencies></project>"
+def pom(artifacts: dict[str, str], without: str = "", managed: str = "") -> str:
+    """Return one with these artifacts, without their dependencies in the group `without`.
+
+    The versions of other dependencies are those of the artifact `managed`.
+    """
+    exclusion = f"<exclusion><groupId>{without}</groupId><artifactId>*</artifactId></exclusion>"
+    more = f"<exclusions>{exclusion}</exclusions>" if without else ""
+    wanted = "".join(
+        f"<dependency>{_named(*each)}{more}</dependency>" for each in artifacts.items()
     )
+    boms = ""
+    if managed:
+        bom = f"{_named(*managed.rsplit(':', 1))}<type>pom</type><scope>import</scope>"
+        boms = f"<dependencies><dependency>{bom}</dependency></dependencies>"
+    return (
+        f"<project><modelVersion>4.0.0</modelVersion>{_named('zeh:bench', '1')}"
+        f"<dependencyManagement>{boms}</dependencyManagement>"
+        f"<dependencies>{wanted}</dependencies></project>"
+    )
+
+
+def _named(artifact: str, version: str) -> str:
+    group, name = artifact.split(":")
+    return f"<groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>"

@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -82,15 +82,18 @@ def reference_server(
     checkpoints: Literal["event", "page"] = "page",
     fail_after: int = 0,
     failures: int = 0,
+    rows: Sequence[tuple[dict[str, str] | None, Any]] = (),
 ) -> Iterator[str]:
     """Serve a feed of `events` events {"id": i} in each partition; yields its URL.
 
-    The first `failures` answers break off after `fail_after` events.
+    The first `failures` answers break off after `fail_after` events. `rows` are headers and data of
+    other events to serve instead.
     """
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         settings = {
             "partitions": partitions,
-            "events": events,
+            "events": len(rows) or events,
+            "rows": rows,
             "checkpoints": checkpoints,
             "fail_after": fail_after,
             "failures": failures,

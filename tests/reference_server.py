@@ -34,7 +34,8 @@ class Reader:
                 at = i
                 events += 1
                 named = {name: f"value {i}" for name in headers or []}
-                yield {"partition": cursor.partition_id, "headers": named, "data": {"id": i}}
+                own, data = settings["rows"][i] if settings["rows"] else (named, {"id": i})
+                yield {"partition": cursor.partition_id, "headers": own, "data": data}
                 if settings["checkpoints"] == "event":
                     yield {"partition": cursor.partition_id, "cursor": str(at)}
             yield {"partition": cursor.partition_id, "cursor": str(at)}

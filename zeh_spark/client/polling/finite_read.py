@@ -23,7 +23,7 @@ from zeh_spark.client.options.reading_options import Cursors
 from zeh_spark.client.polling.cursor_loops import CursorRounds
 from zeh_spark.client.polling.feed_end import MOST_WITHOUT_EVENTS, SETTLED, Ending
 from zeh_spark.client.polling.feed_end_probes import GONE, UNKNOWN, EndProbes
-from zeh_spark.errors import OptionAdvice, PublisherError, UnavailableError
+from zeh_spark.errors import OptionAdvice, PublisherError, UnavailableError, ZeroEventHubError
 from zeh_spark.wire import wire
 
 log = logging.getLogger(__name__)
@@ -106,22 +106,29 @@ class EndUnknownError(Exception):
 def joined(intervals: Iterable[wire.Interval]) -> Iterator[wire.Interval]:
     """Yield intervals joined until they have 1 MiB of lines, and then the rest.
 
-    Of one without events only the cursor is held: a publisher may send such without end.
+    The rest also comes before an error: otherwise, a line that is always wrong would keep back the
+    events before it for ever. Of an interval without events only the cursor is held: a publisher
+    may send such without end.
     """
     lines: list[bytes] = []
     size = events = 0
-    cursor = None
-    for interval in intervals:
-        cursor = interval.cursor
-        if interval.events:
-            lines.append(interval.lines)
-            size += len(interval.lines)
-            events += interval.events
-        if size >= _JOINED_BYTES:
-            yield wire.Interval(b"".join(lines), events, cursor)
-            lines, size, events, cursor = [], 0, 0, None
+    cursor = failure = None
+    try:
+        for interval in intervals:
+            cursor = interval.cursor
+            if interval.events:
+                lines.append(interval.lines)
+                size += len(interval.lines)
+                events += interval.events
+            if size >= _JOINED_BYTES:
+                yield wire.Interval(b"".join(lines), events, cursor)
+                lines, size, events, cursor = [], 0, 0, None
+    except (ZeroEventHubError, EndUnknownError) as exc:
+        failure = exc
     if cursor is not None:
         yield wire.Interval(b"".join(lines), events, cursor)
+    if failure:
+        raise failure
 
 
 @dataclass(eq=False)
