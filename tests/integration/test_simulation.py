@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fix_publisher import HERE
+from tests.simulation import decisions
 from tests.simulation.runs import run
 from tests.simulation.world import World
 
@@ -24,6 +25,12 @@ def test_each_event_is_once_on_the_feed_and_once_in_each_sink(seeds: range, tmp_
         folder = tmp_path / f"{seed}"
         folder.mkdir()
         run(World(seed), folder)
+
+
+def test_nothing_is_lost_or_doubled_by_any_order_of_calls() -> None:
+    """Whatever is restored, overridden, or arrives late: what a producer lost, it was told."""
+    for seed in range(300):
+        decisions.Run(seed).go()
 
 
 def simulated(*given: str) -> subprocess.CompletedProcess[str]:
@@ -45,3 +52,14 @@ def test_a_check_that_is_removed_is_missed() -> None:
     without = simulated("--seeds", "0:20", "--without", "repeated batch")
     assert (0, 1) == (whole.returncode, without.returncode), (whole, without)
     assert "batch" in without.stdout.splitlines()[0], without
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "check",
+    ["fence", "incarnation", "gap", "override for what it was told", "counts and content sum"],
+)
+def test_each_check_of_a_commit_is_needed(check: str) -> None:
+    without = simulated("--decisions", "--seeds", "0:1000", "--without", check)
+    assert 1 == without.returncode, without
+    assert "BrokenError: " in without.stdout, without

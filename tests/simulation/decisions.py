@@ -1,4 +1,5 @@
-"""The commit decision alone, in very many short runs: drivers, lost answers, late calls, restores.
+"""The commit decision alone, in very many short runs: drivers, lost answers, late calls, restores,
+lost checkpoints, and overrides that are left in the code.
 
 The publisher here is a list of receipts and what is staged. All that it decides is decided by
 `commit_decision.decide`, once for an upload and twice for a commit, as stores do.
@@ -10,7 +11,7 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from zeh_spark.service.store.batches import (
@@ -72,6 +73,10 @@ class Publisher:
         if here != content:
             raise BrokenError(f"batch {call.batch}: {here} is published as {content}")
         self.staged = {key: each for key, each in self.staged.items() if key[0] != call.batch}
+        newest = self.receipts[-1] if self.receipts else None
+        changes = newest is not None and newest.incarnation != call.incarnation
+        if changes and not call.overrides.replace_incarnation:
+            raise BrokenError(f"{call.incarnation} took over without being told to")
         receipt = receipt_for(self.facts(call), call, declared, (), (0, 0), len(self.receipts))
         self.receipts.append(receipt)
         return receipt
@@ -86,6 +91,7 @@ class Driver:
 
     name: str
     steady: bool
+    incarnation: str = "i"
     batch: int = 0
     run: str = ""
     starts: int = 0
@@ -97,6 +103,11 @@ class Driver:
     def start(self) -> None:
         self.starts, self.staged = self.starts + 1, False
         self.run = f"{self.name}{self.starts}"
+
+    def goes_to(self, incarnation: str, batch: int) -> None:
+        """Start with another checkpoint."""
+        self.incarnation, self.batch = incarnation, batch
+        self.start()
 
     @property
     def content(self) -> Content:
@@ -114,14 +125,14 @@ class Run:
         self.random = random.Random(self.seed)
         self.publisher = Publisher()
         self.late: list[Message] = []
-        self.lost: set[int] = set()
+        self.lost: set[tuple[str, int]] = set()
         steady = self.random.random() < 0.7
         self.drivers = [Driver(name, steady) for name in "ab"[: self.random.randint(1, 2)]]
         for each in self.drivers:
             each.accepts = self.random.random() < 0.3
             each.start()
         self.rate = self.random.choice((0.02, 0.1, 0.3))
-        self.restores = self.random.random() < 0.3
+        self.restores, self.loses = (self.random.random() < 0.3 for _ in range(2))
 
     def chance(self) -> bool:
         return self.random.random() < self.rate
@@ -152,7 +163,9 @@ class Run:
             return  # its last batch is after the last restore, and notices it
         if not calm and self.chance():
             driver.start()
-        call = Call("p", "i", driver.run, driver.batch, 1, driver.remedies)
+        if self.loses and not calm and self.random.random() < 0.02:
+            driver.goes_to(f"of {driver.name}{driver.starts}", 0)
+        call = Call("p", driver.incarnation, driver.run, driver.batch, 1, driver.remedies)
         content, staged = driver.content, driver.staged
 
         def message() -> object:
@@ -166,7 +179,7 @@ class Run:
         if not calm and self.chance():
             return  # the answer is lost
         if problem:
-            self.refused(driver, problem)
+            self.refused(driver, problem, accepts=driver.accepts and not calm)
         elif driver.staged:
             driver.batch, driver.staged = driver.batch + 1, False
         else:
@@ -179,22 +192,30 @@ class Run:
             return exc
         return None
 
-    def refused(self, driver: Driver, problem: Problem) -> None:
+    def refused(self, driver: Driver, problem: Problem, *, accepts: bool) -> None:
         """Do what the refusal says."""
-        name = problem.name
+        name, mine = problem.name, driver.incarnation
         self.told[name] += 1
-        last = max((each.batch for each in self.publisher.receipts), default=-1)
+        here = [each for each in self.publisher.receipts if each.incarnation == mine]
+        last = max((each.batch for each in here), default=-1)
         if name == "fenced":
             driver.ended = len(self.drivers) > 1
             driver.start()
-        elif name == "batch-gap" and driver.accepts:
-            self.lost |= {*range(last + 1, driver.batch)}
-            driver.remedies = Overrides(accept_gap=f"i@{last}:{driver.batch}")
+        elif name == "incarnation-changed":
+            newest = self.publisher.receipts[-1]
+            remedy = f"{newest.incarnation}@{newest.batch}:{mine}"
+            driver.remedies = replace(driver.remedies, replace_incarnation=remedy)
+            if not accepts:  # back to the checkpoint with which the producer began
+                driver.goes_to(newest.incarnation, newest.batch + 1)
+        elif name == "batch-gap" and accepts:
+            self.lost |= {(mine, each) for each in range(last + 1, driver.batch)}
+            driver.remedies = replace(driver.remedies, accept_gap=f"{mine}@{last}:{driver.batch}")
         elif name in {"batch-gap", "batch-expired"}:
             driver.batch, driver.staged = last + 1, False
-        elif name == "batch-conflict" and driver.accepts:
-            kept = next(e for e in self.publisher.receipts if e.batch == driver.batch)
-            driver.remedies = Overrides(keep_first=f"i:{driver.batch}:{kept.identity}")
+        elif name == "batch-conflict" and accepts:
+            kept = next(each for each in here if each.batch == driver.batch)
+            remedy = f"{mine}:{driver.batch}:{kept.identity}"
+            driver.remedies = replace(driver.remedies, keep_first=remedy)
         elif name == "batch-conflict":
             driver.batch, driver.staged = driver.batch + 1, False  # it sees that it was published
         else:
@@ -204,16 +225,21 @@ class Run:
         receipts = self.publisher.receipts
         if alive := [each.name for each in self.drivers if not each.ended]:
             raise BrokenError(f"no progress: {alive}")
-        numbers = [each.batch for each in receipts]
-        if numbers != sorted({*numbers}):
-            raise BrokenError(f"batches {numbers}")
-        if missing := {*range(BATCHES)} - {*numbers} - self.lost:
+        batches = [(each.incarnation, each.batch) for each in receipts]
+        if len(batches) != len({*batches}):
+            raise BrokenError(f"batches {batches}")
+        for name, some in groupby(receipts, key=lambda each: each.incarnation):
+            numbers = [each.batch for each in some]
+            if numbers != sorted(numbers):
+                raise BrokenError(f"batches of {name}: {numbers}")
+        wanted = {(receipts[-1].incarnation, each) for each in range(BATCHES)}
+        if missing := wanted - {*batches} - self.lost:
             raise BrokenError(f"lost without being told: {missing}")
         runs = [name for name, _ in groupby(each.run for each in receipts)]
         if len(runs) != len({*runs}):
             raise BrokenError(f"a run that was overtaken has published again: {runs}")
         allowed = {"fenced", "upload-missing"} if len(self.drivers) > 1 else {"upload-missing"}
-        if self.drivers[0].steady and not self.told["restore"]:
+        if self.drivers[0].steady and not self.told["restore"] and not self.loses:
             if strange := {*self.told} - allowed - {"restore"}:
                 raise BrokenError(f"refused without a cause: {strange}")
             for each in receipts:

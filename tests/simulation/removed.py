@@ -14,6 +14,12 @@ REMOVED = {
     "fence": (
         _STORE, "overtaken = known.run_known and call.run != producer.run", "overtaken = False",
     ),
+    "incarnation": (
+        _STORE, "if call.overrides.replace_incarnation != remedy:", "if False:",
+    ),
+    "override for what it was told": (
+        _STORE, "and call.overrides.accept_gap != remedy:", "and not call.overrides.accept_gap:",
+    ),
     "gap": (_STORE, "if batch != known.last + 1 and", "if False and"),
     "repeated batch": (
         _STORE,
