@@ -31,7 +31,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint simulate bench bench-cluster docs docs-publish pictures notebooks matrix frozen constraints release dist sbom smoke python java test-oldest $(OTHER_SPARKS:%=test-spark-%)
+.PHONY: help demo test test-slow test-all lint simulate test-faults bench bench-cluster docs docs-publish pictures notebooks matrix frozen constraints release dist sbom smoke python java test-oldest $(OTHER_SPARKS:%=test-spark-%)
 .DELETE_ON_ERROR:
 
 help:
@@ -62,6 +62,9 @@ test-slow: .venv/.jars .venv-reference/.installed  ## what takes more than 5 s: 
 
 simulate: .venv/.installed  ## random runs of clients, publisher and network in one thread; SEEDS=0:10000 for more, SEEDS=17 shows one
 	$(PYTHON) -m tests.simulation --seeds $(or $(SEEDS),0:1000) $(ARGS)
+
+test-faults: .venv/.jars  ## kill the processes of a whole pipeline at random: ARGS="--kills 1000 --seed 7 --store postgresql"
+	$(PYTHON) -m tests.faults $(ARGS)
 
 test-all: .venv/.jars .venv-reference/.installed .venv-azurite/.installed  ## all tests with campaigns and coverage, other Sparks, oldest libraries
 	HYPOTHESIS_PROFILE=campaign $(PYTHON) $(TEST) --cov --cov-report=term $(ARGS)

@@ -16,7 +16,7 @@ from tests.fix_raw_server import Answer, Listener, RawServer, Request
 
 NOTHING = Answer((), "close")
 """The client's connection ends without an answer."""
-_RESET = struct.pack("ii", 1, 0)
+RESET = struct.pack("ii", 1, 0)
 """SO_LINGER on, for 0 seconds: closing drops what was not sent and resets."""
 
 
@@ -53,20 +53,23 @@ class Proxy(Listener):
             self._pass(server, client, self._limit)
             back.join()
 
+    def carry(self, data: bytes, target: socket.socket) -> None:
+        target.sendall(data)
+
     def _pass(self, source: socket.socket, target: socket.socket, limit: int | None) -> None:
         """Pass bytes on, and then end both connections: that wakes the other direction, too."""
         left = limit
         with contextlib.suppress(OSError):
             while left != 0 and (data := source.recv(min(65536, left or 65536))):
-                target.sendall(data)
+                self.carry(data, target)
                 left = None if left is None else left - len(data)
         if left == 0 and self._reset:
             with contextlib.suppress(OSError):
-                target.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                target.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         for each in (target, source):
             with contextlib.suppress(OSError):
                 # closing sends the reset; shutting down both ways would say a polite end before it
-                resets = each.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == _RESET
+                resets = each.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == RESET
                 each.shutdown(socket.SHUT_RD if resets else socket.SHUT_RDWR)
 
 
