@@ -50,7 +50,7 @@ NEEDS_COMPILER = pytest.mark.skipif(why_no_compiler() is not None, reason=f"no {
 @NEEDS_COMPILER
 def test_a_power_cut_undoes_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     """Whatever the disk has of the pages that were not synced: nobody notices anything."""
-    assert (Counter(), []) == lies.run(tmp_path, seed=1, rounds=8, lies=False)
+    assert (Counter(), []) == lies.run(tmp_path, seed=1, rounds=6, lies=False)
 
 
 @pytest.mark.kill
@@ -60,6 +60,6 @@ def test_a_disk_that_lies_is_noticed(tmp_path: Path) -> None:
     """A sync says yes, and a power cut takes back what was acknowledged: no number is lost or
     doubled without an error that names what happened, and whoever does what it says goes on.
     """
-    told, anomalies = lies.run(tmp_path, seed=1, rounds=8, lies=True)
+    told, anomalies = lies.run(tmp_path, seed=1, rounds=6, lies=True)
     assert [] == anomalies
     assert {"writer: batch-gap", "reader: ZEH_CURSOR_OF_ANOTHER_HISTORY"} == {*told}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, event
 
+from tests.faults.disks import Disk, why_no_small_disk
 from tests.patience import eventually
 from tests.store_contract import writers as contract
 from tests.store_contract.packs import EVER
@@ -38,6 +39,19 @@ def test_commits_are_on_disk_and_uploads_need_not_be(store):
 
     modes = [store._database.writes.write(ask, durable=durable) for durable in (True, False)]
     assert [["wal", 2, 16384], ["wal", 1, 16384]] == modes
+
+
+@pytest.mark.skipif(why_no_small_disk() is not None, reason=f"no {why_no_small_disk()}")
+def test_a_store_on_a_full_disk_says_so(tmp_path):
+    """SQLite calls it an I/O error, if there is no room for the index of its log."""
+    with closing(Disk(tmp_path)) as disk:
+        url = f"sqlite:///{disk.folder / 'feeds.db'}"
+        open_store(url).close()
+        disk.fill(0)
+        with pytest.raises(StoreError, match=r"Its disk is full: make room on it"):
+            open_store(url)
+        disk.free()
+        open_store(url).close()
 
 
 @pytest.mark.parametrize(

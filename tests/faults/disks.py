@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 from tests import postgresql
@@ -56,11 +58,18 @@ class Disk:
         shutil.rmtree(self._synced)
         shutil.copytree(self.folder, self._synced)
 
-    def fill(self) -> None:
-        """Leave no byte, until `free`."""
+    def fill(self, left: int) -> None:
+        """Leave some bytes, until `free`; when nobody has the files open.
+
+        The write-ahead log is emptied before: SQLite writes it over, and would need no room.
+        """
+        for file in self.folder.glob("*.db"):
+            with closing(sqlite3.connect(file)) as connection:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.sync()
         with (self.folder / "ballast").open("wb") as ballast:
-            left = shutil.disk_usage(self.folder).free
-            os.posix_fallocate(ballast.fileno(), 0, max(left, 1))
+            free = shutil.disk_usage(self.folder).free
+            os.posix_fallocate(ballast.fileno(), 0, max(free - left, 1))
 
     def free(self) -> None:
         (self.folder / "ballast").unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.faults.disks import Disk
 from tests.faults.parts import Publisher
+from tests.patience import eventually
 from tests.ports import free_port
 from zeh_spark.errors import PublisherError, PublishError
 from zeh_spark.publish import Producer
@@ -100,6 +101,7 @@ def run(work: Path, seed: int, rounds: int, *, lies: bool) -> tuple[Counter[str]
             publisher.kill()
             disk.cut_power(None if lies else chance)
             publisher.start()
+            eventually(lambda: "Console" in publisher.new_text())
             if chance.random() < 0.5:
                 writer.restart()
             total += 1

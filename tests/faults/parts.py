@@ -103,7 +103,7 @@ class Part(ABC):
 
 
 class Publisher(Part):
-    """`zeh-spark serve`. On the first call of `start` its store has to be there."""
+    """`zeh-spark serve` on a store that is there."""
 
     def __init__(self, work: Path, store: str, port: int, own: Mapping[str, str]) -> None:
         super().__init__("publisher", work)
@@ -118,7 +118,7 @@ class Publisher(Part):
 
     def judge_failure(self, text: str) -> None:
         """It may not start without its database, or without room for a page."""
-        reason = re.search(r"Error: .*(there is no connection|disk is full|is starting up)", text)
+        reason = re.search(r"Error: .*(there is no connection|disk is full|starting up)", text)
         if reason:
             self.failures[reason[1]] += 1
         else:

@@ -32,7 +32,7 @@ KILLS = {
     "power cut": 7,
     "database": 7,
 }
-OTHERS = {"connections cut": 10, "network stalled": 2, "network slow": 2, "disk full": 1}
+OTHERS = {"connections cut": 10, "network stalled": 2, "network slow": 2, "disk full": 2}
 DECK = {**KILLS, **OTHERS}
 """How often each fault comes in a round of all: those of cheap processes more often."""
 
@@ -191,9 +191,13 @@ class Pipeline:
                 self._server.start()
             case "connections cut":
                 self._network.cut(self._chance)
-            case "network stalled" | "network slow" | "disk full":
-                begin = {"network stalled": self._network.stall, "network slow": self._network.slow}
-                begin.get(name, self._disk.fill)()
+            case "disk full":
+                self._publisher.kill()
+                self._disk.fill(self._chance.choice((0, 100, 1000)) << 10)
+                self._heal_at = time.monotonic() + self._chance.uniform(5, 10)
+            case "network stalled" | "network slow":
+                stalls = name == "network stalled"
+                (self._network.stall if stalls else self._network.slow)()
                 self._heal_at = time.monotonic() + self._chance.uniform(1, 5)
             case _:
                 return self._kill_of_spark(name)

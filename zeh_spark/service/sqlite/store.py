@@ -13,6 +13,7 @@ the publisher and in commands that write.
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -59,6 +60,9 @@ changes the ETags.
 BUSY_MS = 30_000
 """Milliseconds for which a connection waits for a lock."""
 
+ROOM = 1 << 20
+"""With less, SQLite may have no room for the index of its log: that fails as "disk I/O error"."""
+
 
 def open_sqlite(
     file: str, *, must_exist: bool = False, clock: Clock = now_ms, receipts: int = RECEIPTS
@@ -75,9 +79,7 @@ def open_sqlite(
     try:
         _prepare(read, write)
     except DBAPIError as exc:
-        raise StoreError(
-            f"{path} cannot be used as a store: {exc.orig}. Check the path and its permissions"
-        ) from exc
+        raise StoreError(f"{path} cannot be used as a store: {_unusable(exc, path)}") from exc
     watch, gate = _Watch(read, _follow_no_other_file(path, read, write)), ReaderBarrier()
     writer = Writer(write, path.with_name(f"{path.name}-wal"), gate)
 
@@ -104,6 +106,13 @@ def open_sqlite(
         lambda _: _owner(path), _free_bytes, lineage=watch.lineage, is_behind=writer.is_behind,
     )  # fmt: skip
     return SqlStore(database, clock=clock, receipts=receipts)
+
+
+def _unusable(exc: DBAPIError, path: Path) -> str:
+    """Return what SQLite says, and what to do."""
+    full = shutil.disk_usage(path.parent).free < ROOM
+    remedy = "Its disk is full: make room on it" if full else "Check the path and its permissions"
+    return f"{exc.orig}. {remedy}"
 
 
 def path_of(file: str, *, must_exist: bool) -> Path:
