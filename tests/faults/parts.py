@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
@@ -29,6 +30,8 @@ EXPECTED = re.compile(
     r"|upload-missing"  # a crash of the database lost uploads; the batch is repeated
 )
 """Errors that faults may cause. Each of them says that the program may start again."""
+SLOW = 60
+"""Seconds after which a driver may be killed although it has committed no batch since it began."""
 NAMED = re.compile(r"zeh_spark[\w.]*\.errors\.\w+")
 
 
@@ -154,6 +157,23 @@ class Driver(Part):
             "master": "local-cluster[1,2,1024]",
         }
         self._left: list[psutil.Process] = []
+        self._commits, self._since = 0, 0.0
+
+    def start(self) -> None:
+        super().start()
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """From now on it has to commit a batch, before it is `ready` for another fault."""
+        self._commits, self._since = self._committed(), time.monotonic()
+
+    def _committed(self) -> int:
+        return sum(1 for _ in (self.folder / "checkpoint" / "commits").glob("[0-9]*"))
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has come on since the last fault, or had the time to."""
+        return self._committed() > self._commits or time.monotonic() > self._since + SLOW
 
     def command(self) -> list[str]:
         program = Path(__file__).with_name("driver.py")
@@ -200,11 +220,6 @@ class Driver(Part):
         for each in self._left:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether this process has a Spark session, with an executor."""
-        return bool(self.processes()["executor"])
 
     def look(self) -> None:
         """Judge the failures of its query."""

@@ -204,19 +204,21 @@ class Pipeline:
         return True
 
     def _kill_of_spark(self, name: str) -> bool:
-        """Kill a process of Spark, or a driver that has begun."""
+        """Kill a process of Spark; no driver or executor that had no time to do anything."""
         driver = self._chance.choice(self._drivers)
         found = driver.processes()
-        if not found["executor"]:
+        if not found["worker" if name == "worker" else "executor"]:
+            return False
+        if name != "worker" and not driver.ready:
             return False
         if name == "driver":
             driver.kill_alone()
         elif name == "driver and executor":
             driver.kill()
-        elif found[name]:
-            with_luck(self._chance.choice(found[name]))
         else:
-            return False
+            with_luck(self._chance.choice(found[name]))
+        if name == "executor":
+            driver.begin_again()
         return True
 
     # The end
