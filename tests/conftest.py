@@ -149,6 +149,7 @@ def pytest_report_header() -> list[str]:
         postgresql,
         standalone,
     )
+    from tests.faults import disks
 
     header = [f"python {platform.python_version()}, spark {_spark()}, {_java()}"]
     reasons = [
@@ -162,6 +163,7 @@ def pytest_report_header() -> list[str]:
         postgresql.why_no_small_disk(),
         standalone.why_not_apart(),
         kafka.why_absent(),
+        disks.why_no_compiler(),
     ]
     absent = [reason for reason in reasons if reason]
     if needed := [each for each in absent if each != postgresql.why_no_small_disk()]:

@@ -21,7 +21,6 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.xdist_group("faults")
 @pytest.mark.timeout(1800)
 @needs_batches
 @pytest.mark.parametrize(

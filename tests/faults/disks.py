@@ -18,7 +18,7 @@ PAGE = 4096
 
 
 def why_no_compiler() -> str | None:
-    return None if shutil.which("cc") else "a C compiler, for disks that lose power (cc)"
+    return None if shutil.which("cc") else "C compiler (Debian: apt-get install gcc libc6-dev)"
 
 
 why_no_small_disk = postgresql.why_no_small_disk

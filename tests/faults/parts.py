@@ -121,7 +121,7 @@ class Publisher(Part):
 
     def judge_failure(self, text: str) -> None:
         """It may not start without its database, or without room for a page."""
-        reason = re.search(r"Error: .*(there is no connection|disk is full|starting up)", text)
+        reason = re.search(r"Error: .*(no connection|connection failed|disk is full)", text)
         if reason:
             self.failures[reason[1]] += 1
         else:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -216,7 +216,8 @@ class Pipeline:
         elif name == "driver and executor":
             driver.kill()
         else:
-            with_luck(self._chance.choice(found[name]))
+            with suppress(psutil.NoSuchProcess):
+                self._chance.choice(found[name]).kill()
         if name == "executor":
             driver.begin_again()
         return True
@@ -274,16 +275,10 @@ class Pipeline:
             self._say("there are dead letters")
 
     def _say(self, anomaly: str) -> None:
-        ends = "".join(f"\n{each.log}:\n{each.log.read_text()[-2000:]}" for each in self._parts)
+        ends = "".join(
+            f"\n{each.log}:\n{each.log.read_text(errors='replace')[-2000:]}" for each in self._parts
+        )
         self.outcome.anomalies.append(anomaly + ends)
-
-
-def with_luck(process: psutil.Process) -> None:
-    """Kill it, if it is still there."""
-    try:
-        process.kill()
-    except psutil.NoSuchProcess:
-        return
 
 
 def run(work: Path, store: str, seed: int, *, kills: int, seconds: float = 1e9) -> Outcome:
