@@ -34,7 +34,7 @@ def test_each_event_is_there_once_whatever_is_killed(store: str, tmp_path: Path)
     if store == "postgresql":
         postgresql.needed()
 
-    outcome = run(tmp_path, store, seed=7, kills=90, seconds=240)
+    outcome = run(tmp_path, store, seed=7, kills=90, seconds=160)
 
     assert [] == outcome.anomalies
     assert outcome.kills > 10
@@ -49,7 +49,7 @@ NEEDS_COMPILER = pytest.mark.skipif(why_no_compiler() is not None, reason=f"no {
 @NEEDS_COMPILER
 def test_a_power_cut_undoes_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     """Whatever the disk has of the pages that were not synced: nobody notices anything."""
-    assert (Counter(), []) == lies.run(tmp_path, seed=1, rounds=6, lies=False)
+    assert (Counter(), []) == lies.run(tmp_path, seed=1, rounds=5, lies=False)
 
 
 @pytest.mark.kill
@@ -59,6 +59,6 @@ def test_a_disk_that_lies_is_noticed(tmp_path: Path) -> None:
     """A sync says yes, and a power cut takes back what was acknowledged: no number is lost or
     doubled without an error that names what happened, and whoever does what it says goes on.
     """
-    told, anomalies = lies.run(tmp_path, seed=1, rounds=6, lies=True)
+    told, anomalies = lies.run(tmp_path, seed=1, rounds=5, lies=True)
     assert [] == anomalies
     assert {"writer: batch-gap", "reader: ZEH_CURSOR_OF_ANOTHER_HISTORY"} == {*told}
