@@ -116,7 +116,8 @@ class Soak:
         program = [sys.executable, "-m", "benchmarks.soak"]
         serve = [sys.executable, "-m", "zeh_spark", "serve", "--store", self.store]
         self.commands = {
-            "publisher": [*serve, "--port", self.root.rpartition(":")[2]],
+            # With the default of 64 MiB, answers would fill the cache for longer than the run.
+            "publisher": [*serve, "--answer-cache", "8m", "--port", self.root.rpartition(":")[2]],
             "writer": [*program, "write", feeds[0], str(folder), str(rate), str(self.until)],
             "reader": [*program, "read", feeds[0], str(folder), "reader"],
             "reader of the copy": [*program, "read", feeds[1], str(folder), "reader-copy"],
