@@ -109,7 +109,6 @@ class Soak:
     def __init__(self, folder: Path, rate: int, seconds: float) -> None:
         self.folder, self.store = folder, f"sqlite:///{folder}/soak.db"
         self.began = time.time()
-        self.half = self.began + seconds / 2
         self.until = self.began + seconds
         self.root = f"http://127.0.0.1:{free_port()}"
         feeds = [f"{self.root}/{each}" for each in FEEDS]
@@ -147,7 +146,7 @@ class Soak:
         process.wait()
 
     def restart(self, name: str) -> None:
-        """By turns as an operator does it, and as a machine that fails."""
+        """In two of four times as a machine that fails, and otherwise as an operator does it."""
         self.end(name, signal.SIGKILL if self.restarts % 4 < 2 else signal.SIGTERM)
         self.start(name)
         self.restarts += 1
@@ -173,7 +172,7 @@ class Soak:
         return found
 
     def read_all(self) -> int:
-        """Whether both readers have had all; gives how many events there were."""
+        """Wait until both readers have had all. Returns how many events there were."""
         published = int((self.folder / "published").read_text())
         deadline = time.time() + 300
         while not all(self.count(each) == published for each in ("reader", "reader-copy")):
@@ -228,7 +227,7 @@ def run(folder: Path, hours: float, rate: int, samples: Path) -> Iterator[Row]:
             soak.start(name)
             if name == "publisher":
                 until_served(soak.root)
-        with samples.open("a") as lines:
+        with samples.open("w") as lines:
             while time.time() < soak.until:
                 soak.check()
                 while planned and planned[0][0] < time.time():
