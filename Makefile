@@ -11,6 +11,7 @@ OTHER_SPARKS := 4.0 4.1 4.3
 DELTA_OF_SPARK_4.0 := 4.0.1
 DELTA_OF_SPARK_4.1 := 4.2.0
 PATCH_OF_SPARK_4.1 := 4.1.1# Delta 4.2 needs a class that 4.1.2 has no more
+SPARK_PYTHONS := .venv-spark-4.0/bin/python .venv-spark-4.1/bin/python .venv/bin/python .venv-spark-4.3/bin/python
 MINOR_VERSION = $(shell sed -n 's/^__version__ = "\([0-9]*\.[0-9]*\).*/\1/p' zeh_spark/__init__.py)
 RELEASE := $(CURDIR)/.venv-release/bin/python
 # One file for all Pythons from the given one on: pip follows its markers.
@@ -31,7 +32,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint simulate test-faults bench bench-cluster docs docs-publish pictures notebooks matrix frozen constraints release dist sbom smoke python java test-oldest $(OTHER_SPARKS:%=test-spark-%)
+.PHONY: help demo test test-slow test-all lint simulate test-faults upgrades bench bench-cluster docs docs-publish pictures notebooks matrix frozen constraints release dist sbom smoke python java test-oldest $(OTHER_SPARKS:%=test-spark-%)
 .DELETE_ON_ERROR:
 
 help:
@@ -70,7 +71,7 @@ test-all: .venv/.jars .venv-reference/.installed .venv-azurite/.installed  ## al
 	HYPOTHESIS_PROFILE=campaign $(PYTHON) $(TEST) --cov --cov-report=term $(ARGS)
 	ZEH_TEST_STORE=postgresql $(PYTHON) $(TEST) $(wildcard tests/*/test_publish_*.py tests/*/test_producer*.py) \
 	tests/acceptance/test_from_delta.py tests/acceptance/test_dedup.py tests/integration/test_feed_identity.py $(ARGS)
-	$(MAKE) $(OTHER_SPARKS:%=test-spark-%) test-oldest
+	$(MAKE) $(OTHER_SPARKS:%=test-spark-%) test-oldest upgrades
 
 test-oldest: COMMANDS := $(wildcard tests/acceptance/test_cli*.py)
 test-oldest: .venv-oldest/.installed .venv-reference/.installed | java  ## unit and integration tests with the oldest versions that setup.py allows; and commands with click 8.2
@@ -79,6 +80,14 @@ test-oldest: .venv-oldest/.installed .venv-reference/.installed | java  ## unit 
 	$$PYSPARK_PYTHON -m tests.class_archive && \
 	$$PYSPARK_PYTHON $(TEST) -W default -m "not slow and not campaign" tests/unit tests/integration $(COMMANDS) $(ARGS) && \
 	PYTHONPATH=$(CURDIR)/.venv-oldest/click-8.2 $$PYSPARK_PYTHON -m pytest -W default -m "not slow" tests/unit/cli $(COMMANDS)
+
+upgrades: .venv/.jars $(OTHER_SPARKS:%=.venv-spark-%/.installed)  ## checkpoints and tables of each Spark, continued by each later one
+	@set -ex; for old in $(SPARK_PYTHONS); do if [ -x $$old ]; then \
+	export ZEH_FROZEN=$$(mktemp -d)/frozen.tar.gz; \
+	PYSPARK_PYTHON=$(CURDIR)/$$old PYSPARK_DRIVER_PYTHON=$(CURDIR)/$$old $$old -m tests.frozen; \
+	for new in $(SPARK_PYTHONS); do if [ -x $$new ]; then \
+	PYSPARK_PYTHON=$(CURDIR)/$$new PYSPARK_DRIVER_PYTHON=$(CURDIR)/$$new \
+	$$new -m pytest -n 0 -W default -rs tests/acceptance/test_frozen.py; fi; done; fi; done
 
 bench: .venv/.installed .venv-reference/.installed | java  ## measure; PEERS=kafka adds Spark's Kafka source
 	$(PYTHON) -m benchmarks $(if $(PEERS),--peers $(PEERS))

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import (
+    backfill,
     cluster,
     contracts,
     costs,
@@ -44,6 +45,7 @@ PARTS = {
     "stateful": stateful.operators,
     "sessions": session_matrix.measured,
     "cluster": cluster.measured,
+    "backfill": backfill.measured,
     "growth": growth.measured,
     "sealing": sealing.measured,
     "duplicates": duplicates.measured,

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +25,14 @@ _RUNNER = "python_streaming_source_runner"
 
 @dataclass(frozen=True)
 class Run:
-    """Events per second over the whole query, and counted inside its triggers."""
+    """Events per second over the whole query, and counted inside its triggers; the events of its
+    largest batch.
+    """
 
     events: int
     seconds: float
     trigger_seconds: float
+    largest: int = 0
 
     @property
     def rate(self) -> float:
@@ -73,6 +76,7 @@ def stream(frame: DataFrame, **trigger: object) -> Run:
         sum(each.numInputRows for each in batches),
         seconds,
         sum(each.durationMs["triggerExecution"] for each in batches) / 1000,
+        max(each.numInputRows for each in batches),
     )
 
 
@@ -182,12 +186,11 @@ def peak_memory(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
-def peaks_of(run: Callable[[], object]) -> dict[str, int]:
-    """Return the highest VmHWM while `run` runs, of the driver's reader and of a Python worker."""
-    programs = {
-        _RUNNER: "driver's reader",
-        "pyspark.daemon": "Python worker",
-    }
+def peaks_of(run: Callable[[], object], jvms: Mapping[str, str] = {}) -> dict[str, int]:
+    """Return the highest VmHWM while `run` runs, of the driver's reader and of a Python worker; and
+    of `jvms`, which names what is in their commands.
+    """
+    programs = {_RUNNER: "driver's reader", "pyspark.daemon": "Python worker", **jvms}
     peaks = dict.fromkeys(programs.values(), 0)
     done = threading.Event()
 

@@ -72,6 +72,8 @@ def test_what_was_published_stays(queries):
 def test_a_table_continues(queries):
     """It has the batch that is repeated, and holds each event exactly once."""
     pytest.importorskip("delta", reason=why_absent())
+    if not (queries.folder / "table").exists():
+        pytest.skip("the archive is of a Spark without Delta")
     forget(queries, "delta")
 
     assert queries.keep() == sorted([*EVENTS, *NEW])
