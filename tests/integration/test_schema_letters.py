@@ -14,11 +14,12 @@ import pytest
 import requests
 
 from tests.fix_cli import call
-from tests.fix_dead_letters import QUERY, Two, direct
+from tests.fix_dead_letters import QUERY, Two, direct, served
 from tests.fix_publish import Caller, Who, rows
 from tests.fix_sink import lost
 from zeh_spark.client.http.publish_client import BatchCall, TaskDone
 from zeh_spark.errors import PublishError, UnavailableError, ZeroEventHubError
+from zeh_spark.service.access.disk import Disk
 from zeh_spark.service.app import upload_validation
 from zeh_spark.spark.sink.options import sink_options
 from zeh_spark.spark.sink.row_layout import RowLayout
@@ -238,6 +239,22 @@ def test_a_batch_that_was_published_without_dead_letters_is_not_split(ruled):
 
 
 # What the publisher answers
+
+
+def test_a_restored_dead_letter_feed_gets_the_same_dead_letters_again(ruled):
+    """Its backup is from before a batch that the feed has."""
+    ruled.publish(0, *TASKS)
+    with served("dead", 3) as restored:
+        again = ruled.but(dead=restored)
+        again.publish(0, *OTHER_TASKS)
+        check_split(again, 5)
+
+
+def test_a_full_disk_refuses_no_split_batch_that_is_published(ruled, monkeypatch):
+    ruled.publish(0, *TASKS)
+    monkeypatch.setattr(Disk, "_room", lambda _: 0)
+    ruled.publish(0, *OTHER_TASKS)
+    check_split(ruled, 5)
 
 
 def test_the_receipt_tells_the_version_and_its_chain_holds(ruled):

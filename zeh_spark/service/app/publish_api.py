@@ -298,8 +298,16 @@ class PublishApi:
         return receipt
 
     def _stage(self, feed: str, call: Call, upload: Upload) -> StagingResult | StoredReceipt:
-        """Keep an upload. Its body took a while, so there may be less room than before it."""
-        self._disk.check_upload()
+        """Keep an upload; without room, only tell whether its batch was committed before.
+
+        Its body took a while, so there may be less room than before it.
+        """
+        try:
+            self._disk.check_upload()
+        except Problem:
+            if receipt := self._store.admit(feed, call):
+                return receipt
+            raise
         return self._store.stage(feed, call, upload, self._limits.staging_quota)
 
     def _commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:

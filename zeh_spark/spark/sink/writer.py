@@ -256,7 +256,8 @@ def stage(
         dead = letter_client.look_up(named)
         if dead.feed_id is not None and dead.feed_id == known.feed_id:
             raise same_feed(options)
-        split_by = dead.receipt.schema_version if dead.receipt else known.schema_version
+        before = dead.receipt or known.receipt  # a restored dead-letter feed may have none
+        split_by = before.schema_version if before else known.schema_version
         batch = replace(batch, split_by=split_by)
         uploads = open_uploads.enter_context(TaskUploads(client, options, batch, task, known))
         letters = open_uploads.enter_context(
