@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError, OptionError
+from zeh_spark.spark.delta import merging
 from zeh_spark.spark.delta.precedence import ARRIVAL, newest, wins
 
 EVENTS = "key INT, value INT, gone BOOLEAN, headers MAP<STRING, STRING>"
@@ -326,3 +327,19 @@ def test_a_table_that_no_merge_has_made_is_refused(merge, spark):
 
     merge(event(1, 2, "a", 1), mergeSchema="true")
     assert [2] == [row.value for row in merge.frame().collect()]
+
+
+@pytest.mark.slow
+def test_a_version_that_another_driver_merges_meanwhile_is_compared(merge, monkeypatch):
+    """Delta leaves the second one out: its rows may be others."""
+    run = merging.Merge.run
+
+    def late(self, *arguments):
+        monkeypatch.setattr(merging.Merge, "run", run)
+        merge(event(1, 10), app_id="silver", version=7)
+        return run(self, *arguments)
+
+    monkeypatch.setattr(merging.Merge, "run", late)
+    told = merge.fail(event(2, 20), app_id="silver", version=7)
+    assert "Spark gives it again with" in told
+    assert {1: 10} == merge.shown()

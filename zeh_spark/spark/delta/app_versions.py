@@ -91,10 +91,15 @@ def _check_first(table: LakeTable, record: CommitRecord, accept: str | None) -> 
         )
 
 
-def check_written(table: LakeTable, record: CommitRecord) -> None:
-    """Check that Delta has written the batch. Raises LakehouseError if a RESTORE took it away."""
+def check_written(table: LakeTable, record: CommitRecord, accept: str | None) -> None:
+    """Check that Delta has written the batch.
+
+    Raises LakehouseError if a RESTORE took it away, or if another driver wrote other rows under its
+    number since `is_next`: Delta leaves the second ones out.
+    """
     known, undone = table.versions(record.app)
     if record.number in known:
+        check_content(table.text, known[record.number], record.content, accept)
         return
     if undone:
         raise LakehouseError(

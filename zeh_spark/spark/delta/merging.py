@@ -130,7 +130,7 @@ def merge(
         )
         if app_versions.is_next(target, record, accept):
             made.run(df, record.transaction)
-            app_versions.check_written(target, record)
+            app_versions.check_written(target, record, accept)
 
 
 def purge(spark: SparkSession, table: str, older_than: str) -> None:
