@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from tests.fix_table import Database, PostgresqlDatabase, read
@@ -102,3 +104,28 @@ def test_ids_are_integers_of_any_size_or_uuids(
         found += page.data
         page = read(feed, page.cursors, n=1, hint=1)
     assert [*range(len(keys))] == found
+
+
+@pytest.mark.parametrize("size", [10, 60_000])
+def test_uuids_come_in_their_own_order_in_a_danish_database(size: int) -> None:
+    """There, aa is the last letter: no row comes twice, and a full page leaves out none."""
+    with closing(PostgresqlDatabase()) as database:
+        database.server.drop_database(database.name)
+        database.server.execute(
+            f"CREATE DATABASE {database.name} TEMPLATE template0 ENCODING 'UTF8'"
+            " LOCALE_PROVIDER icu ICU_LOCALE 'da' LOCALE 'C.UTF-8'"
+        )
+        database.id = "id uuid PRIMARY KEY"
+        feed = database.served("data jsonb")
+        rest = "-0000-4000-8000-000000000000"
+        keys = [f"0aa00000{rest}", *(f"0b0000{number:02}{rest}" for number in range(1, 20))]
+        rows = ", ".join(
+            f"('{key}', to_jsonb('{number:02}' || repeat('x', {size})))"
+            for number, key in enumerate(keys)
+        )
+        database.execute(f"INSERT INTO outbox (id, data) VALUES {rows}")
+        found, page = [], read(feed)
+        while page.data:
+            found += [int(each[:2]) for each in page.data]
+            page = read(feed, page.cursors)
+        assert [*range(20)] == found

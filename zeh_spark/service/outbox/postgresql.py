@@ -178,7 +178,8 @@ class PostgresqlTable(TableSql):
         return f"({json})::json #>> '{{}}'" if form == "text" else json
 
     def _id(self, value: str) -> str:
-        return f"{value}::text" if self.facts.uuid else value
+        # "C" has the order of uuids. In Danish, aa comes after z.
+        return f'{value}::text COLLATE "C"' if self.facts.uuid else value
 
 
 def _base64(value: str) -> str:
