@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -227,6 +228,18 @@ def test_all_partitions_a_feed_can_have_are_read(publisher: Publisher) -> None:
             publisher.store.stage("wide", call(batch, partitions=1024), each)
         publisher.store.commit("wide", call(batch, partitions=1024), declared(*parts))
     assert 1024 == whole(f"{publisher.base}/wide").events
+
+
+def test_idle_producers_that_expired_are_no_difference(publisher: Publisher) -> None:
+    """Their events are counted as those whose receipts are gone."""
+    store = publisher.store
+    commit(store, call(0, producer="idle"), upload(large(0)))
+    begins = dataclasses.replace(call(0, producer="later"), starting=((1, 1000),))
+    commit(store, begins, upload(large(1)))
+    assert 2 == whole(publisher.url).batches
+    assert 2 == store.expire_producers("orders", store.now() + 1, 9)
+    tally = whole(publisher.url)
+    assert (0, 2) == (tally.batches, tally.expired)
 
 
 def test_answers_with_few_ranges_tell_the_same(

@@ -30,6 +30,7 @@ class ListedState(msgspec.Struct, frozen=True, rename="camel"):
     receipts: int
     chain: str
     time: int | None
+    deleted: bool
     next_sequences: dict[int, int]
     first_sequences: dict[int, int] = {}
 
@@ -174,8 +175,8 @@ class Chain:
                 )  # fmt: skip
 
     def _wrong_at_end(self, newest: int) -> Iterator[Difference]:
-        if not self._newest and self.state.incarnation == BATCH_INCARNATION:
-            return  # the publisher deletes old receipts of batches with names
+        if not self._newest and (self.state.deleted or self.state.incarnation == BATCH_INCARNATION):
+            return  # the publisher deletes old receipts of batches with names and idle producers
         if self._newest < self.state.receipts:
             yield self._lost(self._head, self.state.receipts, self._newest or "none")
         elif self.oldest > max(1, newest - RECEIPTS + 1):

@@ -185,11 +185,17 @@ class Judge:
                 yield Difference(self._at, what, expected, told, producer)
 
     def _next_number(self, producer: str, partition: int) -> int | None:
-        """Return the number that has to come next; None if retention has removed those before."""
+        """Return the number that has to come next.
+
+        None if retention has removed those before, or if the producer has expired, and this is its
+        first one.
+        """
         seen = self._ledger.following(producer, partition)
-        if seen is None and self._oldest == 1:
-            return self._ledger.first(producer, partition)
-        return seen
+        if seen is not None or self._oldest > 1:
+            return seen
+        known = self._ledger.producer(producer)
+        has_expired = known is not None and known.expired and known.lowest is None
+        return None if has_expired else self._ledger.first(producer, partition)
 
     def _differs(self, position: int, what: str, expected: object, found: object) -> Difference:
         claim = self._claim
