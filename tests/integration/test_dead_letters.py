@@ -5,12 +5,14 @@ Two feeds, each on a store of its own: what happens when only one of them knows 
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from dataclasses import replace
 
 import pytest
 
+from tests.fix_cli import call
 from tests.fix_dead_letters import QUERY, TEXT, Two, direct, frame, served
 from tests.fix_log_texts import check_documented
 from tests.fix_raw_server import ok, refused
@@ -263,6 +265,27 @@ def test_dead_letters_of_two_feeds_with_the_same_stamps_are_both_published(two):
 
     assert ["published", "published", "published before", "published before"] == said
     assert 3 == len(two.events())
+
+
+def test_dead_letters_beside_one_whose_name_has_expired_are_published(two):
+    """It was published before, so long ago that nobody can compare it."""
+
+    def replay() -> dict[int, str]:
+        lines = call("dead-letters", direct(two.dead, "dead")).stdout.splitlines()
+        found = [json.loads(line) for line in lines]
+        for each in found:
+            each["data"]["row"]["data"] = "2"
+        given = letters(json.dumps(each).encode() for each in found)
+        done = dead_letter_replay.replay(two.url, dead_letter_replay.repaired(given, 2))
+        batches = [int(each["headers"]["zeh-batch"]) for each in found]
+        return {batches[each.letter.line - 1]: each.outcome.value for each in done}
+
+    two.publish(0, [BAD])
+    assert {0: "published"} == replay()
+    store = two.main.store
+    assert 1 == store.expire_names("orders", store.now() + 1, 9)
+    two.publish(1, [BAD])
+    assert {0: "refused", 1: "published"} == replay()
 
 
 def test_a_dead_letter_whose_outcome_is_unknown_is_told_by_its_line(two):

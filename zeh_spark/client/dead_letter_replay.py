@@ -27,7 +27,9 @@ from zeh_spark.wire.dead_letters import DeadLetter, DeadLetterId, DeadRow, Unrea
 from zeh_spark.wire.partitioning import placed
 from zeh_spark.wire.wire import BATCH_INCARNATION
 
-_OF_ONE = {problems.BATCH_CONFLICT.name, problems.PRODUCER_DELETED.name}
+_OF_ONE = {
+    problems.BATCH_CONFLICT.name, problems.BATCH_EXPIRED.name, problems.PRODUCER_DELETED.name,
+}  # fmt: skip
 """Refusals that are about one dead letter, or one producer's: the others are published."""
 
 
@@ -144,6 +146,11 @@ def _reason(letter: RepairedLetter, refusal: PublishError) -> str:
         return (
             f"this dead letter was published before, repaired in another way, as batch "
             f"{letter.place.base}#{letter.place.name}"
+        )
+    if refusal.problem == problems.BATCH_EXPIRED.name:
+        return (
+            f"this dead letter was published before, as batch {letter.place.base}#"
+            f"{letter.place.name}, so long ago that it cannot be compared any more"
         )
     return (
         f"producer {letter.place.base!r} was deleted on that feed. Publish the event under another "
