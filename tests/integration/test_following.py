@@ -1,4 +1,4 @@
-"""What `tail` and `dead-letters` read from publishers that skip, or send odd lines."""
+"""What readers say of publishers that skip or send odd lines, and of their own interrupts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import pytest
 
 from tests.fix_batch import cursor_of
 from tests.fix_raw_server import ok, refused
+from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.client.http.tail import follow
-from zeh_spark.errors import MalformedLineError, PublisherError
+from zeh_spark.errors import MalformedLineError, PublisherError, ZeroEventHubError
+from zeh_spark.reading import reader
 
 
 def line(cursor: object, *events: object) -> bytes:
@@ -54,3 +56,18 @@ def test_an_error_of_any_kind_ends_the_command(raw_server):
     assert [b'{"id":1}'] == printed(raw_server)
     with pytest.raises(MalformedLineError, match=r"not UTF-8.*leave out --headers"):
         printed(raw_server, whole=True)
+
+
+def test_a_reader_that_was_interrupted_does_not_seem_to_end(publisher, monkeypatch):
+    """As in a notebook, whose cell is run again."""
+    publisher.publish(*range(8))
+    pages = reader(publisher.url, page_size_hint=2)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Decoder, "whole", interrupt)
+        next(pages)
+    with pytest.raises(ZeroEventHubError, match=r"was interrupted .* Begin a new one"):
+        next(pages)

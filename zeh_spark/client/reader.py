@@ -147,7 +147,10 @@ def _argument(option: str) -> str:
 
 
 class Pages(Iterator[PageAndCursors]):
-    """What a reader yields. After an error it raises the error again, and does not seem to end."""
+    """What a reader yields. After an error it raises the error again, and does not seem to end.
+
+    After an interrupt, or any other exception, it raises that it was interrupted.
+    """
 
     def __init__(self, pages: Generator[PageAndCursors, None, None]) -> None:
         self._pages = pages
@@ -161,6 +164,14 @@ class Pages(Iterator[PageAndCursors]):
         except ZeroEventHubError as exc:
             self._failure = _in_own_words(exc)
             raise self._failure from exc.__cause__
+        except StopIteration:
+            raise
+        except BaseException:
+            self._failure = ZeroEventHubError(
+                "this reader was interrupted while it read a page. Begin a new one at the cursors "
+                "that you kept"
+            )
+            raise
 
     def close(self) -> None:
         """Give up the connection. After that, no request is sent, and no page comes."""
