@@ -12,6 +12,8 @@ import pytest
 import requests
 from sqlalchemy import create_engine
 
+from tests import fix_cli
+from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from zeh_spark.publisher import create_app
 from zeh_spark.service.outbox.feed import SqlTableFeed
@@ -248,3 +250,18 @@ def test_a_lock_and_a_lost_connection_are_no_errors_of_the_reader(postgresql_dat
     postgresql_database.server.disconnect(postgresql_database.name)
     feed.save_cursors("mailer", 2, {0: "b"})
     assert {0: "b"} == feed.load_cursors("mailer", 2)
+
+
+def test_the_lag_of_a_name_is_that_of_the_reader_that_is_furthest_behind(database):
+    """A table keeps its cursors for each `n`. Rows are deleted by what the command says."""
+    feed = served(database)
+    written(database, *range(5))
+    with running_publisher({"outbox": feed}) as base:
+        for query in ("n=2&cursor0=_last&cursor1=_last", "n=1&cursor0=_first"):
+            requests.get(f"{base}/outbox?{query}&cursorset=mailer", timeout=30).raise_for_status()
+
+        def behind():
+            told = fix_cli.call("lag", f"{base}/outbox", "--cursorset", "mailer", "--json")
+            return told.returncode == 0 and json.loads(told.stdout)["eventsBehind"]["total"]
+
+        eventually(lambda: 5 == behind())

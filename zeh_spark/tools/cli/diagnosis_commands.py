@@ -295,7 +295,8 @@ def _of_cursor_set(options: ClientOptions, name: str) -> tuple[dict[str, Any], s
             f"names on the feed's page of the console, or for a feed of a store with zeh-spark "
             f"cursor-sets {feed}. If it is there, try again in a minute"
         )
-    n = numbers[-1]
+    # A table keeps cursors of each `n`: the reader that is furthest behind counts.
+    n = max(numbers, key=lambda each: found[each, "zeh_consumer_lag_events"])
     events = int(found[n, "zeh_consumer_lag_events"])
     seconds = found.get((n, "zeh_consumer_lag_seconds"))
     known = int(found[n, "zeh_consumer_partitions"])
