@@ -12,13 +12,18 @@ from tests.release import sbom
 from tests.unit.test_databricks_pins import LISTS, needs, pins
 from tests.unit.test_errors import TREE
 from zeh_spark.service.app.config import FeedConfig
+from zeh_spark.service.sql.schema import VERSION as STORE_VERSION
+from zeh_spark.spark.delta import commits
+from zeh_spark.spark.sessions import state as sessions_state
 from zeh_spark.spark.sessions.model import REASONS, RECORDS
 from zeh_spark.spark.sessions.ordering import in_order
+from zeh_spark.spark.source import offsets
+from zeh_spark.spark.stateful import dedup_state, seen_ids
 from zeh_spark.tools.audit.findings import Difference, Tally
 from zeh_spark.tools.cli.main import COMMANDS
 from zeh_spark.wire.option_values import HEADER_PREFIX, SECRET_HEADER_PREFIX
 from zeh_spark.wire.problems import PROBLEMS
-from zeh_spark.wire.upload_format import LINE_BYTES
+from zeh_spark.wire.upload_format import DIGEST_VERSION, LINE_BYTES
 from zeh_spark.wire.wire import MAX_LINE
 
 ROOT = Path(__file__).parents[2]
@@ -235,3 +240,20 @@ def test_the_log_settings_in_the_docs_are_those_of_the_file() -> None:
     kept = (ROOT / "conf/log4j2.properties").read_text(encoding="utf-8")
 
     assert shown == kept.partition("\n\n")[2]
+
+
+def test_versions_of_formats_are_those_of_the_code() -> None:
+    """An operator who goes back to an older version compares them."""
+    (table,) = tables("operate/upgrade.md", "stored data")
+    told = [version.partition(":")[0] for _, version in table]
+    state = [each.FORMAT.version for each in (sessions_state, dedup_state, seen_ids)]
+
+    assert [
+        f"{STORE_VERSION}",
+        f"{offsets.VERSION}; {offsets.DIRECT_VERSION} if executors fetch; "
+        f"{offsets.SUBSET_VERSION} with `partitions`",
+        f"{state[0]}",
+        f"{state[1]}; {state[2]} with `id`",
+        f"{DIGEST_VERSION}",
+        f"{commits.FORMAT}",
+    ] == told

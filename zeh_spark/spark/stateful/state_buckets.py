@@ -135,11 +135,11 @@ class BucketFormat(Generic[Bucket]):
     """How buckets of one kind are values of Spark's state: a byte for the version, then msgpack."""
 
     def __init__(self, kind: type[Bucket], version: int) -> None:
-        self._version = version
+        self.version = version
         self._decode = msgspec.msgpack.Decoder(kind).decode
 
     def write(self, bucket: Bucket) -> bytes:
-        return bytes([self._version]) + msgspec.msgpack.encode(bucket)
+        return bytes([self.version]) + msgspec.msgpack.encode(bucket)
 
     def read(self, value: bytes) -> Bucket:
         """Return the bucket of a value, which is not checked."""
@@ -160,16 +160,16 @@ class BucketFormat(Generic[Bucket]):
             )
         found, why = value[0] if value else 0, "of another version of zeh_spark"
         try:
-            if found == self._version:
+            if found == self.version:
                 bucket = self.read(value)
                 same("buckets", buckets, bucket.buckets)
                 return bucket
         except msgspec.DecodeError as exc:
             why = f"and cannot be read ({exc})"
         raise CheckpointError(
-            f"the checkpoint's state has format {found}, {why}; this one knows {self._version}. "
+            f"the checkpoint's state has format {found}, {why}; this one knows {self.version}. "
             f"Continue with the version that wrote it, or take a new checkpoint",
-            expected=self._version,
+            expected=self.version,
             got=found,
             anchor="the-state-was-made-with-another-option",
         )
