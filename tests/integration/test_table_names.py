@@ -106,6 +106,7 @@ def test_ids_are_integers_of_any_size_or_uuids(
     assert [*range(len(keys))] == found
 
 
+@pytest.mark.postgresql
 @pytest.mark.parametrize("size", [10, 60_000])
 def test_uuids_come_in_their_own_order_in_a_danish_database(size: int) -> None:
     """There, aa is the last letter: no row comes twice, and a full page leaves out none."""
