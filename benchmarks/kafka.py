@@ -50,8 +50,9 @@ def broker(
 ) -> Iterator[tuple[str, int]]:
     """A running broker with the topic `flights`; gives its address and its process id.
 
-    Clients are told the port `advertised`, where a proxy of `port` has to be. A broker whose folder
-    is there goes on with what it has. `settings` are lines for its file of settings.
+    Clients are told the port `advertised`, where a proxy of `port` has to be. If the
+    folder has data of an earlier broker, this one keeps it. `settings` are more lines of its
+    server.properties.
     """
     classpath = broker_jars()
     client, controller = port or free_port(), free_port()

@@ -27,7 +27,7 @@ _OPENED = ("java.lang", "java.nio", "sun.net", "jdk.internal.misc", "jdk.interna
 def broker(work: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A running broker; gives its address and its process.
 
-    One whose folder is there goes on with what it has.
+    If the folder has data of an earlier broker, this one keeps it.
     """
     # without io.etcd: not all of its jars are to be had, and RocksDB has the metadata here
     wanted = pom(

@@ -56,8 +56,8 @@ def test_a_power_cut_undoes_nothing_that_was_acknowledged(tmp_path: Path) -> Non
 @pytest.mark.slow
 @NEEDS_COMPILER
 def test_a_disk_that_lies_is_noticed(tmp_path: Path) -> None:
-    """A sync says yes, and a power cut takes back what was acknowledged: no number is lost or
-    doubled without an error that names what happened, and whoever does what it says goes on.
+    """The disk confirms syncs that it does not do, and a power cut undoes what was acknowledged.
+    Reader and writer get errors that name it. After their remedies, each number is there once.
     """
     told, anomalies = lies.run(tmp_path, seed=1, rounds=5, lies=True)
     assert [] == anomalies

@@ -1,9 +1,9 @@
 """Disks that lose power, also one that says yes to a sync and does not do it.
 
 In each round, a program publishes numbers and another one reads them; the disk loses power, and
-both go on. If the disk lies for a while before, they get errors with a name, and do what
-docs/operate/recover.md says. If it does not, nothing is lost, and there are none. In the end, each
-number is there once.
+both continue. If the disk has lied before, they get named errors, and follow
+docs/operate/recover.md. If it has not, nothing is lost, and there are no errors. In both cases,
+each number is there once in the end.
 """
 
 from __future__ import annotations

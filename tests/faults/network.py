@@ -51,7 +51,7 @@ class Network(Proxy):
         while begin < len(data):
             self._flows.wait()
             end = begin + PIECE if self._pause else len(data)
-            time.sleep(self._pause)
+            time.sleep(self._pause)  # the fault itself: a slow network
             target.sendall(data[begin:end])
             begin = end
 

@@ -143,7 +143,7 @@ class Pipeline:
                 self._heal()
             if time.monotonic() > until:
                 return
-            time.sleep(0.05)
+            time.sleep(0.05)  # between two looks at the processes
 
     def _starts(self, part: Part) -> bool:
         if part.process:

@@ -139,7 +139,7 @@ class Publisher:
     def _died_in(self, front: Front, work: Callable[[], Any]) -> Any:
         try:
             done = work()
-        except BaseException:  # of a dead one: asyncio makes others of `Died`
+        except BaseException:  # raised again, but of a dead one: asyncio makes others of `Died`
             if not self._dead:
                 self._fuse = None
                 raise

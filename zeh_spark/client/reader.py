@@ -166,7 +166,7 @@ class Pages(Iterator[PageAndCursors]):
             raise self._failure from exc.__cause__
         except StopIteration:
             raise
-        except BaseException:
+        except BaseException:  # also an interrupt: raised again, and remembered
             self._failure = ZeroEventHubError(
                 "this reader was interrupted while it read a page. Begin a new one at the cursors "
                 "that you kept"
