@@ -59,6 +59,35 @@ def test_two_queries_under_one_name_write_once(lake, gate):
     assert lake.numbers() == Counter(range(90))
 
 
+@pytest.mark.slow
+def test_a_merge_leaves_other_statements_of_the_session_alone(lake, gate):
+    """Delta would leave out what another thread appends with the merge's settings, or merges."""
+    lake.batch(0, range(10), merge_keys=["i"])
+    rows = lake.spark.range(5)
+    with gate.during(lake.batch, 1, range(10, 20), merge_keys=["i"]):
+        for _ in range(2):
+            rows.write.format("delta").mode("append").save(lake.at("other"))
+
+    assert lake.table("other").count() == 10
+    assert lake.numbers() == Counter(range(20))
+
+
+def test_a_merge_finds_the_table_in_the_current_database(lake):
+    """The settings of a commit are those of a session of its own."""
+    spark = lake.spark
+    spark.sql("CREATE DATABASE elsewhere")
+    try:
+        spark.catalog.setCurrentDatabase("elsewhere")
+        for version in range(2):
+            rows = spark.range(version, version + 2).selectExpr("id AS i", "map('', '') AS headers")
+            lakehouse.merge(rows, "merged", ["i"], app_id="app", version=version)
+        assert lake.numbers("elsewhere.merged") == Counter(range(3))
+        assert not [each for each in spark.conf.getAll if ".write.txn" in each]
+    finally:
+        spark.catalog.setCurrentDatabase("default")
+        spark.sql("DROP DATABASE elsewhere CASCADE")
+
+
 def test_a_second_call_for_a_batch_is_refused(lake):
     """Its rows would be taken for those of the first, and left out."""
     lake.add(range(10))

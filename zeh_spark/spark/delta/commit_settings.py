@@ -18,33 +18,34 @@ from pyspark.sql import DataFrame, SparkSession
 from zeh_spark.errors import LakehouseError
 from zeh_spark.spark.frames.compat import is_connect
 
-_CONFIGURATION = "spark.databricks.delta."
+_SETTINGS = {
+    "txnAppId": "spark.databricks.delta.write.txnAppId",
+    "txnVersion": "spark.databricks.delta.write.txnVersion",
+    "userMetadata": "spark.databricks.delta.commitInfo.userMetadata",
+}
 
 
 @contextlib.contextmanager
 def committing(frame: DataFrame, commit: Mapping[str, str]) -> Iterator[DataFrame]:
     """Set Delta's settings for the commit of one statement that takes no options.
 
-    The settings are the session's. A classic query has a session of its own. On Spark Connect it
-    runs in the user's, where a statement of another thread or query would take these settings for
-    its own, and Delta would leave its rows out. So there the statement has a clone of the session.
-    It yields the frame in the session in which the statement has to run.
+    It yields the frame in the session in which the statement has to run: a clone, because settings
+    are a session's, and other threads and queries have statements in this one.
     """
-    if not commit or not is_connect(frame.sparkSession):
-        with _set(frame.sparkSession, commit):
-            yield frame
+    if not commit:
+        yield frame
         return
-    spark: Any = frame.sparkSession
+    spark = frame.sparkSession
     name = f"_zeh_{uuid.uuid4().hex}"
     frame.createTempView(name)
     try:
-        own = spark.cloneSession()
-        try:
-            with _set(own, commit):
-                yield own.table(name)
-        finally:  # Rejected: own.stop(), which fails in Spark 4.2
-            own.client.release_session()
-            own.client.close()
+        with _cloned(spark) as own:
+            # Rejected: leaving them to the clone, which begins in the default catalog.
+            own.catalog.setCurrentCatalog(spark.catalog.currentCatalog())
+            own.catalog.setCurrentDatabase(spark.catalog.currentDatabase())
+            for key, value in commit.items():
+                own.conf.set(_SETTINGS[key], value)
+            yield own.table(name)
     finally:
         spark.catalog.dropTempView(name)
 
@@ -60,20 +61,13 @@ def check_merges(spark: SparkSession, table: str) -> None:
 
 
 @contextlib.contextmanager
-def _set(spark: SparkSession, commit: Mapping[str, str]) -> Iterator[None]:
-    names = {
-        "txnAppId": f"{_CONFIGURATION}write.txnAppId",
-        "txnVersion": f"{_CONFIGURATION}write.txnVersion",
-        "userMetadata": f"{_CONFIGURATION}commitInfo.userMetadata",
-    }
-    before = {name: spark.conf.get(names[name], None) for name in commit}
-    for name, value in commit.items():
-        spark.conf.set(names[name], value)
+def _cloned(spark: Any) -> Iterator[SparkSession]:
+    if not is_connect(spark):
+        yield type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
+        return
+    own = spark.cloneSession()
     try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(names[name])
-            else:
-                spark.conf.set(names[name], old)
+        yield own
+    finally:  # Rejected: own.stop(), which fails in Spark 4.2
+        own.client.release_session()
+        own.client.close()
