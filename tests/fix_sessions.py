@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,10 +57,16 @@ class Orders:
                 batch.add({"order": order}, key=order, headers=given)
 
     def frame(
-        self, *, limit: str = "1000", reader: dict[str, str] | None = None, **options: Any
+        self,
+        *,
+        limit: str = "1000",
+        reader: dict[str, str] | None = None,
+        columns: Sequence[str] = ("*",),
+        **options: Any,
     ) -> DataFrame:
         given = {"session": "headers['order']", "sequence": "headers['step']", "time": AT}
-        return sessions.in_order(self.feed(limit, **(reader or {})), **{**given, **options})
+        feed = self.feed(limit, **(reader or {})).selectExpr(*columns)
+        return sessions.in_order(feed, **{**given, **options})
 
     def feed(self, limit: str = "1000", **options: str) -> DataFrame:
         feed = self.spark.readStream.format("zeroeventhub").option("maxEventsPerTrigger", limit)

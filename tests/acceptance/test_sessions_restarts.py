@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from tests.fix_sessions import needs_batches
+from tests.fix_spark import in_batches, to_the_end
 from tests.patience import eventually
 from tests.unit.sessions.buckets import row, told
 
@@ -51,6 +52,47 @@ def test_spark_gives_what_the_bare_logic_gives(orders):
     orders.forget(2)
     orders.run(gap_timeout="300 seconds", **policy)
     assert last == (orders.ordered, orders.dead)
+
+
+@pytest.mark.slow
+def test_columns_may_be_added_and_moved_while_events_wait(orders):
+    """What waits could not be restored if they were left out, or had another type."""
+    order, step = "headers['order'] AS order", "int(headers['step']) AS step"
+
+    def run(*columns):
+        def keep(batch, _):
+            rows = batch.where("status = 'ordered'").sort("step")
+            found.extend(
+                tuple(row)
+                for row in rows.drop("partition", "headers", "data", "status", "dead").collect()
+            )
+
+        found = []
+        frame = orders.frame(columns=["partition", "headers", "data", *columns])
+        to_the_end(lambda: in_batches(frame, keep, orders.checkpoint))
+        return found
+
+    def refused(*columns):
+        with pytest.raises(Exception) as raised:
+            run(*columns)
+        return str(raised.value)
+
+    orders.add(("x", 0), ("x", 2))
+    assert [("x", 0)] == run(order, step)
+    orders.add(("x", 1), ("x", 4))
+    assert [(1, "x"), (2, "x")] == run(step, order)
+    orders.add(("x", 3))
+    assert [("n", "x", 3), (None, "x", 4)] == run("'n' AS n", order, step)
+    orders.add(("x", 6))
+    assert [] == run(order, step)
+    orders.add(("x", 5))
+    assert "the column 'step' has the type bigint, and events wait" in refused(
+        order, "bigint(headers['step']) AS step"
+    )
+    assert "the column 'order' is missing, and events wait" in refused(step)
+    assert [("x", 5), ("x", 6)] == run(order, step)
+    orders.add(("x", 7))
+    assert [("x", 7)] == run(order, "bigint(headers['step']) AS step")
 
 
 HOUR, DAY = 3_600, 86_400

@@ -187,7 +187,8 @@ class BucketBatch:
         self._save_parts()
         if (count := self._gauges()["open_sessions"]) > self._before["open_sessions"]:
             check_open(count, self._settings)
-        gauges = self._bucket.gauges
+        held, gauges = self._gauges()["held"], self._bucket.gauges
+        self._bucket.columns = dict(self._settings.columns) if held else {}
         due = min((each.due for each in gauges if each.due is not None), default=None)
         self._set_timer(due, soon, fired)
         counts: dict[str, int | None] = {**self._counts, **self._gauges(), "buckets": 1}

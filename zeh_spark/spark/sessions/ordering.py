@@ -185,6 +185,7 @@ def in_order(
         _duration("idle_source_timeout", idle_source_timeout),
         late,
         max_sessions,
+        {field.name: field.dataType.simpleString() for field in df.schema},
     )
     requirements.check_free(df, ["status", "dead", *(["delivery", TOLD] if processing else [])])
     _check_watermark(df)

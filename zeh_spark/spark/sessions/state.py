@@ -48,7 +48,8 @@ CONTENTS = 10_000
 class Settings:
     """The settings of `ordering.in_order`. Times are in milliseconds.
 
-    `steps` are by the kind of session, and empty if steps are numbers.
+    `steps` are by the kind of session, and empty if steps are numbers. `columns` are those of an
+    event, with their types.
     """
 
     policy: Policy
@@ -59,6 +60,7 @@ class Settings:
     idle_source: int | None = None
     delay: int = 0
     max_sessions: int | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 class Stored(msgspec.Struct, array_like=True):
@@ -114,6 +116,7 @@ class SessionBucket(msgspec.Struct, array_like=True):
         clock: The clock of several sources; None if time is Spark's watermark. Which of the two it
             is never changes in a checkpoint, whose watermark is the batch's time in the first case.
         gauges: Those of each part.
+        columns: Those of the events that wait, with their types.
     """
 
     buckets: int
@@ -124,9 +127,10 @@ class SessionBucket(msgspec.Struct, array_like=True):
     clock: SourceClock | None = None
     layout: Layout = msgspec.field(default_factory=Layout)
     gauges: list[Gauges] = msgspec.field(default_factory=lambda: [Gauges()])
+    columns: dict[str, str] = {}
 
 
-FORMAT = state_buckets.BucketFormat(SessionBucket, version=5)
+FORMAT = state_buckets.BucketFormat(SessionBucket, version=6)
 
 Segments = MutableMapping[tuple[str, int], bytes]
 """The events that do not fit into a bucket, by session and segment."""
@@ -204,7 +208,23 @@ def opened(blob: bytes | None, settings: Settings) -> SessionBucket:
         state_buckets.same("sources", sources, known)
     if bucket.clock:
         bucket.clock.declare(settings.sources)
+    _check_columns(bucket.columns, settings.columns)
     return bucket
+
+
+def _check_columns(known: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Raise CheckpointError if events wait with a column that is not there now, or is another."""
+    for name, kind in known.items():
+        if given.get(name) != kind:
+            now = f"has the type {given[name]}" if name in given else "is missing"
+            raise CheckpointError(
+                f"sessions.in_order: the column {name!r} {now}, and events wait in the "
+                f"checkpoint's state that have it with the type {kind}. Give in_order that column "
+                f"until no event waits, and change it in the frame that in_order returns",
+                expected=kind,
+                got=given.get(name),
+                anchor="events-wait-with-other-columns",
+            )
 
 
 def _keep_steps(bucket: SessionBucket, steps: Mapping[str, Sequence[str]]) -> None:

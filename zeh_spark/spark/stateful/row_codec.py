@@ -2,13 +2,15 @@
 
 Values without an exact form in JSON become a number or text that has one: dates as days, times as
 microseconds, times without a zone as text, maps with keys other than text as lists of entries. A
-type that cannot be restored exactly is refused by its name.
+type that cannot be restored exactly is refused by its name. A column is found again by its name, so
+that rows may wait while others are added; its type has to stay the same.
 
 Runs on the driver; builds expressions.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from functools import partial, reduce
 from operator import methodcaller, or_
@@ -59,8 +61,8 @@ def packed(df: DataFrame, name: str) -> DataFrame:
     Raises OptionError if a column's type cannot be kept.
     """
     columns = [
-        _encoded(F.col(quoted(field.name)), field.dataType, field.name).alias(f"c{number}")
-        for number, field in enumerate(df.schema)
+        _encoded(F.col(quoted(field.name)), field.dataType, field.name).alias(_member(field.name))
+        for field in df.schema
     ]
     given = df.withColumn(name, F.to_json(F.struct(*columns)))
     keyed = [field.name for field in df.schema if _is_object(field.dataType)]
@@ -80,17 +82,22 @@ def packed(df: DataFrame, name: str) -> DataFrame:
 
 
 def unpacked(text: Column, schema: StructType) -> list[Column]:
-    """Return the columns again; NULL where the text is NULL.
+    """Return the columns again; NULL where the text is NULL, or was made without the column.
 
     They share one from_json, which Spark evaluates once.
     """
-    kind = _packed_type(schema)
-    assert isinstance(kind, StructType)
+    fields = schema.toNullable().fields  # as from_json gives it
+    kind = StructType([StructField(_member(n.name), _packed_type(n.dataType)) for n in fields])
     value = F.from_json(text, kind, {"mode": "FAILFAST", "maxStringLen": str(2**31 - 1)})
     return [
-        _decoded(value[f"c{number}"], field.dataType).cast(field.dataType).alias(field.name)
-        for number, field in enumerate(schema.toNullable())  # as from_json gives it
+        _decoded(value[_member(field.name)], field.dataType).cast(field.dataType).alias(field.name)
+        for field in fields
     ]
+
+
+def _member(column: str) -> str:
+    """Return a short name, of which Spark does not take two that differ in case for one."""
+    return "c" + hashlib.blake2b(column.encode(), digest_size=6).hexdigest()
 
 
 def _encoded(column: Column, kind: DataType, place: str) -> Column:
