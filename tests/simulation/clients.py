@@ -46,13 +46,17 @@ CHANGED = {"bad-commit", "bad-upload", "batch-conflict", "content-mismatch", "up
 
 @dataclass(eq=False)
 class Writer:
-    """Publishes batches, each once. `sizes` are their numbers of events."""
+    """Publishes batches, each once. `sizes` are their numbers of events.
+
+    `receipts` has the cursor behind a batch by what the names of its events begin with.
+    """
 
     world: World
     name: str
     sizes: list[int]
     committed: int = 0
     ended: bool = False
+    receipts: dict[str, str] = field(default_factory=dict)
 
     @property
     def until(self) -> int:
@@ -100,6 +104,8 @@ class ProducerWriter(Writer):
             with producer.batch() as batch:
                 for each in self.events(self.committed):
                     batch.add(json.dumps(each))
+            if batch.receipt.cursor:
+                self.receipts[f"{self.name}.{self.committed}."] = batch.receipt.cursor
             self.committed += 1
 
 

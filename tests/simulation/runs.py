@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from dataclasses import dataclass, field
@@ -20,15 +21,22 @@ from tests.simulation.clients import (
     StreamQuery,
     Writer,
 )
+from tests.simulation.consumers import Service, SessionQuery
 from tests.simulation.publisher import DEAD, FEED, URL, Publisher, served
 from tests.simulation.world import AnomalyError, World
 from zeh_spark.service.retention import rules
 from zeh_spark.service.store import packs
 from zeh_spark.service.store.interface import Retention
+from zeh_spark.spark.sessions import state
 from zeh_spark.tools.audit.auditing import Audit
 from zeh_spark.tools.audit.findings import Difference
 
-SMALL_PACKS = {"PACK_CHUNKS": 4, "BLOCK_BYTES": 120, "OWN_BYTES": 2000}
+SMALL = (
+    (packs, {"PACK_CHUNKS": 4, "BLOCK_BYTES": 120, "OWN_BYTES": 2000}),
+    (state, {"SPILL": 1, "SEGMENT": 3}),
+)
+"""Limits that are made small, so that runs go beyond them."""
+
 DAY = 86_400.0
 
 
@@ -44,7 +52,10 @@ def run(world: World, folder: Path) -> None:
     """Run a world, whose store is in this folder. Raises AnomalyError if a promise was broken."""
     random = world.random
     fronts = random.choice((1, 2))
-    with mock.patch.multiple(packs, **SMALL_PACKS), served(world, folder, 2, fronts) as publisher:
+    with contextlib.ExitStack() as stack:
+        for module, limits in SMALL:
+            stack.enter_context(mock.patch.multiple(module, **limits))
+        publisher = stack.enter_context(served(world, folder, 2, fronts))
         sizes = [[random.randrange(6) for _ in range(random.randint(1, 20))] for _ in range(2)]
         query = SinkWriter(world, "query", sizes[1])
         writers = [
@@ -62,6 +73,7 @@ def run(world: World, folder: Path) -> None:
                 StreamQuery(world, "stream", writers),
                 StreamQuery(world, "driver", writers, fetch="driver"),
                 Relay(world, "relay", writers, publisher=publisher),
+                SessionQuery(world, "sessions", writers),
             ],
             2,
         )
@@ -69,6 +81,9 @@ def run(world: World, folder: Path) -> None:
         for each in (*writers, *readers):
             world.begin(each.name, each.live)
         kept_for = tuple(each.name for each in readers if isinstance(each, StreamQuery))
+        for reader in readers:
+            if isinstance(reader, StreamQuery):
+                world.begin(f"asks for {reader.name}", Service(world, writers, reader).live)
         world.begin("operator", lambda: operate(world, publisher, query, removed, kept_for))
         world.run()
         check(publisher, writers, readers, removed)
@@ -156,6 +171,8 @@ def check(
                 raise AnomalyError(f"partition {partition}: batches of {writer.name}: {batches}")
     for reader in readers:
         check_reader(reader, there, every, removed)
+        if isinstance(reader, SessionQuery):
+            reader.check()
     for writer in writers:
         check_runs(publisher, writer.name)
     if isinstance(found := Audit(URL).run(), Difference):
