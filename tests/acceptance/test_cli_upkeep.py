@@ -117,8 +117,7 @@ def test_a_clock_that_is_far_ahead_removes_nothing(
     refused = run("prune", "orders", "--age", "1s", "--now")
     assert (1, True) == (refused.returncode, "31.0 days after the last time" in refused.stderr)
     assert "Removed: 1 event" in run("prune", "orders", "--age", "1s", "--now", "--yes").stdout
-    with closing(open_store(store_url)) as store:
-        store.see_clock(month_ago)
+    assert "The clock is not trusted" in run("clock").stdout  # that was for one feed
     assert "The clock is accepted.\n" in run("clock", "--accept").stdout
     assert "not trusted" not in run("clock").stdout
 

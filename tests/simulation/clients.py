@@ -211,11 +211,17 @@ class Reader:
             except (CursorGoneError, ReplayError, CheckpointError, PublisherError) as exc:
                 self.world.say(f"{exc}"[:200])
                 self.world.counts[f"told {type(exc).__name__}"] += 1
-                if not (type(exc) is PublisherError and self.world.counts["chunks changed"]):
+                if not self.was_changed(exc):
                     self.error = exc
                     return
                 self.world.end_threads()
                 self.world.pause(1.0)
+
+    def was_changed(self, exc: ZeroEventHubError) -> bool:
+        """Whether an answer, or a request of a relay, was changed on its way."""
+        if isinstance(exc, PublishError):
+            return bool(self.world.counts["request changed"]) and exc.problem in CHANGED
+        return type(exc) is PublisherError and bool(self.world.counts["chunks changed"])
 
 
 @dataclass(eq=False)

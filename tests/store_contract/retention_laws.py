@@ -192,3 +192,5 @@ def test_retention_under_load_loses_nothing_that_is_kept(opened, store):
         each.result()
     assert 80 * 201 == total
     assert len(everything(store)) < 80
+    with store.snapshot(FEED) as log:
+        assert log.state.size + max(each.size for each in log.scan(0, 1 << 62, 1)) > 20_000

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -117,6 +119,25 @@ def test_retention_that_is_switched_off_ends_what_is_under_way(store, monkeypatc
     monkeypatch.setattr(store, "remove", switched_off)
     assert 3 == prune(store, FEED).upto
     assert [b"4"] == data(store)
+
+
+@pytest.mark.parametrize("look", range(1, 6))
+def test_two_that_remove_at_once_leave_what_one_leaves(store, opened, monkeypatch, look):
+    """What the other one removes between two looks of mine is not removed once more."""
+    monkeypatch.setattr(retention, "STEP_CHUNKS", 2)
+    for each in range(12):
+        publish(store, large(0, b"%d" % each))
+    rule = Retention(bytes=sum(each.size for each in everything(store)[-6:]))
+    other, snapshot, looks = opened(), store.snapshot, itertools.count(1)
+
+    def looked(feed: str, **options: Any) -> Any:
+        if next(looks) == look:
+            prune(other, FEED, rule)
+        return snapshot(feed, **options)
+
+    monkeypatch.setattr(store, "snapshot", looked)
+    prune(store, FEED, rule)
+    assert 6 == len(everything(other))
 
 
 # Readers of what was removed

@@ -52,6 +52,26 @@ def test_a_pruner_stops_between_two_steps() -> None:
     assert len(everything(store)) == 9 * STEP_CHUNKS
 
 
+def test_a_rule_that_is_switched_off_ends_what_is_removed_by_size() -> None:
+    """Also while the clock is not believed."""
+    now = [1_000 * DAY_MS]
+
+    class SwitchedOff(ScratchStore):
+        """Its retention is switched off after the first step."""
+
+        def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None:
+            super().remove(feed, upto, by=by)
+            self.set_retention(feed, Retention())
+
+    store = SwitchedOff(clock=lambda: now[0], orders=1)
+    store.append(FEED, [chunk(0, b"1")] * 3 * STEP_CHUNKS)
+    now[0] += 2 * DAY_MS
+    store.set_retention("orders", Retention(bytes=1))
+    Pruner(store)._prune_all()
+
+    assert 2 * STEP_CHUNKS == len(everything(store))
+
+
 def test_a_clock_that_jumps_while_events_are_removed_removes_no_more() -> None:
     """It was right when the pruner looked at it; the rest is mine to decide about."""
     ahead = [0]

@@ -184,10 +184,12 @@ class Pruner:
             )
 
     def _prune(self, feed: str, *, by_age: bool) -> None:
-        rule = None if by_age else replace(self._store.retention(feed), age_ms=None)
         began = time.monotonic()
-        stopped = self._is_over if by_age else self._ended.is_set
-        removal = prune(self._store, feed, rule, stopped=stopped)
+        if by_age:
+            removal = prune(self._store, feed, stopped=self._is_over)
+        else:
+            without = partial(replace, age_ms=None)
+            removal = prune(self._store, feed, stopped=self._ended.is_set, narrowed=without)
         if removal.chunks:
             log.info(
                 "feed %r: %d events, %d bytes, up to position %d are gone, in %.1f s",

@@ -25,7 +25,7 @@ from zeh_spark.service.reads.committed import positions
 from zeh_spark.service.store.acts import Actor
 from zeh_spark.service.store.cursor_sets import NOBODY, CursorSet
 from zeh_spark.service.store.interface import NAMES_MS, Retention, Store
-from zeh_spark.service.store.log import Chunk
+from zeh_spark.service.store.log import Chunk, Log
 from zeh_spark.service.store.packs import SEALED_AFTER_MS
 from zeh_spark.wire.phrases import counted, in_units
 
@@ -137,6 +137,7 @@ def prune(
     retention: Retention | None = None,
     stopped: Callable[[], bool] = lambda: False,
     *,
+    narrowed: Callable[[Retention], Retention] = lambda rule: rule,
     by: Actor | None = None,
     progress: Callable[[int], object] = lambda events: None,
 ) -> Removal:
@@ -144,14 +145,15 @@ def prune(
 
     It is done step by step, each after another look at what may be removed, so that a changed
     retention or a reader that goes back is respected. Several processes may do it at the same time.
-    By default the feed's own retention counts. `stopped` is asked between two steps whether to
-    leave the rest for another time. With `by`, each step is an administrative act; the publisher's
-    upkeep leaves none. `progress` is told the events that were removed since its last call. Raises
-    RuntimeError if what was removed is there again, so that this would never end.
+    By default the feed's own retention counts, of which `narrowed` makes the one to go by.
+    `stopped` is asked between two steps whether to leave the rest for another time. With `by`, each
+    step is an administrative act; the publisher's upkeep leaves none. `progress` is told the events
+    that were removed since its last call. Raises RuntimeError if what was removed is there again,
+    so that this would never end.
     """
     done = Removal()
     while not stopped():
-        step, _ = next_step(store, feed, retention or store.retention(feed))
+        step, _ = next_step(store, feed, narrowed(retention or store.retention(feed)))
         if not step.chunks:
             return replace(done, held_by=step.held_by)
         if step.upto <= done.upto:
@@ -217,8 +219,6 @@ def _expired(
 def _steps(store: Store, feed: str, retention: Retention) -> Iterator[Removal]:
     if retention.age_ms is None and retention.bytes is None:
         return iter(())
-    with store.snapshot(feed) as log:
-        state = log.state
     passed = []
     for name in retention.readers:
         kept = next(iter(store.cursor_sets(feed, name)), CursorSet(name, NOBODY, {}))
@@ -234,18 +234,30 @@ def _steps(store: Store, feed: str, retention: Retention) -> Iterator[Removal]:
                     return kept.name
         return None
 
-    oldest = _oldest(store, feed, state.head)
+    with store.snapshot(feed) as log:
+        state = log.state
+        found = log.scan(_begin(log), state.head, STEP_CHUNKS)
+    oldest = _oldest(store, feed, found, state.head)
     return removable(oldest, state.size, retention, store.now(), unread_by)
 
 
-def _oldest(store: Store, feed: str, head: int) -> Iterator[Chunk]:
-    """Yield the log from its beginning. Rejected: by partitions, which may be packs apart."""
-    after, limit = 0, STEP_CHUNKS
-    while after < head:
-        with store.snapshot(feed) as log:
-            after = max(after, *(each.g for each in log.anchors.values()), 0)
-            found = log.scan(after, head, limit)
+def _oldest(store: Store, feed: str, found: Sequence[Chunk], head: int) -> Iterator[Chunk]:
+    """Yield the log from its beginning, `found`, of at most STEP_CHUNKS chunks.
+
+    It ends where another process has removed more meanwhile: the sizes of that are not known, and
+    would be removed once more. Rejected: by partitions, which may be packs apart.
+    """
+    limit = STEP_CHUNKS
+    while True:
         yield from found
         if len(found) < limit:
             return
         after, limit = found[-1].g, min(2 * limit, _MOST)
+        with store.snapshot(feed) as log:
+            if _begin(log) > after:
+                return
+            found = log.scan(after, head, limit)
+
+
+def _begin(log: Log) -> int:
+    return max((each.g for each in log.anchors.values()), default=0)

@@ -138,7 +138,8 @@ def retention(
 @click.option("--now", is_flag=True, help="Remove the events, instead of only showing them.")
 @click.option(
     "--yes", is_flag=True,
-    help="Remove them also if the clock is far ahead of the last time that the store knows.",
+    help="Remove them also if the clock is far ahead of the last time that the store knows. "
+    "(zeh-spark clock --accept is for all feeds.)",
 )  # fmt: skip
 def prune(
     feed: str,
@@ -155,7 +156,7 @@ def prune(
     The readers that the feed keeps events for stay the same, unless --keep-for names others.
 
     Nothing is removed by age while the clock is more than a day ahead of the last time that the
-    store knows (zeh-spark clock), unless --yes says that the clock is right.
+    store knows (zeh-spark clock), unless --yes says that it is right, for this command alone.
 
     \b
     Examples:
@@ -166,20 +167,21 @@ def prune(
     from zeh_spark.service.store import clock
     from zeh_spark.service.store.interface import Retention
 
+    def narrowed(kept: Retention) -> Retention:
+        if age is not None or size is not None:
+            kept = Retention(age, size, kept.readers)  # the feed's readers are waited for here, too
+        return replace(kept, readers=readers) if readers else kept
+
     with opened(url) as store:
         store.feed(feed)
-        rule = store.retention(feed)
-        if age is not None or size is not None:
-            rule = Retention(age, size, rule.readers)  # the feed's readers are waited for here, too
-        if readers:
-            rule = replace(rule, readers=readers)
-        if now and yes:
-            store.see_clock(store.now(), by=operator())
-        elif now and rule.age_ms is not None:
+        rule = narrowed(store.retention(feed))
+        if now and rule.age_ms is not None and not yes:
             clock.check_removal(store)
         if now:
             with progress("Removing", lambda: retaining.plan(store, feed, rule).events) as bar:
-                removal = retaining.prune(store, feed, rule, by=operator(), progress=bar)
+                removal = retaining.prune(
+                    store, feed, narrowed=narrowed, by=operator(), progress=bar
+                )
         else:
             removal = retaining.plan(store, feed, rule)
         kept = removal.held_by and store.saved_cursors(feed, removal.held_by)
