@@ -44,6 +44,16 @@ class Source:
         mapped = {"delta.columnMapping.mode": "name"}
         self.spark.sql(query).write.format("delta").options(**mapped).save(self.path)
 
+    def lose_newest_commit(self) -> None:
+        """As after a restore of the table's files from a backup without the newest commit."""
+        log = Path(self.path, "_delta_log")
+        newest = max(log.glob("*.json"))
+        newest.unlink()
+        (log / f".{newest.name}.crc").unlink(missing_ok=True)
+        newest.with_suffix(".crc").unlink(missing_ok=True)
+        jvm: Any = self.spark._jvm
+        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
     def compact(self) -> None:
         self.sql("OPTIMIZE {}")
 

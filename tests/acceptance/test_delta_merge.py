@@ -343,3 +343,23 @@ def test_a_version_that_another_driver_merges_meanwhile_is_compared(merge, monke
     told = merge.fail(event(2, 20), app_id="silver", version=7)
     assert "Spark gives it again with" in told
     assert {1: 10} == merge.shown()
+
+
+@pytest.mark.slow
+def test_a_version_that_delta_leaves_out_is_an_error_if_its_record_is_gone(merge, lake):
+    """Outside of a query the log alone tells which versions there are. What the error prints leaves
+    that version out, and no other one.
+    """
+    merge.table = lake.at("orders")
+    schema = "i INT, value INT, gone BOOLEAN, headers MAP<STRING, STRING>"
+    given = {"schema": schema, "keys": ["i"], "app_id": "silver"}
+    merge(event(1, 10), version=7, **given)
+    lake.clean_log()
+    told = merge.fail(event(2, 20), version=6, **given)
+    assert "Delta has left out version 6 of silver" in told
+    accept = re.search(r"accept='(.*?)'", told)[1]
+    merge(event(2, 20), version=6, accept=accept, **given)
+    assert accept in merge.fail(event(2, 20), version=6, **given)
+    assert accept not in merge.fail(event(2, 20), version=5, accept=accept, **given)
+    merge(event(3, 30), version=8, accept=accept, **given)
+    assert {-1, 1, 3} == {row.i for row in merge.frame().collect()}

@@ -267,6 +267,23 @@ def test_dead_letters_of_two_feeds_with_the_same_stamps_are_both_published(two):
     assert 3 == len(two.events())
 
 
+def test_a_repaired_dead_letter_of_a_relay_is_a_new_event(two):
+    """It keeps its own headers, but not the origin of the event that failed: readers that have that
+    event would drop the repaired one.
+    """
+    two.publish(0, [BAD])
+    letter = json.loads(two.repaired_letter())
+    stamps = {"zeh-origin": "9f86d081884c7d65/job/0/7/1764000000000", "zeh-producer": "relay"}
+    letter["data"]["row"]["headers"] = {"kind": "a", **stamps}
+
+    assert "published" == replayed(two, json.dumps(letter).encode())
+
+    tail = ("tail", direct(two.main, "orders"), "--from", "first", "--no-follow", "--headers")
+    headers = json.loads(call(*tail).stdout)["headers"]
+    assert ("a", "p") == (headers["kind"], headers["zeh-producer"].partition("#")[0])
+    assert "zeh-origin" not in headers
+
+
 def test_dead_letters_beside_one_whose_name_has_expired_are_published(two):
     """It was published before, so long ago that nobody can compare it."""
 

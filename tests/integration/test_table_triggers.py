@@ -16,8 +16,11 @@ from tests.fix_table import (
     read,
     refusal,
 )
+from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Problem, SqlTableFeed
 from zeh_spark.service.outbox import pages as outbox_feed
+from zeh_spark.service.outbox import postgresql_ddl
+from zeh_spark.service.outbox.table import OutboxTable
 
 KEYED = {"partition_by": "k", "partitions": 4}
 
@@ -167,6 +170,32 @@ def test_rows_are_noted_by_the_partitions_of_today(postgresql_database: Database
     database.execute("DELETE FROM outbox")
     for partition, page in enumerate(found):
         gone(feed, page.cursors[partition], partition)
+
+
+def test_a_publisher_stops_if_deletions_are_noted_by_other_partitions(
+    postgresql_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ddl` ran with four partitions, and the publisher still has two: also a page that it has
+    begun ends there. After `ddl` with two, it serves again.
+    """
+    monkeypatch.setattr(outbox_feed, "READ_ROWS", 2)
+    database = postgresql_database
+    feed = kept(database, partition_by="k", partitions=2)
+    database.execute(
+        "INSERT INTO outbox (id, k, data) SELECT g, g, '1' FROM generate_series(6, 40) g"
+    )
+    start = read(feed, n=1, hint=0).cursors
+    page = feed.page(start, 1, None)
+    begun = next(page)
+    database.run(database.feed(**KEYED).ddl(retention=True))
+    partition = postgresql_ddl.partition_sql(OutboxTable("outbox", "data", **KEYED))
+    database.execute(f"DELETE FROM outbox WHERE id > 20 AND {partition} >= 2")
+    assert [] == list(page)
+    with pytest.raises(StoreError, match="notes deleted rows by other partitions than"):
+        read(feed, {0: begun.cursor}, n=1)
+    database.run(database.feed(partition_by="k", partitions=2).ddl(retention=True))
+    with pytest.raises(Problem, match="events after it were removed"):
+        read(feed, {0: begun.cursor}, n=1)
 
 
 def test_tables_are_noted_apart(database: Database) -> None:

@@ -62,18 +62,28 @@ class PostgresqlTable(TableSql):
 
     def standing(self, connection: Connection) -> TableStatus | None:
         same = f"coalesce(cluster = {CLUSTER}, true)" if self.facts.sees_cluster else "true"
-        history, same_cluster, horizon, end, standby, server, triggers = self._kept(
+        history, same_cluster, horizon, end, standby, server, same_triggers = self._kept(
             connection,
             f"history, {same}, {HORIZON}, {END}, pg_is_in_recovery(), {SERVER},"
-            f" (SELECT count(*) FROM pg_trigger WHERE tgenabled <> 'D' AND NOT tgisinternal"
-            f" AND tgrelid = to_regclass({literal(self._name)}))",
+            f" {self._same_triggers}",
         )
-        if triggers != len(self.facts.triggers):  # one was created or dropped meanwhile
+        if not same_triggers:
             return None
+        if faults := list(self.facts.retention_faults()):
+            raise self.facts.refusal(faults)
         if not same_cluster:
             raise self._restored("it came from another PostgreSQL cluster")
         removed = self._removed(connection, "tx")
         return TableStatus(history, removed, (end,), (horizon,), standby, server)
+
+    @property
+    def _same_triggers(self) -> str:
+        """Return a condition: the same triggers are on, with functions of the same bodies."""
+        digest = _TRIGGERS_DIGEST.format(literal(self._name))
+        return f"({digest}) = {literal(self.facts.triggers_digest)}"
+
+    def _stands_so(self, standing: TableStatus) -> str:
+        return f"{TableSql._stands_so(self, standing)} AND {self._same_triggers}"
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
         """Return the newest settled row, and whether others wait (see `TableSql.newest`)."""
@@ -229,10 +239,17 @@ SELECT i.indisvalid AND i.indpred IS NULL, i.indisunique, c.relname,
 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = to_regclass({})
 """
 
-_TRIGGERS = """
-SELECT t.tgname, p.prosrc FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+_OF_TRIGGERS = """
+FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
 WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgrelid = to_regclass({})
 """
+
+_TRIGGERS = f"SELECT t.tgname, p.prosrc {_OF_TRIGGERS}"
+
+_TRIGGERS_DIGEST = (
+    "SELECT md5(coalesce(string_agg(t.tgname || ' ' || p.prosrc, ' ' ORDER BY t.tgname), ''))"
+    f" {_OF_TRIGGERS}"
+)
 
 
 def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
@@ -256,6 +273,7 @@ def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
         " ARRAY(SELECT conname::text FROM pg_constraint"
         " WHERE contype = 'c' AND conrelid = to_regclass({0}))"
     )
+    ((triggers_digest,),) = found(_TRIGGERS_DIGEST)  # first: a later change is seen by it
     triggers = dict(tuple(each) for each in found(_TRIGGERS))
     schema = literal(quoted(table.schema)) if table.schema else "current_schema()::text"
     others = (
@@ -271,6 +289,7 @@ def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
         indexes=[(unique, tuple(keys)) for whole, unique, _, keys in indexes if whole],
         unfinished=frozenset(index for whole, _, index, _ in indexes if not whole),
         triggers=triggers,
+        triggers_digest=triggers_digest,
         checks=frozenset(checks),
         others=[] if kind else [each for (each,) in found(others)],
         subscribed=subscribed,

@@ -45,6 +45,7 @@ class PostgresqlFacts(TableFacts):
             columns or expressions.
         unfinished: The names of the other indexes.
         triggers: The triggers that are on, with the bodies of their functions.
+        triggers_digest: An MD5 of `triggers`, made by the database.
     """
 
     columns: Mapping[str, Column]
@@ -52,6 +53,7 @@ class PostgresqlFacts(TableFacts):
     indexes: Sequence[tuple[bool, tuple[str, ...]]]
     unfinished: frozenset[str]
     triggers: Mapping[str, str]
+    triggers_digest: str
     subscribed: bool
     sees_cluster: bool
     hides_rows: bool
@@ -117,11 +119,19 @@ class PostgresqlFacts(TableFacts):
         if not self.is_view:
             yield from self._tx_faults()
             yield from self._index_faults()
-        body = statements.note_removed(table, uuid=self.uuid)
+        yield from self.retention_faults()
+
+    def retention_faults(self) -> Iterator[Fault]:
+        """Yield the fault that readers would not be told of all deletions.
+
+        It stops a publisher also while it runs, because readers would miss rows.
+        """
+        body = statements.note_removed(self.table, uuid=self.uuid)
         if self.notes_removed and self.triggers[statements.DELETES].strip() != body.strip():
             yield Fault(
-                "its trigger notes deleted rows by partitions that it no longer has",
-                statements.retention(table, uuid=self.uuid, renewed=True),
+                "its trigger notes deleted rows by other partitions than this publisher's settings "
+                "have. If zeh-spark ddl ran with newer settings, restart the publisher with them",
+                statements.retention(self.table, uuid=self.uuid, renewed=True),
             )
 
     def _column_faults(self) -> Iterator[Fault]:

@@ -9,8 +9,6 @@ Runs on the driver.
 
 from __future__ import annotations
 
-import logging
-
 from pyspark.sql import SparkSession
 
 from zeh_spark.errors import LakehouseError, OptionError
@@ -19,8 +17,6 @@ from zeh_spark.spark.delta.commits import CommitRecord
 from zeh_spark.spark.delta.delta_table import LakeTable
 from zeh_spark.spark.delta.following import check_content
 from zeh_spark.spark.frames.compat import is_connect
-
-log = logging.getLogger("zeh_spark.lakehouse")
 
 
 def calling_query(
@@ -95,7 +91,8 @@ def check_written(table: LakeTable, record: CommitRecord, accept: str | None) ->
     """Check that Delta has written the batch.
 
     Raises LakehouseError if a RESTORE took it away, or if another driver wrote other rows under its
-    number since `is_next`: Delta leaves the second ones out.
+    number since `is_next`: Delta leaves the second ones out. It does the same if the log has lost
+    the record of this version or of a higher one.
     """
     known, undone = table.versions(record.app)
     if record.number in known:
@@ -111,10 +108,15 @@ def check_written(table: LakeTable, record: CommitRecord, accept: str | None) ->
             got=record.number,
             anchor="a-version-of-an-app-is-missing-or-was-taken-back",
         )
-    log.warning(
-        "table %s: Delta has version %d of %s already, and the table's history no longer has its "
-        "record: whether the rows are the same is not known",
-        table.text,
-        record.number,
-        record.app,
-    )
+    wanted = f"{record.app} without {record.number}"
+    if accept != wanted:
+        raise LakehouseError(
+            f"table {table.text}: Delta has left out version {record.number} of {record.app}, "
+            f"because the table had it already, or a higher one, whose record its history no "
+            f"longer has: whether the rows are there is not known. If they are, say "
+            f"accept={wanted!r}; otherwise give them with another app_id, or a version above all "
+            f"that the table has had",
+            table=table.text,
+            got=record.number,
+            anchor="a-version-of-an-app-is-missing-or-was-taken-back",
+        )

@@ -93,8 +93,9 @@ def replay_dead(url: str, keep_key: bool, connect: dict[str, str]) -> None:
 
     A line is a dead letter as dead-letters or tail --headers prints it. Repair it in data.row.data,
     which has to be the event: JSON, or text that is JSON. The event is published with the key,
-    partition and headers in data.row. If one of the dead letters still cannot be published, none is
-    published, and the error names its line.
+    partition and headers in data.row, without the headers that begin with zeh-: it is a new event,
+    and has no zeh-origin. If one of the dead letters still cannot be published, none is published,
+    and the error names its line.
 
     Input without dead letters is an error.
 
