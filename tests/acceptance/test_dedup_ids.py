@@ -60,6 +60,31 @@ def test_each_id_passes_once_and_other_content_is_told(publisher, stream, run, c
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [("none", "_all"), ("_all", "none")])
+def test_ids_are_not_forgotten_if_events_begin_or_end_to_tell_their_feed(
+    publisher, stream, run, before, after
+):
+    """It is in a header, so another value of the option `headers` stops the query, and the old one
+    lets it continue.
+    """
+
+    def frame(headers, **options):
+        feed = stream(url=publisher.url, headers=headers, **options).load()
+        return dedup.drop_seen(feed, id=ID)
+
+    publisher.publish({"id": "a", "v": 1})
+    run(frame(before))
+    publisher.publish({"id": "a", "v": 1})
+
+    with pytest.raises(Exception) as raised:
+        run(frame(after))
+
+    assert "give headers, stamps and scope= as they were" in said(raised.value)
+    publisher.publish({"id": "b", "v": 1})
+    assert {("new", "b", 1): 1} == run(frame(before, replay="accept"))
+
+
 def test_arguments_of_the_other_way_are_refused(publisher, stream):
     """Ids have no producers, numbers no scope."""
     feed = stream(url=publisher.url).load()

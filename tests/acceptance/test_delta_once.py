@@ -108,6 +108,34 @@ def test_a_second_call_for_a_batch_is_refused(lake):
     assert "Call it once for each table and batch" in said(raised.value)
 
 
+def test_a_job_group_of_my_own_is_no_run_of_the_query(lake):
+    """I name the jobs of my function. A batch that Spark repeats is no second call, and a second
+    call is one.
+    """
+    lake.add(range(10))
+    writer = lakehouse.DeltaFeedWriter(
+        lake.at("orders"), name="orders", checkpointLocation=lake.at("checkpoint")
+    )
+
+    def run(calls):
+        def write(batch, number):
+            lake.spark.sparkContext.setJobGroup("orders", "keeps orders")
+            for _ in range(calls):
+                writer(batch, number)
+
+        in_batches(lake.read(), write, lake.at("checkpoint")).awaitTermination(PATIENCE)
+
+    run(calls=1)
+    lake.forget(0)
+    run(calls=1)
+    assert lake.numbers() == Counter(range(10))
+
+    lake.add(range(10, 20))
+    with pytest.raises(Exception) as raised:
+        run(calls=2)
+    assert "Call it once for each table and batch" in said(raised.value)
+
+
 @pytest.mark.slow
 def test_tables_of_one_query_have_to_be_at_one_place(lake):
     """The error says where each is; a new one is at the beginning."""

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from itertools import count
 
 import pytest
 
@@ -76,6 +77,22 @@ def test_dead_letters_are_explained_and_go_back_into_their_session(orders, spark
 
     assert [[0, 2, 3], [0]] == [orders.steps(each) for each in "ab"]
     assert {1, 4} <= {*orders.steps("c")} and len(orders.steps("c")) <= 3
+
+
+def test_positions_are_those_in_a_partition(orders, spark):
+    """Counted from the oldest event of the partition, though a task may fetch several of them."""
+    orders.add(*((name, step) for step in range(2) for name in "abcdef"))
+    gaps = "dead STRUCT<session: STRING, missing: STRUCT<first: BIGINT, last: BIGINT>>"
+    dead = spark.createDataFrame([((name, (0, 1)),) for name in "abcdef"], gaps)
+
+    found = sessions.explain(dead, orders.url, **NAMES).collect()
+
+    feed = spark.read.format("zeroeventhub").load(orders.url)
+    at = {0: count(), 1: count()}
+    events = feed.select("partition", "headers.order", "headers.step").collect()
+    expected = {(e.order, int(e.step)): (e.partition, next(at[e.partition])) for e in events}
+    assert expected == {(e.session, e.first): (e.partition, e.position) for e in found}
+    assert {0, 1} == {partition for partition, _ in expected.values()}
 
 
 @pytest.mark.slow

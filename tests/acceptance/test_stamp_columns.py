@@ -1,6 +1,7 @@
 """Stamps as typed columns: time, producer, sequence number, as with Kafka's columns."""
 
 import json
+from collections import Counter
 from datetime import datetime, timezone
 
 import pytest
@@ -19,6 +20,7 @@ from zeh_spark.wire import wire
 
 COLUMNS = ["partition", "timestamp", "feed", "producer", "storedPartition", "sequence", "batch"]
 COLUMNS += ["headers", "data"]
+IDENTITY = "timestamp TIMESTAMP, producer STRING, storedPartition INT, sequence BIGINT"
 
 
 @pytest.fixture
@@ -123,6 +125,30 @@ def test_operators_take_the_columns(publisher, stream, collected):
 
     assert [0, 1, 2, 3] == [json.loads(row["data"])["i"] for row in collected.rows]
     assert {"new"} == {row["dedup"] for row in collected.rows}
+
+
+@pytest.mark.parametrize(
+    ("stamps", "columns", "schema", "found"),
+    [
+        ("columns", None, "id STRING, v INT", {"new": 1, "conflict": 1}),
+        ("none", f"{IDENTITY}, data STRING", "id STRING", {"new": 1}),
+        ("none", f"{IDENTITY}, data STRING", "id STRING, batch BIGINT", {"new": 1, "conflict": 1}),
+        ("headers", None, "id STRING, batch BIGINT, sequence BIGINT", {"new": 1, "conflict": 2}),
+    ],
+)
+def test_stamps_are_no_content(publisher, stream, collected, stamps, columns, schema, found):
+    """A copy has stamps of its own, and is the same event. Fields of my own with names of stamps
+    are compared.
+    """
+    event = {"id": "a", "v": 1, "batch": 1, "sequence": 7}
+    for each in (event, event, {**event, "v": 2, "batch": 2}, {**event, "sequence": 8}):
+        publisher.publish(each)
+    reader = stream(url=publisher.url, stamps=stamps)
+    feed = parsed((reader.schema(columns) if columns else reader).load(), schema)
+
+    collected.run(dedup.drop_seen(feed, id="id"))
+
+    assert found == Counter(row["dedup"] for row in collected.rows)
 
 
 @pytest.mark.skipif(why_absent() is not None, reason=str(why_absent()))

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 
 from zeh_spark.errors import CheckpointError
 from zeh_spark.spark.stateful import seen_ids
-from zeh_spark.spark.stateful.seen_ids import CONFLICT, NEW, SEEN, UNKNOWN, IdBucket, Ids
+from zeh_spark.spark.stateful.seen_ids import (
+    CONFLICT,
+    FEEDS,
+    GIVEN,
+    NEW,
+    NOTHING,
+    SEEN,
+    UNKNOWN,
+    IdBucket,
+    Ids,
+)
 
 WINDOW = 80
 EVENTS = st.tuples(st.integers(0, 12), st.integers(0, 400), st.integers(0, 1))
@@ -91,6 +101,15 @@ def test_ids_beyond_the_cap_are_refused_by_name():
         bucket.take((4, 0, 0))
 
     assert before == bucket.blob
+
+
+def test_ids_of_two_scopes_are_refused():
+    """What was seen of one could come again as an event of the other."""
+    for before, now in (("", {FEEDS, NOTHING}), (NOTHING, {FEEDS}), (FEEDS, {GIVEN})):
+        bucket = IdBucket(4, scope=before)
+        with pytest.raises(CheckpointError, match="some ids belong to"):
+            bucket.belong(now)
+        assert before == bucket.scope
 
 
 def test_ids_that_end_with_zero_bytes_differ():

@@ -139,7 +139,7 @@ def running_query(checkpoint: CheckpointFiles, number: int, table: str) -> tuple
                 f"Call it there, in the thread that Spark gives",
                 table=table,
             )
-        return running, context.getLocalProperty("spark.jobGroup.id") or ""
+        return running, _run_of(checkpoint.spark)
     stored = checkpoint.query_id()
     runs = [each.runId for each in checkpoint.spark.streams.active if each.id == stored]
     if not runs or not checkpoint.is_running(number):
@@ -150,6 +150,18 @@ def running_query(checkpoint: CheckpointFiles, number: int, table: str) -> tuple
             got=stored,
         )
     return stored, str(runs[0])
+
+
+def _run_of(spark: SparkSession) -> str:
+    """Return the id of the run that a classic session's thread belongs to.
+
+    It is in the name of Spark's thread. Threads that the user started there know it by the job
+    group, which the user may replace by one that other runs have, too.
+    """
+    jvm: Any = spark._jvm
+    thread = jvm.java.lang.Thread.currentThread().getName()
+    found = re.search(r"runId = ([0-9a-f-]{36})\]$", thread)
+    return found[1] if found else spark.sparkContext.getLocalProperty("spark.jobGroup.id") or ""
 
 
 _UNREADABLE = (Py4JJavaError, PySparkException)

@@ -5,6 +5,8 @@ Runs on the driver, and only builds expressions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType
@@ -27,6 +29,9 @@ _NEEDED = {
     "sequence": "bigint",
 }
 """The columns by which a frame is known to have typed stamps, with their types."""
+
+_ALL = {each.name: each.kind for each in STAMP_COLUMNS}
+"""The columns of `stamps=columns`."""
 
 
 def stamped(df: DataFrame, *, key: bool = False) -> DataFrame:
@@ -99,8 +104,21 @@ def has_columns(df: DataFrame) -> bool:
     Columns of the user's with some of their names are no stamps: all that identify an event have to
     be there, with their types.
     """
+    return _has(df, _NEEDED)
+
+
+def typed_stamps(df: DataFrame) -> list[str | None]:
+    """Return the columns that are certain to be typed stamps.
+
+    If not all of them are there, `feed` and `batch` may be fields of the events.
+    """
+    found = next((each for each in (_ALL, _NEEDED) if _has(df, each)), {})
+    return [column_of(df, name) for name in found]
+
+
+def _has(df: DataFrame, columns: Mapping[str, str]) -> bool:
     types: dict[str | None, str] = {**dict(df.dtypes)}
-    return all(types.get(column_of(df, name)) == kind for name, kind in _NEEDED.items())
+    return all(types.get(column_of(df, name)) == kind for name, kind in columns.items())
 
 
 def has_stamps(df: DataFrame) -> bool:

@@ -161,7 +161,9 @@ def explain(
     head = last_cursors(url, **options)
     wanted = dead.select("dead.session", "dead.missing.first", "dead.missing.last")
     gaps = wanted.where("session IS NOT NULL AND first IS NOT NULL").distinct()
-    feed = spark.read.format("zeroeventhub").options(**{**options, "endingCursors": head}).load(url)
+    # Page by page, so that a task reads one partition from its beginning.
+    given = {**options, "endingCursors": head, "fetch": "driver"}
+    feed = spark.read.format("zeroeventhub").options(**given).load(url)
     named = checked(feed, steps, kind)
     events = feed.select(
         key(feed, session, named.key_part).alias("session"),
@@ -183,7 +185,7 @@ def explain(
 
 
 def _placed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Add the position of each event in its partition; a task reads one partition in order."""
+    """Add the position of each event in its partition, of which a task reads all, in order."""
     position = 0
     for batch in batches:
         places = pa.array(range(position, position + batch.num_rows), pa.int64())

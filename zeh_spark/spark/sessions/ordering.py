@@ -148,7 +148,7 @@ def in_order(
             "conflict", as an event always does whose number came before as a replay.
             This keeps about 12 bytes of each event, for the 10,000 highest numbers of a session.
         content: a column or SQL expression, what is compared then; by default the column `data`, or
-            all columns except `headers` and `partition` if there is none.
+            all columns except `headers`, `partition` and stamps if there is none.
 
     Returns:
         The streaming frame of ordered events and dead letters.

@@ -73,7 +73,7 @@ def drop_seen(
             `partition`, `feed` and `origin`.
         scope: what an id belongs to, with `id`; by default the feed, if its publisher tells its id.
         content: what must be equal in two rows with one id; by default the column `data`, or all
-            columns except `headers` and `partition` if there is none.
+            columns except `headers`, `partition` and stamps if there is none.
         max_ids: how many ids the state may have, with `id`. The query fails before there are more.
         buckets: in how many values the state is kept; fixed for the life of a checkpoint.
         metrics: the name under which the counts are among the query's observed metrics.
@@ -88,7 +88,7 @@ def drop_seen(
     Raises:
         OptionError: an argument does not fit the frame or the session.
         CheckpointError: in the running query: its state may have mixed the numbers of several
-            feeds, or would have more than `max_ids` ids.
+            feeds, or would have more than `max_ids` ids, or ids of other scopes.
         PublisherError: in the running query: the publisher uses numbers again, as it does after a
             restore. The header `zeh-time` shows it, so this is checked without `producer` only.
     """

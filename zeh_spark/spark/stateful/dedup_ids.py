@@ -18,7 +18,16 @@ from zeh_spark.errors import at_spark_border
 from zeh_spark.spark.frames.stamping import has_stamps, stamp
 from zeh_spark.spark.stateful import requirements, seen_ids, state_buckets
 from zeh_spark.spark.stateful.row_codec import packed
-from zeh_spark.spark.stateful.seen_ids import CONFLICT, NEW, UNKNOWN, IdBucket, Ids
+from zeh_spark.spark.stateful.seen_ids import (
+    CONFLICT,
+    FEEDS,
+    GIVEN,
+    NEW,
+    NOTHING,
+    UNKNOWN,
+    IdBucket,
+    Ids,
+)
 from zeh_spark.spark.stateful.state_buckets import BucketProcessor, StateMap
 from zeh_spark.wire import feed_identity, wire
 
@@ -49,24 +58,22 @@ def drop_seen_ids(
     most = -(-requirements.at_least("max_ids", max_ids, 1) // buckets)
     rows = _make_rows(df, requirements.text(df, "id", id), scope, content)
     processor = IdProcessor(span, buckets, most)
-    return state_buckets.grouped(rows, "key", buckets, processor, COLUMNS, "none")
+    return state_buckets.grouped(rows, "name", buckets, processor, COLUMNS, "none")
 
 
 def _make_rows(
     df: DataFrame, name: Column, scope: str | Column | None, content: str | Column | None
 ) -> DataFrame:
-    """Return each row as `key`, which chooses its bucket, and `row`, see `state_buckets.joined`.
+    """Return each row as `name`, which chooses its bucket, and `row`, see `state_buckets.joined`.
 
-    Id and content are hashes, as hexadecimal digits: 32 and 16. The id is empty if it is NULL.
+    Id and content are hashes, as hexadecimal digits: 32 and 16. The id is empty if it is NULL. An
+    id has one bucket in all scopes, which finds out if it belongs to another one than before.
     """
-    belongs = F.lit("")
-    if scope is not None:
-        belongs = F.coalesce(requirements.text(df, "scope", scope), F.lit(""))
-    elif has_stamps(df):
-        feed = F.regexp_replace(stamp(df, feed_identity.HEADER), "~[0-9]+$", "")
-        belongs = F.coalesce(feed, F.lit(""))
+    belongs, kind = _find_scope(df, scope)
     whole = F.concat(F.char_length(belongs), F.lit(" "), belongs, name)
     said = packed(df, requirements.EVENT).select(
+        F.coalesce(name, F.lit("")).alias("name"),
+        kind.alias("scope"),
         F.coalesce(F.substring(F.sha2(whole, 256), 1, 32), F.lit("")).alias("key"),
         F.substring(F.sha2(requirements.content(df, "content", content), 256), 1, 16).alias(
             "content"
@@ -74,8 +81,19 @@ def _make_rows(
         _find_time(df).alias("time"),
         F.col(requirements.EVENT).alias("event"),
     )
-    row = state_buckets.joined([F.col("time")], [F.col("key"), F.col("content"), F.col("event")])
-    return said.select("key", row.alias("row"))
+    texts = [F.col("key"), F.col("content"), F.col("event")]
+    row = state_buckets.joined([F.col("time"), F.col("scope")], texts)
+    return said.select("name", row.alias("row"))
+
+
+def _find_scope(df: DataFrame, scope: str | Column | None) -> tuple[Column, Column]:
+    """Return what an id belongs to, as a text, and which of SCOPES that is."""
+    if scope is not None:
+        return F.coalesce(requirements.text(df, "scope", scope), F.lit("")), F.lit(GIVEN)
+    if not has_stamps(df):
+        return F.lit(""), F.lit(NOTHING)
+    feed = F.regexp_replace(stamp(df, feed_identity.HEADER), "~[0-9]+$", "")
+    return F.coalesce(feed, F.lit("")), F.when(feed.isNull(), NOTHING).otherwise(FEEDS)
 
 
 def _find_time(df: DataFrame) -> Column:
@@ -118,6 +136,7 @@ class IdProcessor(BucketProcessor):
         counts: Counter[str] = Counter(unstamped=len(without))
         found = [(event, "unstamped", None) for event in sorted(without)]
         if parted:
+            bucket.belong({row[4] for row in parted})
             ids = Ids.of_hex([row[0] for row in parted], [row[3] for row in parted])
             times = np.array([row[1] for row in parted], np.int64)
             judged = seen_ids.judge(bucket, self._slices, ids, times, self._window, self._most)
@@ -133,14 +152,17 @@ class IdProcessor(BucketProcessor):
 
 def _parted(
     frames: Iterator[pd.DataFrame],
-) -> tuple[list[str], list[tuple[str, int, str, str]]]:
-    """Return the events without an id; and (id, time, event, content) of the others, sorted."""
+) -> tuple[list[str], list[tuple[str, int, str, str, str]]]:
+    """Return the events without an id, and the others, sorted.
+
+    These are (id, time, event, content, which of SCOPES).
+    """
     without, found = [], []
     for row in state_buckets.rows(frames):
-        time, length, content, texts = row.split(" ", 3)
+        time, scope, length, content, texts = row.split(" ", 4)
         end, after = int(length), int(length) + int(content)
         if end:
-            found.append((texts[:end], int(time), texts[after:], texts[end:after]))
+            found.append((texts[:end], int(time), texts[after:], texts[end:after], scope))
         else:
             without.append(texts[after:])
     found.sort()

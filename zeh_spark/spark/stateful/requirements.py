@@ -16,6 +16,7 @@ from pyspark.sql.types import DataType
 
 from zeh_spark.errors import OptionError
 from zeh_spark.spark.frames.compat import column_of, quoted
+from zeh_spark.spark.frames.stamping import typed_stamps
 from zeh_spark.spark.stateful.ranges import MAX_NUMBER
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -141,11 +142,12 @@ def text(df: DataFrame, option: str, value: str | Column | None) -> Column:
 def content(df: DataFrame, option: str, value: str | Column | None) -> Column:
     """Return what must be equal in two events that are one, as text that is never NULL.
 
-    Without a value it is the column `data`, or all columns but `headers` and `partition`.
+    Without a value it is the column `data`, or all columns but `headers`, `partition` and stamps.
     """
     if value is not None:
         return F.to_json(F.struct(typed(df, option, value)[0].alias("content")))
     data, *others = (column_of(df, name) for name in ("data", "headers", "partition"))
+    others += typed_stamps(df)
     names = ["data"] if data else [each for each in df.columns if each not in others]
     return F.to_json(F.struct(*(F.col(quoted(each)) for each in names)))
 

@@ -36,6 +36,10 @@ may have been seen, because the event is older than what is remembered.
 """
 
 
+NOTHING, FEEDS, GIVEN = SCOPES = "nothing", "feeds", "scope="
+"""What ids belong to: nothing, the feeds that events tell, or what the argument `scope` says."""
+
+
 class Slice(msgspec.Struct, array_like=True):
     """Ids that were first seen between two times, in milliseconds since 1970.
 
@@ -55,16 +59,34 @@ class IdBucket(msgspec.Struct, array_like=True):
     Attributes:
         buckets: The number of buckets, which never changes in a checkpoint.
         floor: What was first seen before this time may be forgotten, in milliseconds since 1970.
+        scope: What its ids belong to: one of SCOPES; empty if there were none yet.
     """
 
     buckets: int
     clock: int = 0
     floor: int = 0
     slices: list[Slice] = []
+    scope: str = ""
 
     @property
     def count(self) -> int:
         return sum(each.count for each in self.slices)
+
+    def belong(self, scopes: set[str]) -> None:
+        """Keep what the ids of a batch belong to. Raises CheckpointError if it was another."""
+        found = scopes | {self.scope} - {""}
+        if len(found) > 1:
+            raise CheckpointError(
+                f"drop_seen: some ids belong to {' and some to '.join(sorted(found))}, so that an "
+                f"id that was seen would pass as a new one: events begin or end to tell their feed "
+                f"in the header zeh-feed, or scope= was changed. Nothing of this batch was passed "
+                f"on. To continue, give headers, stamps and scope= as they were; or take a new "
+                f"checkpoint, and scope= if only some events have zeh-feed",
+                expected=self.scope or None,
+                got=sorted(scopes),
+                anchor="the-state-was-made-with-another-option",
+            )
+        (self.scope,) = found
 
 
 class Ids(NamedTuple):
@@ -101,7 +123,7 @@ class Ids(NamedTuple):
 IdSlices = MutableMapping[tuple[int], bytes]
 """The ids of slices, by the beginning of the slice."""
 
-FORMAT = BucketFormat(IdBucket, version=1)
+FORMAT = BucketFormat(IdBucket, version=2)
 
 
 def judge(
