@@ -39,13 +39,13 @@ def test_a_batch_in_an_object_store_is_delivered_again(object_store, feed, start
 def test_batches_that_are_done_or_half_written_are_deleted(object_store, feed, start):
     """Nothing piles up in the bucket; what others keep there stays."""
     location = object_store.location()
-    Staging(parse_location(location), "theirs").keep([b"one"])
+    Staging(parse_location(location), "theirs").keep([b"one"], ())
     scripted = feed(Log(20))
     done = start(scripted, stagingLocation=location)
     done.until(20)
     done.reader.stop()
     stage = done.offset["stage"]
-    Staging(parse_location(location), stage).keep([b"half", b"written"])
+    Staging(parse_location(location), stage).keep([b"half", b"written"], ())
     scripted.logs[0].count = 30
 
     run = start(scripted, done.offset, stagingLocation=location)

@@ -221,6 +221,21 @@ def test_a_staged_batch_is_delivered_again_as_it_was(repeated, tmp_path, lost):
     assert {0: list(range(2, 20))} == repeated(lose, stagingLocation=str(tmp_path)).rows()
 
 
+def test_a_staged_batch_has_the_columns_that_it_was_read_for(feed, start, tmp_path):
+    """Others would be NULL in its rows, as if the events had none."""
+    scripted, given = feed(Log(20)), {"stagingLocation": str(tmp_path), "startingCursors": "first"}
+    done = start(scripted, **given)
+    done.until(20)
+    done.reader.stop()
+    other = start(scripted, done.offset, headers="type", **given)
+    with pytest.raises(ReplayError, match="planned with another option 'headers' or 'stamps'"):
+        other.rows(done.start, done.offset)
+    for each in tmp_path.rglob("0"):
+        each.write_bytes(b"not to be read")
+    accepting = start(scripted, done.offset, headers="type", replay="accept", **given)
+    assert {0: list(range(20))} == accepting.rows(done.start, done.offset)
+
+
 def test_commit_deletes_what_is_done(feed, start, tmp_path):
     """Tasks read from the directory. What Spark has is deleted; committing again does no harm."""
     scripted = feed(Log(5))

@@ -1,5 +1,6 @@
 """Lines to record batches: the same rows whatever the blocks, and what happens to odd lines."""
 
+import contextlib
 import gc
 import json
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests import strategies
 from tests.cases import each_case
 from zeh_spark.client.decoding import lines as decode
-from zeh_spark.client.decoding.lines import Decoder, blocks
+from zeh_spark.client.decoding.lines import Decoder, _without_gc, blocks
 from zeh_spark.errors import MalformedLineError, PublisherError
 from zeh_spark.wire import wire
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, parse_stamped, untold
@@ -220,6 +221,17 @@ def test_collecting_garbage_goes_on_afterwards():
         assert gc.isenabled()
     with pytest.raises(MalformedLineError):
         rows(event(b"NaN"))
+    assert gc.isenabled()
+
+
+def test_collecting_garbage_goes_on_after_two_threads(monkeypatch):
+    """One ends while the other has just seen that the collector is off."""
+    first, second = _without_gc(), _without_gc()
+    with contextlib.ExitStack() as running:
+        running.enter_context(first)
+        monkeypatch.setattr(gc, "isenabled", lambda: running.close())
+        with second:
+            monkeypatch.undo()
     assert gc.isenabled()
 
 

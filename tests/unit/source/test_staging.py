@@ -25,13 +25,13 @@ def test_what_is_kept_can_be_read(staging, tmp_path):
     <stagingLocation>/<stage>/<batch>/<segment>. Names are never used twice: a batch that was half
     written before a crash can never be taken for another one.
     """
-    staged = staging.keep(iter([b"one", b"two"]))
+    staged = staging.keep(iter([b"one", b"two"]), ())
 
     other = Staging(staging.location, "stage")
     assert [b"one", b"two"] == [other.read(staged.batch, number) for number in range(2)]
     assert ("stage", 2) == (staged.stage, staged.segments)
     assert (tmp_path / "a folder/stage" / staged.batch / "0").read_bytes().endswith(b"one")
-    assert staged.batch != staging.keep(iter([b"one", b"two"])).batch
+    assert staged.batch != staging.keep(iter([b"one", b"two"]), ()).batch
     assert new_stage() != new_stage()
 
 
@@ -40,7 +40,7 @@ def test_only_the_owner_reads_what_is_staged(staging, tmp_path, umask):
     """It holds events."""
     before = os.umask(umask)
     try:
-        staging.keep(iter([b"one", b"two"]))
+        staging.keep(iter([b"one", b"two"]), ())
     finally:
         os.umask(before)
 
@@ -52,7 +52,7 @@ def test_only_the_owner_reads_what_is_staged(staging, tmp_path, umask):
 def test_no_name_leads_out_of_the_stage(staging, tmp_path, name):
     """A checkpoint that somebody has changed deletes and reads nothing else."""
     other = Staging(staging.location, "other")
-    kept = other.keep(iter([b"one"]))
+    kept = other.keep(iter([b"one"]), ())
     (tmp_path / "mine").write_text("x")
     wrong = Staging(staging.location, f"stage/../{name}")
     for work in (
@@ -60,7 +60,7 @@ def test_no_name_leads_out_of_the_stage(staging, tmp_path, name):
         lambda: staging.read(name, 0),
         lambda: wrong.forget(kept.batch),
         lambda: wrong.forget_all_but(None),
-        lambda: wrong.keep(iter([b"x"])),
+        lambda: wrong.keep(iter([b"x"]), ()),
     ):
         with pytest.raises(StagingError, match="is no name of a staged batch"):
             work()
@@ -74,9 +74,9 @@ def test_a_batch_is_there_only_whole(staging, tmp_path):
     """With one segment lost, or the directory, the batch has to be read again; a task that finds
     nothing says where it looked. Cursors that moved without events are a batch without segments.
     """
-    staged = staging.keep(iter([b"one", b"two"]))
+    staged = staging.keep(iter([b"one", b"two"]), ())
     assert staging.has(staged)
-    assert staging.has(staging.keep(iter(())))
+    assert staging.has(staging.keep(iter(()), ()))
 
     next(tmp_path.glob(f"*/stage/{staged.batch}/1")).unlink()
 
@@ -89,7 +89,7 @@ def test_a_batch_is_there_only_whole(staging, tmp_path):
 @pytest.mark.parametrize("damage", [b"", b"x", b"0123456789abcdef", None], ids=str)
 def test_a_damaged_segment_is_never_read(staging, tmp_path, damage):
     """Cut, emptied, or with one bit changed: the batch has to be read again."""
-    staged = staging.keep(iter([b"one"]))
+    staged = staging.keep(iter([b"one"]), ())
     (file,) = tmp_path.glob(f"*/stage/{staged.batch}/0")
     content = file.read_bytes()
     file.write_bytes(content[:-1] + b"f" if damage is None else damage)

@@ -27,6 +27,13 @@ class Order:
 
 
 @dataclasses.dataclass
+class Device:
+    _id: int
+    __serial: int
+    at: np.datetime64 | None = None
+
+
+@dataclasses.dataclass
 class Moment:
     at: datetime.datetime
 
@@ -72,6 +79,12 @@ def test_objects_become_the_json_that_says_them(value: object) -> None:
         ({"at": pd.Timestamp("2026-11-20T01:02:03Z")}, b'{"at":"2026-11-20T01:02:03+00:00"}'),
         (pd.Series({"a": 1.5, "b": None}, dtype=object).to_dict(), b'{"a":1.5,"b":null}'),
         ("null", b"null"),
+        (Device(1, 2), b'{"_id":1,"_Device__serial":2,"at":null}'),
+        (
+            {"a": [Device(1, 2, np.datetime64("2026-11-20")), None]},
+            b'{"a":[{"_id":1,"_Device__serial":2,"at":"2026-11-20T00:00:00"},null]}',
+        ),
+        ([Device(1, 2), 1 << 70], b'[{"_id":1,"_Device__serial":2,"at":null},%d]' % (1 << 70)),
     ],
 )
 def test_dataclasses_structs_and_dates_are_rendered(data: object, text: bytes) -> None:

@@ -13,6 +13,7 @@ Runs wherever feeds are read, in Spark on executors; pure.
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ from zeh_spark.wire.feed_identity import HEADER, TIME_DIGITS, FeedIdentity, pars
 from zeh_spark.wire.stamp_columns import OF_HEADERS, POSITION
 
 T = TypeVar("T")
+
+_COLLECTOR = threading.Lock()
+"""Held by the thread that has switched Python's garbage collector off."""
 
 _BLOCK = 1 << 20
 _MOST_NAMES = 64
@@ -334,6 +338,10 @@ def _headers(events: Sequence[wire.Event]) -> pa.Array:
 
 @contextmanager
 def _without_gc() -> Iterator[None]:
+    """Switch Python's garbage collector off for a while, unless another thread has done it."""
+    if not _COLLECTOR.acquire(blocking=False):
+        yield
+        return
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -341,3 +349,4 @@ def _without_gc() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+        _COLLECTOR.release()

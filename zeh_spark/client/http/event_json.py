@@ -6,6 +6,7 @@ same for the same event. Pure. Runs in services that publish, and in commands th
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -42,7 +43,7 @@ def json_of(data: object) -> bytes:
     return upload_format.validated_json(bytes(text))
 
 
-_RENDERING = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z
+_RENDERING = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z | orjson.OPT_PASSTHROUGH_DATACLASS
 _TIME = re.compile(rb"\dT\d\d:\d\d")
 """What each rendered time has in it."""
 
@@ -90,6 +91,8 @@ def _value_of(value: object) -> object:
 
     Raises TypeError for a type that msgspec does not know either.
     """
+    if (fields := _fields_of(value)) is not None:
+        return fields
     if isinstance(value, np.ndarray):  # an array that is not contiguous, or of objects
         return value.tolist()
     if isinstance(value, datetime):  # a subclass, like pandas.Timestamp
@@ -98,8 +101,16 @@ def _value_of(value: object) -> object:
     return msgspec.to_builtins(value, str_keys=True)
 
 
+def _fields_of(value: Any) -> dict[str, object] | None:
+    """Return a dataclass's fields; orjson would leave out those like _id. None for other values."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return None
+    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+
+
 def _check_finite(value: Any) -> None:
     """Raise ValueError for a number or a time that JSON cannot express, at any depth."""
+    value = _fields_of(value) or value
     if isinstance(value, float | np.floating | np.datetime64 | datetime):
         # NaN and NaT are not equal to themselves.
         if value != value or (isinstance(value, float | np.floating) and math.isinf(value)):
@@ -118,6 +129,7 @@ def _check_finite(value: Any) -> None:
 
 def _check_times(value: Any) -> None:
     """Raise ValueError for a time that its JSON text would change, at any depth."""
+    value = _fields_of(value) or value
     if isinstance(value, datetime):
         offset = value.utcoffset()
         if offset is not None and offset.total_seconds() % 60:

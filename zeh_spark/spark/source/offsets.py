@@ -54,11 +54,12 @@ Runs on the driver; pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 import orjson
+import xxhash
 
 from zeh_spark.errors import CheckpointError
 from zeh_spark.spark.source.options import SourceOptions
@@ -69,7 +70,7 @@ from zeh_spark.wire.phrases import counted, in_ranges
 DIRECT_VERSION, VERSION, SUBSET_VERSION = VERSIONS = 2, 3, 4
 _LOG_VERSIONS = {"v1", "v2"}
 _EVERY = "*"
-_NAME = re.compile(r"[0-9A-Za-z]+")
+_NAME = re.compile(r"[0-9A-Za-z-]+")
 """Of a stage or a batch: they become parts of a path below which files are read and deleted."""
 
 
@@ -99,11 +100,22 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """Where a batch is staged: `<stagingLocation>/<stage>/<batch>/<0…segments-1>`."""
+    """Where a batch is staged: `<stagingLocation>/<stage>/<batch>/<0…segments-1>`.
+
+    The batch's name ends with what `headers_tag` makes of the headers that its lines have.
+    """
 
     stage: str
     batch: str
     segments: int
+
+    def has(self, headers: Sequence[str]) -> bool:
+        """Return whether its lines have these headers, and no others."""
+        return self.batch.endswith(headers_tag(headers))
+
+
+def headers_tag(headers: Sequence[str]) -> str:
+    return f"-{xxhash.xxh3_64_intdigest(','.join(headers).encode()):016x}"
 
 
 @dataclass(frozen=True, slots=True)

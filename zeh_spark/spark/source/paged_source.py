@@ -97,7 +97,8 @@ class PagedSource:
         if self._at is not None:
             self._at = {each: position.cursor for each, position in positions.items()}
             self._make_ahead(fetcher)
-        staged = self._staging.keep(payloads) if self._staging else None
+        headers = self.options.requested_headers
+        staged = self._staging.keep(payloads, headers) if self._staging else None
         tasks = (
             staged_segments(self._staging, staged)
             if self._staging and staged
@@ -155,7 +156,8 @@ class PagedSource:
         """
         check_position(self.options)
         staging = self._staging_of(end.staged.stage) if end.staged else None
-        if staging and end.staged and staging.has(end.staged):
+        fits = end.staged and end.staged.has(self.options.requested_headers)
+        if staging and end.staged and fits and staging.has(end.staged):
             return Batch(end.positions, staged_segments(staging, end.staged))
         compare = end.direct is None
         lines = read_again(self.client, self.options, start, end, compare=compare)

@@ -16,7 +16,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,7 +26,7 @@ from pyarrow import ArrowException, fs
 
 from zeh_spark._locations import delete_folder, opened, told
 from zeh_spark.errors import StagingError
-from zeh_spark.spark.source.offsets import StagedBatch
+from zeh_spark.spark.source.offsets import StagedBatch, headers_tag
 from zeh_spark.spark.source.tasks import SegmentTask
 
 log = logging.getLogger(__name__)
@@ -90,12 +90,12 @@ class Staging:
             self._write(name, "0", b"probe")
             delete_folder(self._root[0], self._path(name))
 
-    def keep(self, payloads: Iterable[bytes]) -> StagedBatch:
-        """Write a batch's segments, and return where they are.
+    def keep(self, payloads: Iterable[bytes], headers: Sequence[str]) -> StagedBatch:
+        """Write a batch's segments, whose lines have these headers, and return where they are.
 
         They are durable when this returns, as far as the file system is.
         """
-        batch = secrets.token_hex(8)
+        batch = f"{secrets.token_hex(8)}{headers_tag(headers)}"
         number = 0
         with self._explained("write to"):
             for number, payload in enumerate(payloads, 1):

@@ -320,7 +320,8 @@ class StreamDriver:
         is_direct = target.direct is not None
         then = target.only or "", target.direct
         now = self.options.selected, self.options.fingerprint if is_direct else None
-        if then != now and self.options.replay != "accept":  # there would be other rows
+        staged = target.staged is None or target.staged.has(self.options.requested_headers)
+        if (then != now or not staged) and self.options.replay != "accept":  # other rows
             changed = "'headers' or 'stamps'"
             if then[0] != now[0]:
                 had, has = (each or "not set" for each in (then[0], now[0]))
