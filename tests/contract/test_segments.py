@@ -496,6 +496,16 @@ def test_a_damaged_feed_is_named_and_stops_no_other(store, site, clock, objects,
     assert f"feed {FEED!r}: old events stay in the database for now" in caplog.text
 
 
+def test_a_mover_that_does_not_believe_the_clock_has_not_succeeded(store, clock, objects):
+    """An alert has to tell that nothing is moved."""
+    fill(store, clock)
+    clock.now += OLDER_THAN_MS + 2 * 86_400_000
+    assert not Mover(store, objects.location)._move()
+    store.see_clock(clock.now)
+    assert Mover(store, objects.location)._move()
+    assert store.segments(FEED)
+
+
 def test_an_object_that_cannot_be_deleted_stops_no_other(store, clock, objects, caplog):
     """It is tried again in the next round."""
     moving.check_owner(objects, store)

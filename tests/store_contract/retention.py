@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -47,6 +49,29 @@ def three(store: Store) -> None:
     """Publish three chunks: 1 and 3 in partition 0, 2 in partition 1."""
     for partition, each in ((0, b"1"), (1, b"2"), (0, b"3")):
         publish(store, chunk(partition, each))
+
+
+# What is kept
+
+
+def test_a_rule_is_changed_as_it_was_seen(store, opened):
+    """None of several that add a reader at the same time undoes what another one did."""
+
+    def add(name: str) -> None:
+        mine, done = opened(), False
+        while not done:
+            seen = mine.retention(FEED)
+            with suppress(StoreError):
+                changed = replace(seen, readers=(*seen.readers, name))
+                mine.set_retention(FEED, changed, before=seen)
+                done = True
+
+    names = [f"reader {each}" for each in range(6)]
+    with ThreadPoolExecutor(len(names)) as threads:
+        list(threads.map(add, names))
+    assert names == sorted(store.retention(FEED).readers)
+    with pytest.raises(StoreError, match="somebody else has changed the retention meanwhile"):
+        store.set_retention(FEED, NOTHING, before=Retention())
 
 
 # What is removed

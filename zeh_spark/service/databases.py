@@ -29,7 +29,8 @@ def open_store(
             PostgreSQL, are created if they are missing.
         clock: Returns the time in milliseconds since 1970. By default it is the clock of the
             PostgreSQL database; that of this machine for other stores.
-        receipts: How many receipts of each producer are kept.
+        receipts: How many receipts of each producer are kept; `zeh-spark audit` expects the
+            default, and takes older ones that are missing for lost.
 
     Returns:
         The open store.

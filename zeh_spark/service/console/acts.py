@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -88,7 +89,8 @@ class ConsoleActs:
         seen = json.dumps(retention_form.texts(before))
         if form.get("before") == seen and form.get("confirmed"):
             by = actor_of(request, Via.CONSOLE)
-            await self._in_thread(self._store.set_retention, feed, rule, by=by)
+            change = partial(self._store.set_retention, feed, rule, before=before, by=by)
+            await self._in_thread(change)
             return seen_at(request, f"/feeds/{feed}?done=retention")
         step, is_all = await self._in_thread(next_step, self._store, feed, rule)
         return self._console.page(

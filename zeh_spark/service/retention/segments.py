@@ -226,7 +226,8 @@ class Mover:
     """A context manager that moves what is old of all feeds from time to time, in a thread.
 
     Attributes:
-        succeeded: When it has last done so, at first when it was made, in seconds since 1970.
+        succeeded: When it has last done so, at first when it was made, in seconds since 1970. On
+            a replica, which moves nothing, when it last looked.
     """
 
     def __init__(self, store: SqlStore, location: str) -> None:
@@ -252,11 +253,13 @@ class Mover:
                 return
 
     def _move(self) -> bool:
-        """Move what is old, and delete what is garbage; return whether nothing has failed."""
+        """Move what is old, and delete what is garbage; return whether all of it was done."""
         store, stopped = self._store, self._ended.is_set
-        now = store.now()
-        if store.replica_lag() is not None or not clock.is_believed(now, clock.sign(store)):
+        if store.replica_lag() is not None:
             return True
+        now = store.now()
+        if not clock.is_believed(now, clock.sign(store)):
+            return False
         check_owner(self._objects, store, writes=False)
         before = now - OLDER_THAN_MS
         done: list[object] = []

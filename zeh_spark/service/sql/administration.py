@@ -189,16 +189,28 @@ class SqlAdministration(Transactions):
     def retention(self, feed: str) -> Retention:
         return self._read(partial(_retention, feed=feed))
 
-    def set_retention(self, feed: str, retention: Retention, *, by: Actor | None = None) -> None:
+    def set_retention(
+        self,
+        feed: str,
+        retention: Retention,
+        *,
+        before: Retention | None = None,
+        by: Actor | None = None,
+    ) -> None:
         values = {**asdict(retention), "readers": json.dumps(retention.readers)}
 
         def work(connection: Connection) -> tuple[None, dict[str, Any] | None]:
-            feed_id, _ = find_feed(connection, feed)
-            before = _retention(connection, feed)
+            feed_id, _ = find_feed(connection, feed, Lock.CHANGE)
+            known = _retention(connection, feed)
+            if before not in (None, known):
+                raise StoreError(
+                    f"feed {feed!r}: somebody else has changed the retention meanwhile. Look at "
+                    f"it, and set yours again"
+                )
             connection.execute(delete(retentions).where(retentions.c.feed == feed_id))
             connection.execute(insert(retentions), {"feed": feed_id, **values})
-            told = {"before": asdict(before), "after": asdict(retention)}
-            return None, told if retention != before else None
+            told = {"before": asdict(known), "after": asdict(retention)}
+            return None, told if retention != known else None
 
         self._administer(by, Action.SET_RETENTION, work, feed=feed)
 

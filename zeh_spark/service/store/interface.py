@@ -202,8 +202,15 @@ class Administration(Protocol):
     def retention(self, feed: str) -> Retention:
         """Return what the feed keeps (see `set_retention`)."""
 
-    def set_retention(self, feed: str, retention: Retention, *, by: Actor | None = None) -> None:
-        """Set what the feed keeps."""
+    def set_retention(
+        self,
+        feed: str,
+        retention: Retention,
+        *,
+        before: Retention | None = None,
+        by: Actor | None = None,
+    ) -> None:
+        """Set what the feed keeps. Raises StoreError if it is not what it was `before`."""
 
     def expire_names(self, feed: str, before: int, limit: int) -> int:
         """Delete the receipts of batches with names that were committed before a time.

@@ -120,7 +120,7 @@ def retention(
         if producers is not None:
             rule = replace(rule, producers_ms=None if producers == _FOREVER else producers)
         if rule != before:
-            store.set_retention(feed, rule, by=operator())
+            store.set_retention(feed, rule, before=before, by=operator())
         print_answer(
             f"Feed {feed!r} keeps {retaining.words(rule)}.",
             feed=feed,

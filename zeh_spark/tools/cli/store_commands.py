@@ -285,7 +285,8 @@ def restore(file: Path, url: str) -> None:
     """Replace a SQLite store with the copy FILE, and begin new epochs of its feeds.
 
     Stop the publisher first. The old store stays in the same folder, under its name with .before-
-    and the time. The tokens are those of the old store, if it can be read.
+    and the time. The tokens are those of FILE and of the old store, if it can be read; what was
+    revoked there stays so.
     Each feed begins a new epoch, as with new-history, so that readers do not confuse events that
     are published from now on with those that were undone. FILE is not changed.
 
