@@ -60,13 +60,15 @@ class Consumer:
     def check_batch(self, g: int, tag: str) -> None:
         """Raise Problem unless the feed has the batch that ends at a position, with a tag.
 
-        Also if retention has removed it: nothing shows any more that a restore has not undone it.
+        Also if retention has removed it: nothing shows any more that a restore has not undone it,
+        or that the consumer did not begin after it was removed.
         """
         with self.store.snapshot(self.feed, [g]) as log:
             found, head = log.tags.get(g), log.state.head
+            removed = max((each.g for each in log.anchors.values()), default=0)
         if log.state.replica:
             raise no_cursors_on_replica()
-        if found is None and g <= head:
+        if (found is None and g <= head) or (found == tag and g <= removed):
             raise Problem(
                 problems.RECEIPT_GONE,
                 f"await is '{g}.{tag}', and retention has removed that batch, so that whether it "
