@@ -18,12 +18,18 @@ from tests.patience import eventually
 from tests.store_contract.writers import FEED, call, chunk, commit, data, publish, upload
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import open_store
+from zeh_spark.service.postgresql import database_clock
 from zeh_spark.service.postgresql import store as dialect
+from zeh_spark.service.retention.pruner import Pruner
 from zeh_spark.service.sql.store import SqlStore
 from zeh_spark.service.store.interface import StoreBusyError, UnknownFeedError
 
 __all__ = ["site", "store"]
 
+
+AN_HOUR_LATER = text(
+    "SELECT (extract(epoch FROM clock_timestamp() + interval '1 hour') * 1000)::bigint"
+)
 
 # Its tables
 
@@ -54,6 +60,22 @@ def test_times_are_those_of_the_database(site):
         ((now,),) = site._server.execute("SELECT extract(epoch FROM clock_timestamp()) * 1000")
         assert abs(store.now() - int(now)) < 5000
         assert abs(store.skew()) < 5000  # one machine: the same clock
+
+
+def test_clock_is_read_again_though_nobody_waits(site, monkeypatch):
+    """I correct the database's clock, and publishers at which no reader waits follow it, too."""
+    with closing(open_store(site.url)) as store:
+        began = store.now()
+        monkeypatch.setattr(database_clock, "_NOW", AN_HOUR_LATER)
+        with Pruner(store, every_seconds=0.01):
+            eventually(lambda: store.now() - began >= 3_600_000)
+
+
+def test_skew_is_that_of_now(site, monkeypatch):
+    """I see on /readyz that the clocks differ, though they did not when the publisher started."""
+    with closing(open_store(site.url)) as store:
+        monkeypatch.setattr(database_clock, "_NOW", AN_HOUR_LATER)
+        assert abs(store.skew() + 3_600_000) < 5000
 
 
 def test_tables_of_others_are_not_in_the_way(site):

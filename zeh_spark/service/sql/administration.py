@@ -226,6 +226,9 @@ class SqlAdministration(Transactions):
         with suppress(IntegrityError):  # another publisher was the first
             self._write(work, durable=False)
 
+    def skew(self) -> int:
+        return self._read(self._database.skew)
+
     def tokens(self) -> list[Token]:
         return self._read(every_token)
 

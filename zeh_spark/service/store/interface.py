@@ -239,7 +239,10 @@ class Administration(Protocol):
         """
 
     def skew(self) -> int:
-        """Return by how many ms this machine's clock is ahead of the store's; 0 if it is that."""
+        """Return by how many ms this machine's clock is ahead of the store's; 0 if it is that.
+
+        The store's clock is read again for it, and `now` goes by that.
+        """
 
     def tokens(self) -> list[Token]:
         """Return all tokens, also those that are not valid, in the order they were made in."""
