@@ -109,7 +109,8 @@ def stage(
     for each in upload.chunks:
         if not 0 <= each.partition < known.partition_count:
             raise refusals.partition_lacking(call, each.partition, known.partition_count)
-    if upload.chunks and upload.schema_version != known.schema_version:
+    checked_with = upload.schema_version, upload.schema_time
+    if upload.chunks and checked_with != (known.schema_version, known.schema_time):
         return StagingResult.UNCHECKED
     place = {"feed": feed_id, **place_of(call)}
     here = {"task": upload.task, "attempt": upload.attempt, "number": upload.number}
