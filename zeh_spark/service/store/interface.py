@@ -175,8 +175,8 @@ class Administration(Protocol):
             by: Who does it.
 
         Raises:
-            StoreError: The store has no such feed, the clock is far ahead, or `since` is in the
-                future or not after the beginning of the last epoch.
+            StoreError: The store has no such feed, the clock is far ahead (see `store.clock`), or
+                `since` is in the future or not after the beginning of the last epoch.
         """
 
     def delete_producer(self, feed: str, name: str, *, by: Actor | None = None) -> None:
