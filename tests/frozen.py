@@ -28,8 +28,7 @@ from typing import TYPE_CHECKING
 
 import zeh_spark
 from tests.fix_lake import why_absent
-from tests.fix_spark import ENVIRONMENT
-from tests.patience import PATIENCE
+from tests.fix_spark import ENVIRONMENT, to_the_end
 from tests.postgresql import Server
 from zeh_spark.client.http.tail import follow
 from zeh_spark.publish import Producer
@@ -121,28 +120,25 @@ class Queries:
             found.extend(event(row.data) for row in batch.collect())
 
         writer = make(self._feed(fetch)).writeStream.foreachBatch(keep)
-        query = writer.option("checkpointLocation", str(self.folder / name))
-        assert query.trigger(availableNow=True).start().awaitTermination(PATIENCE)
+        writer = writer.option("checkpointLocation", str(self.folder / name))
+        to_the_end(writer.trigger(availableNow=True).start)
         return found
 
     def publish(self) -> None:
         """Publish the feed's events to `copies`."""
         writer = self._feed("driver").select("data").writeStream.format("zeroeventhub")
         options = {"producerId": "relay", "checkpointLocation": str(self.folder / "sink")}
-        query = writer.options(**options).trigger(availableNow=True).start(f"{self.base}/copies")
-        assert query.awaitTermination(PATIENCE)
+        writer = writer.options(**options).trigger(availableNow=True)
+        to_the_end(lambda: writer.start(f"{self.base}/copies"))
 
     def keep(self) -> list[tuple[str, int]]:
         """Keep the feed's events in the table, and return its rows, sorted."""
         from zeh_spark import lakehouse
 
         rows = zeh_spark.parsed(self._feed("driver"), "name STRING, step INT")
-        table = str(self.folder / "table")
-        query = lakehouse.to_delta(
-            rows, table, name="orders", checkpointLocation=str(self.folder / "delta"),
-            trigger={"availableNow": True},
-        )  # fmt: skip
-        assert query.awaitTermination(PATIENCE)
+        table, checkpoint = str(self.folder / "table"), str(self.folder / "delta")
+        options = {"checkpointLocation": checkpoint, "trigger": {"availableNow": True}}
+        to_the_end(lambda: lakehouse.to_delta(rows, table, name="orders", **options))
         found = self._spark.read.format("delta").load(table).select("name", "step").collect()
         return sorted((row.name, row.step) for row in found)
 

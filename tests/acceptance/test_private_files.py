@@ -14,6 +14,8 @@ import pytest
 from tests.fix_cli import Run
 from tests.fix_publisher import served
 from zeh_spark.publisher import open_store
+from zeh_spark.service.store.clock import FAR_MS
+from zeh_spark.service.store.interface import now_ms
 from zeh_spark.testing import publish
 
 
@@ -173,6 +175,26 @@ def test_tokens_of_a_damaged_store_are_told_of(run: Run, tmp_path: Path) -> None
 
     assert (done.returncode, "look at zeh-spark token list" in done.stderr) == (0, True)
     assert events(tmp_path / "feeds.db") == 0
+
+
+def test_a_copy_of_years_ago_needs_a_clock_that_somebody_knows_to_be_right(
+    run: Run, tmp_path: Path
+) -> None:
+    """Its replaced store knows the time; so do I, if there is none. Else commits might get a time
+    of the future for ever.
+    """
+    run("create", "orders")
+    long_ago = now_ms() - 2 * FAR_MS
+    with closing(open_store(f"sqlite:///{tmp_path}/feeds.db", clock=lambda: long_ago)) as store:
+        publish(store, "orders", [1])
+    run("backup", "copy.db")
+    for accepted in ("feeds.db", "copy.db"):
+        refused = run("restore", "copy.db", "--yes")
+        assert (1, True) == (refused.returncode, "no epoch begins" in refused.stderr)
+        run("clock", "--accept", "--store", f"sqlite:///{accepted}")
+        assert 0 == run("restore", "copy.db", "--yes").returncode
+        for each in tmp_path.glob("feeds.db*"):
+            each.unlink()
 
 
 def test_a_plain_copy_of_a_store_that_nobody_uses_is_taken(run: Run, tmp_path: Path) -> None:

@@ -13,17 +13,25 @@ from tests.cases import each_case
 from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
 from tests.fix_log_texts import check_documented
+from tests.fix_publish import Caller, Who, rows
 from tests.fix_publisher import open_feeds
 from tests.patience import eventually
 from tests.store_contract.writers import FEED, call, chunk, commit, data, publish, upload
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import open_store
+from zeh_spark.service.postgresql import database_clock
 from zeh_spark.service.postgresql import store as dialect
+from zeh_spark.service.retention.pruner import Pruner
 from zeh_spark.service.sql.store import SqlStore
 from zeh_spark.service.store.interface import StoreBusyError, UnknownFeedError
+from zeh_spark.testing import running_publisher
 
 __all__ = ["site", "store"]
 
+
+AN_HOUR_LATER = text(
+    "SELECT (extract(epoch FROM clock_timestamp() + interval '1 hour') * 1000)::bigint"
+)
 
 # Its tables
 
@@ -54,6 +62,22 @@ def test_times_are_those_of_the_database(site):
         ((now,),) = site._server.execute("SELECT extract(epoch FROM clock_timestamp()) * 1000")
         assert abs(store.now() - int(now)) < 5000
         assert abs(store.skew()) < 5000  # one machine: the same clock
+
+
+def test_clock_is_read_again_though_nobody_waits(site, monkeypatch):
+    """I correct the database's clock, and publishers at which no reader waits follow it, too."""
+    with closing(open_store(site.url)) as store:
+        began = store.now()
+        monkeypatch.setattr(database_clock, "_NOW", AN_HOUR_LATER)
+        with Pruner(store, every_seconds=0.01):
+            eventually(lambda: store.now() - began >= 3_600_000)
+
+
+def test_skew_is_that_of_now(site, monkeypatch):
+    """I see on /readyz that the clocks differ, though they did not when the publisher started."""
+    with closing(open_store(site.url)) as store:
+        monkeypatch.setattr(database_clock, "_NOW", AN_HOUR_LATER)
+        assert abs(store.skew() + 3_600_000) < 5000
 
 
 def test_tables_of_others_are_not_in_the_way(site):
@@ -150,6 +174,17 @@ def test_url_that_is_not_understood_shows_no_password():
     with pytest.raises(StoreError, match="In a password, write @ as %40") as raised:
         open_store("postgresql://u:pa@ss:geheim@db/feeds")
     assert "geheim" not in str(raised.value)
+
+
+def test_events_keep_the_document_that_a_version_has_after_a_failover(site, store):
+    """The standby lacked my newest schema. The publisher runs on, and I set another one (CN-01)."""
+    store.set_schema(FEED, b'{"type": "integer"}')
+    with running_publisher(store) as base, closing(Caller(f"{base}/{FEED}")) as caller:
+        assert (200, "committed") == caller.publish(Who(0), 1).short
+        other = """'{"type": "string"}', time = time + 1"""
+        site.execute(f"UPDATE zeroeventhub.contracts SET document = {other}")
+        assert (422, "wrong-events") == caller.upload(Who(1), rows(2)).short
+        assert (200, "committed") == caller.publish(Who(1), "two").short
 
 
 def test_name_with_a_nul_is_that_of_no_feed(store):

@@ -12,6 +12,7 @@ from tests.fix_cli import Run, published
 from tests.fix_publish import Caller, Who, commit_of, events_of, rows
 from tests.integration.test_kept_answers import Replaceable
 from tests.integration.test_publish_uploads import Wire
+from tests.patience import eventually
 from tests.scratch_store import ScratchStore
 from tests.store_contract.writers import FEED
 from zeh_spark import feed_schema
@@ -201,7 +202,8 @@ def test_readers_get_the_schema(orders, run):
 def test_a_version_that_a_restore_gives_another_document_is_not_mistaken_for_the_first():
     """The publisher runs on, as after a failover to a standby without the newest schema (CN-01)."""
     one, other = ScratchStore(orders=1), ScratchStore(orders=1)
-    one.set_schema("orders", b'{"properties": {"id": {"type": "integer"}}}')
+    schema = one.set_schema("orders", b'{"properties": {"id": {"type": "integer"}}}')
+    eventually(lambda: other.now() > schema.time)
     other.set_schema("orders", b'{"properties": {"id": {"type": "string"}}}')
     store = Replaceable(one)
     with running_publisher(store) as base:

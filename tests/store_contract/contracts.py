@@ -8,10 +8,16 @@ import pytest
 
 from tests.store_contract.writers import FEED, call, chunk, data, declared, refused, upload
 from zeh_spark.errors import StoreError
-from zeh_spark.service.store.batches import StagingResult
+from zeh_spark.service.store.batches import StagingResult, Upload
+from zeh_spark.service.store.contracts import FeedSchema
 
 ONE, TWO = upload(chunk(0, b"1")), upload(chunk(0, b"2"), task=1)
 INTEGER, NUMBER = b'{"type": "integer"}', b'{"type": "number"}'
+
+
+def checked(sent: Upload, schema: FeedSchema) -> Upload:
+    """Return the upload as one that was checked with a version of the feed's schema."""
+    return replace(sent, schema_version=schema.version, schema_time=schema.time)
 
 
 def test_a_schema_has_versions(store):
@@ -45,19 +51,20 @@ def test_an_upload_is_kept_if_it_was_checked_with_the_version_of_the_feed(store)
     """Also an upload that was checked before the version changed is checked again (CN-04)."""
     store.set_schema(FEED, INTEGER)
     assert StagingResult.UNCHECKED is store.stage(FEED, call(), ONE)
-    store.set_schema(FEED, NUMBER)
-    assert StagingResult.UNCHECKED is store.stage(FEED, call(), replace(ONE, schema_version=1))
+    schema = store.set_schema(FEED, NUMBER)
+    lost = replace(schema, time=schema.time - 1)  # in a failover
+    for other in (replace(schema, version=1), lost):
+        assert StagingResult.UNCHECKED is store.stage(FEED, call(), checked(ONE, other))
     assert {} == store.staged()
-    assert StagingResult.NEW is store.stage(FEED, call(), replace(ONE, schema_version=2))
+    assert StagingResult.NEW is store.stage(FEED, call(), checked(ONE, schema))
 
 
 @pytest.mark.parametrize("after", [NUMBER, b'{"type": "integer", "maximum": 5}'])
 def test_a_batch_over_a_change_is_published_if_its_events_keep_the_new_version(store, after):
     """Compatible versions disturb nobody; otherwise I run the batch again (CN-04)."""
-    store.set_schema(FEED, INTEGER)
-    old, new = replace(ONE, schema_version=1), replace(TWO, schema_version=2)
+    old = checked(ONE, store.set_schema(FEED, INTEGER))
     store.stage(FEED, call(), old)
-    store.set_schema(FEED, after, compatible=after == NUMBER)
+    new = checked(TWO, store.set_schema(FEED, after, compatible=after == NUMBER))
     store.stage(FEED, call(), new)
     if after == NUMBER:
         store.commit(FEED, call(), declared(old, new))

@@ -17,7 +17,7 @@ from tests.store_contract.writers import FEED, chunk, everything, publish
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store
 from zeh_spark.service.sql.feed_epochs import over_at
-from zeh_spark.service.store.interface import UnknownFeedError
+from zeh_spark.service.store.interface import StoreBusyError, UnknownFeedError
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, feed_of, parse
 
 
@@ -164,6 +164,21 @@ def test_epoch_of_a_clock_that_is_far_ahead_is_refused(store, clock):
         store.begin_epoch(FEED)
     assert 1 == len(store.identity(FEED).epochs)
     assert 2 == len(parse(store.begin_epoch(FEED, copy=True).document()).epochs)
+
+
+def test_a_clock_years_ahead_begins_no_epoch(store, clock):
+    """Each later commit would get its time, also after the clock is set right. I can say that it is
+    right.
+    """
+    publish(store, chunk(0, b"1"))
+    before = store.feed(FEED), store.identity(FEED)
+    clock.pass_hours(24 * 365 * 2)
+    for copy in (False, True):
+        with pytest.raises(StoreBusyError, match=r"no epoch begins: .*730\.0 days after"):
+            store.begin_epoch(FEED, copy=copy)
+    assert before == (store.feed(FEED), store.identity(FEED))
+    store.see_clock(store.now())
+    assert 2 == len(store.begin_epoch(FEED).epochs)
 
 
 def test_epochs_that_begin_at_once_are_all_kept(opened, store):

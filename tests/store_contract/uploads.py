@@ -214,6 +214,17 @@ def test_full_quota_gives_the_room_of_crashed_runs(store, clock):
     assert store.commit(FEED, call(run="r2"), declared(ONE))[1]
 
 
+def test_full_quota_takes_nothing_of_the_batch_that_is_uploaded(store, clock):
+    """A batch whose tasks send nothing for ten minutes keeps what was acknowledged (A8)."""
+    uploads = [different(0, task=task) for task in range(3)]
+    for each in uploads[:2]:
+        store.stage(FEED, call(), each, quota=2 * SIZE)
+    clock.pass_hours(0.2)
+    problem = refused(store.stage, FEED, call(), uploads[2], quota=2 * SIZE)
+    assert ("quota-exceeded", 507) == refusal(problem)
+    assert store.commit(FEED, call(), declared(*uploads[:2]))[1]
+
+
 def test_full_quota_gives_the_room_of_committed_batches(store):
     """Uploads of a committed batch do not count, even before they are cleaned up."""
     store.stage(FEED, call(0, run="twin"), ONE)

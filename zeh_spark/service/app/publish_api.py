@@ -113,7 +113,7 @@ class PublishApi:
         self._budget_of_commits = Budget(publish_requests.MAX_COMMIT_BODY)
         self._coming, self._commits_coming = Quotas(BODIES), Quotas(BODIES)
         self._asking = Quotas(QUESTIONS)
-        self._schemas: dict[str, tuple[object, FeedSchema | None]] = {}  # with the feed's lineage
+        self._schemas: dict[str, FeedSchema | None] = {}
         self._checkers = anyio.CapacityLimiter(CHECKERS)
         self._stagers = anyio.CapacityLimiter(STAGERS)
         self._callers = anyio.CapacityLimiter(CALLERS)
@@ -162,9 +162,7 @@ class PublishApi:
         meanwhile.
         """
         while True:
-            lineage = self._store.lineage(feed)  # a restore may give a version another document
-            before, schema = self._schemas.get(feed, (None, None))
-            schema = schema if lineage == before else None
+            schema = self._schemas.get(feed)
             found = await anyio.to_thread.run_sync(check, schema, limiter=self._checkers)
             upload, wrong, taken_out = found
             if wrong:
@@ -178,7 +176,7 @@ class PublishApi:
             current = await self._called(partial(self._store.schema, feed))
             if schema and schema == current:
                 refusals.check_events(call, schema, wrong)
-            self._schemas[feed] = lineage, current
+            self._schemas[feed] = current
 
     async def commit(self, request: Request) -> Response:
         """Answer POST …/batches/{batch}/commit: publish the staged uploads as one batch."""

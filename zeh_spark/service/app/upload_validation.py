@@ -122,8 +122,10 @@ def verified_upload(
         chunks.append(chunk)
         if schema and schema != split:
             wrong += islice(wrong_in(schema, at, chunk.partition, data), NAMED - len(wrong))
-    digest, version = hashlib.sha256(body).digest(), schema.version if schema else 0
-    return Upload(task, attempt, number, digest, tuple(chunks), version), wrong, taken_out
+    digest = hashlib.sha256(body).digest()
+    version, time = (schema.version, schema.time) if schema else (0, 0)
+    upload = Upload(task, attempt, number, digest, tuple(chunks), version, time)
+    return upload, wrong, taken_out
 
 
 def _without(

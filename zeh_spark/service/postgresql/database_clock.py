@@ -23,7 +23,6 @@ class DatabaseClock:
 
     def __init__(self) -> None:
         self._ahead = 0  # of the steady clock, in ms
-        self._skew = 0
 
     def __call__(self) -> int:
         """Return the time in ms since 1970."""
@@ -35,11 +34,11 @@ class DatabaseClock:
         now = int(connection.execute(_NOW).scalar_one())
         between = (began + _steady()) // 2
         self._ahead = now - between
-        self._skew = now_ms() - self()
 
-    def skew(self) -> int:
-        """Return by how many ms this machine's clock was ahead of the database's, at the look."""
-        return self._skew
+    def skew(self, connection: Connection) -> int:
+        """Look, and return by how many ms this machine's clock is ahead of the database's."""
+        self.look(connection)
+        return now_ms() - self()
 
 
 def _steady() -> int:

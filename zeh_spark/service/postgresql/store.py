@@ -181,9 +181,9 @@ def open_postgresql(
 
     database = Database(
         reads, snapshot, writer, watch.version, _stored_version, explained, close, _owner,
-        replica_lag=lambda connection: connection.scalar(_REPLICA_LAG),
+        replica_lag=lambda connection: connection.scalar(_REPLICA_LAG), skew=time.skew,
     )  # fmt: skip
-    return SqlStore(database, clock=clock or time, skew=time.skew, receipts=receipts)
+    return SqlStore(database, clock=clock or time, receipts=receipts)
 
 
 def engine(url: str, pool_size: int, settings: Mapping[str, object]) -> Engine:

@@ -116,6 +116,7 @@ class Pruner:
 
     def _prune_all(self) -> None:
         self._believes = False
+        self._store.skew()  # reads the clock of a database again
         if self._store.replica_lag() is not None:
             return  # it is a replica: the primary's publisher keeps it tidy
         self._believes = believed = self._look_at_clock()

@@ -47,6 +47,7 @@ from zeh_spark.service.store.acts import (
     Actor,
     log_act,
 )
+from zeh_spark.service.store.clock import check_commit
 from zeh_spark.service.store.contracts import FeedSchema, next_version
 from zeh_spark.service.store.interface import Retention, new_feed
 from zeh_spark.service.store.log import Chunk, FeedState, Run
@@ -121,8 +122,10 @@ class SqlAdministration(Transactions):
     ) -> FeedIdentity:
         def work(connection: Connection) -> tuple[FeedIdentity, dict[str, Any]]:
             feed_id, state = find_feed(connection, feed, Lock.CHANGE)
-            known = known_identity(connection, feed_id, state)
-            new = next_epoch(state, known, self.now(), copy=copy, since=since)
+            known, now = known_identity(connection, feed_id, state), self.now()
+            latest = partial(commits.latest_known, connection)
+            check_commit(now, state.time, latest, f"feed {feed!r}: no epoch begins")
+            new = next_epoch(state, known, now, copy=copy, since=since)
             row = {"feed": feed_id, "number": len(known.epochs), "id": new.id, "time": new.time}
             connection.execute(insert(epochs), row)
             moment = max(state.time, new.time)
@@ -237,6 +240,9 @@ class SqlAdministration(Transactions):
             return
         with suppress(IntegrityError):  # another publisher was the first
             self._write(work, durable=False)
+
+    def skew(self) -> int:
+        return self._read(self._database.skew)
 
     def tokens(self) -> list[Token]:
         return self._read(every_token)

@@ -181,14 +181,14 @@ def _moved(
         joined_ones = _joined(connection, list(joinable(in_batch_order(moved))))
         mine = {} if key is None else numbers[key]
         now = clock()
-        check_commit(now, state.time, partial(_latest, connection))
+        check_commit(now, state.time, partial(latest_known, connection))
         publication = published(known, call, declared, state, joined_ones, mine, now)
         batches.append(Committed(key, known, mine, publication))
         state = publication.feed
     return batches
 
 
-def _latest(connection: Connection) -> int:
+def latest_known(connection: Connection) -> int:
     """Return the latest time that the store knows; 0 if it knows none."""
     seen = connection.scalar(select(func.max(clocks.c.seen))) or 0
     return max(int(seen), int(connection.scalar(select(func.max(feeds.c.time))) or 0))

@@ -81,6 +81,8 @@ class Database:
             StoreBusyError.
         free_bytes: bytes that can be written before the database's file grows, as far as known.
         replica_lag: how far a replica is behind, in ms; None for what is not a replica.
+        skew: reads the database's clock again, if it has one; by how many ms this machine's clock
+            is ahead of it.
         owner: a text that this database has, and no copy of it.
         is_behind: whether so much is waiting to be written down that upkeep should wait.
     """
@@ -95,6 +97,7 @@ class Database:
     owner: Callable[[Connection], str]
     free_bytes: Callable[[Connection], int] = lambda _: 0
     replica_lag: Callable[[Connection], int | None] = lambda _: None
+    skew: Callable[[Connection], int] = lambda _: 0
     lineage: Callable[[str], object | None] = lambda _: None
     is_behind: Callable[[], bool] = lambda: False
 

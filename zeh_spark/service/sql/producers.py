@@ -32,6 +32,7 @@ from sqlalchemy import (
 from zeh_spark.service.sql import makers
 from zeh_spark.service.sql.schema import (
     IsReplica,
+    contracts,
     feeds,
     former_incarnations,
     producers,
@@ -88,11 +89,22 @@ _PRODUCERS = {
     for lock in (None, *Lock)
 }
 _FEED_AND_PRODUCER = (
-    select(feeds.c.id, feeds.c.partitions, feeds.c.schema_version, producers.c.id, *_PRODUCER)
+    select(
+        feeds.c.id,
+        feeds.c.partitions,
+        feeds.c.schema_version,
+        contracts.c.time,
+        producers.c.id,
+        *_PRODUCER,
+    )
     .outerjoin_from(
         feeds,
         producers,
         and_(producers.c.feed == feeds.c.id, producers.c.name == bindparam("named")),
+    )
+    .outerjoin(
+        contracts,
+        and_(contracts.c.feed == feeds.c.id, contracts.c.version == feeds.c.schema_version),
     )
     .where(feeds.c.name == bindparam("wanted"))
 )
@@ -179,10 +191,12 @@ def what_is_known(connection: Connection, feed: str, call: Call) -> tuple[int, C
     Nothing is locked: the facts may change before the caller uses them. Raises UnknownFeedError.
     """
     row = _feed_row(connection, _FEED_AND_PRODUCER, feed, named=call.producer)
-    feed_id, partitions, schema_version, key, *found = row
+    feed_id, partitions, version, time, key, *found = row
     producer = ProducerState(call.producer) if key is None else ProducerState(*found)
     known = _known(connection, feed_id, partitions, call, key, producer)
-    return feed_id, replace(known, schema_version=schema_version) if schema_version else known
+    if version:
+        known = replace(known, schema_version=version, schema_time=time)
+    return feed_id, known
 
 
 def what_is_certain(

@@ -30,7 +30,6 @@ class Transactions:
     """What the roles of a store have in common: its database, its clock, and its transactions.
 
     Args:
-        skew: by how many ms this machine's clock is ahead of it (see `Administration.skew`).
         receipts: how many receipts of a producer the store keeps.
     """
 
@@ -39,11 +38,9 @@ class Transactions:
         database: Database,
         *,
         clock: Clock = now_ms,
-        skew: Callable[[], int] = lambda: 0,
         receipts: int = RECEIPTS,
     ) -> None:
         self.now = clock
-        self.skew = skew
         self._receipts = receipts
         self._database = database
 

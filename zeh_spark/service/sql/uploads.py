@@ -109,7 +109,8 @@ def stage(
     for each in upload.chunks:
         if not 0 <= each.partition < known.partition_count:
             raise refusals.partition_lacking(call, each.partition, known.partition_count)
-    if upload.chunks and upload.schema_version != known.schema_version:
+    checked_with = upload.schema_version, upload.schema_time
+    if upload.chunks and checked_with != (known.schema_version, known.schema_time):
         return StagingResult.UNCHECKED
     place = {"feed": feed_id, **place_of(call)}
     here = {"task": upload.task, "attempt": upload.attempt, "number": upload.number}
@@ -118,7 +119,8 @@ def stage(
     more = 0
     if digest is None:
         if quota is not None:
-            _make_room(connection, {"feed": feed_id, **of}, call, upload, quota, staged, clock())
+            whose = {"feed": feed_id, **of}
+            _make_room(connection, whose, staging, call, upload, quota, staged, clock())
         more = upload.bytes
     elif digest != upload.digest:
         name = f"{call.run}.{upload.task}.{upload.attempt}.{upload.number}"
@@ -273,6 +275,7 @@ def _superfluous(before: int, only: ColumnElement[bool] | None = None) -> Select
 def _make_room(
     connection: Connection,
     of: Mapping[str, Any],
+    staging: int | None,
     call: Call,
     upload: Upload,
     quota: int,
@@ -282,9 +285,10 @@ def _make_room(
     """Drop what nobody needs any more if an upload exceeds the quota.
 
     `of` is the feed and the producer, as `_OF_PRODUCER` takes them, and `staged` its staged bytes.
-    Raises Problem if the upload exceeds the quota also then.
+    The upload's own `staging` stays. Raises Problem if the upload exceeds the quota also then.
     """
-    unneeded = _superfluous(now - int(IDLE * 1000), _OF_PRODUCER)
+    others = and_(_OF_PRODUCER, stagings.c.id.is_distinct_from(staging))
+    unneeded = _superfluous(now - int(IDLE * 1000), others)
     while staged + upload.bytes > quota and (each := connection.scalar(unneeded, of)) is not None:
         _drop(connection, uploads.c.staging == each)
         connection.execute(delete(stagings).where(stagings.c.id == each))

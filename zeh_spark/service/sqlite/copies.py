@@ -23,6 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from zeh_spark.errors import StoreError
 from zeh_spark.service.sql import acts
 from zeh_spark.service.sql.administration import every_token
+from zeh_spark.service.sql.commits import latest_known
 from zeh_spark.service.sql.store import SqlStore
 from zeh_spark.service.sql.upgrades import check_known
 from zeh_spark.service.sqlite.store import (
@@ -84,10 +85,14 @@ def _growth(part: Path, progress: Callable[[int], object]) -> Callable[[], int]:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """What a restored copy takes over from the store that it replaces."""
+    """What a restored copy takes over from the store that it replaces.
+
+    `time` is the latest time that the store knows, in ms since 1970; 0 if it knows none.
+    """
 
     tokens: Sequence[Token] = ()
     acts: Sequence[Act] = ()
+    time: int = 0
 
 
 def restore(
@@ -174,7 +179,8 @@ def kept_of(path: Path) -> Replaced | None:
             tables = inspect(connection).get_table_names()
             kept = every_token(connection) if "tokens" in tables else []
             done = acts.newest(connection, EVERY_ACT) if "acts" in tables else []
-            return Replaced(kept, done[::-1])
+            time = latest_known(connection) if {"clocks", "feeds"} <= {*tables} else 0
+            return Replaced(kept, done[::-1], time)
     except DBAPIError:
         return None  # it is damaged, which may be why it is replaced
     finally:

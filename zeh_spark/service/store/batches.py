@@ -89,6 +89,8 @@ class Upload:
     Attributes:
         digest: The SHA-256 of its body, which tells it from other uploads.
         schema_version: The version of the feed's schema that its events keep; 0 for none.
+        schema_time: When that version was set, in ms since 1970. A failover that lost a version
+            lets another document get its number.
     """
 
     task: int
@@ -97,6 +99,7 @@ class Upload:
     digest: bytes
     chunks: tuple[StagedChunk, ...]
     schema_version: int = 0
+    schema_time: int = 0
 
     @property
     def content(self) -> Content:
@@ -233,6 +236,7 @@ class CommitFacts:
             numbers it begins.
         made: How many producers the caller's client has begun; needed if this one is new.
         schema_version: The version of the feed's schema; 0 if it has none.
+        schema_time: When it was set, in ms since 1970; needed for an upload.
         schema_since: The oldest version whose checked events keep that one.
     """
 
@@ -244,6 +248,7 @@ class CommitFacts:
     sequences: Mapping[int, Numbers] = field(default_factory=dict)
     made: int = 0
     schema_version: int = 0
+    schema_time: int = 0
     schema_since: int = 0
 
     def number_of(self, call: Call) -> int:

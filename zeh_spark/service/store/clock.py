@@ -5,9 +5,9 @@ minute. A clock that is far ahead of it has jumped, or nobody has served the sto
 of them, only an operator knows.
 
 - More than a day ahead: nothing is removed by age for a day, so that somebody can see the warning.
-- More than a year ahead: commits are refused, and nothing is removed by age either, until somebody
-  says that the clock is right. The time of a commit would be kept for ever, because the times of a
-  feed never go back, and retention by age would wait until then.
+- More than a year ahead: commits and epochs are refused, and nothing is removed by age either,
+  until somebody says that the clock is right. Their times would be kept for ever, because the times
+  of a feed never go back, and retention by age would wait until then.
 
 `zeh-spark clock --accept` says that the clock is right. A clock that is behind removes too little,
 which is only logged.
@@ -60,8 +60,13 @@ def check_removal(store: Store) -> None:
         )
 
 
-def check_commit(now: int, last: int, sign: Callable[[], int]) -> None:
-    """Refuse a commit whose time would be far ahead of all that the store knows.
+def check_commit(
+    now: int,
+    last: int,
+    sign: Callable[[], int],
+    consequence: str = "the publisher commits nothing",
+) -> None:
+    """Refuse a commit, or an epoch, whose time would be far ahead of all that the store knows.
 
     `now` and `last`, the time of the feed's last commit, are in ms since 1970. `sign` returns the
     latest time that the store knows of; 0 if there is none. Raises StoreBusyError if the clock is
@@ -72,7 +77,7 @@ def check_commit(now: int, last: int, sign: Callable[[], int]) -> None:
     known = sign()
     if not may_commit(now, known):
         raise StoreBusyError(
-            f"the publisher commits nothing: {ahead(now, known)}. {_REMEDY}",
+            f"{consequence}: {ahead(now, known)}. {_REMEDY}",
             anchor="the-clock-is-ahead",
         )
 

@@ -175,8 +175,8 @@ class Administration(Protocol):
             by: Who does it.
 
         Raises:
-            StoreError: The store has no such feed, the clock is far ahead, or `since` is in the
-                future or not after the beginning of the last epoch.
+            StoreError: The store has no such feed, the clock is far ahead (see `store.clock`), or
+                `since` is in the future or not after the beginning of the last epoch.
         """
 
     def delete_producer(self, feed: str, name: str, *, by: Actor | None = None) -> None:
@@ -246,7 +246,10 @@ class Administration(Protocol):
         """
 
     def skew(self) -> int:
-        """Return by how many ms this machine's clock is ahead of the store's; 0 if it is that."""
+        """Return by how many ms this machine's clock is ahead of the store's; 0 if it is that.
+
+        The store's clock is read again for it, and `now` goes by that.
+        """
 
     def tokens(self) -> list[Token]:
         """Return all tokens, also those that are not valid, in the order they were made in."""

@@ -372,15 +372,19 @@ def _renew(
 ) -> tuple[list[tuple[str, FeedIdentity]], Replaced | None]:
     """Begin epochs, and keep what was done with tokens, and all acts.
 
-    None stands for an old store that could not be read.
+    The old store knows that the clock is right if the copy is too old for that. None stands for an
+    old store that could not be read.
     """
     from zeh_spark.service.sql.feed_epochs import over_at
+    from zeh_spark.service.store import clock as clocks
     from zeh_spark.service.store.acts import Action, lacking, new_act
 
     if old:
         store.record(lacking(old.acts, store.acts(limit=1 << 31)))
     store.record([new_act(by, Action.RESTORE, store.now(), copy=str(copy.resolve()))])
     cast("SqlStore", store).forget_nonces()
+    if old and old.time and not clocks.may_commit(store.now(), clocks.sign(store)):
+        store.see_clock(old.time)
     begun = [(each.name, store.begin_epoch(each.name, by=by)) for each in store.feeds()]
     there = {each.id: each for each in store.tokens()}
     for token in old.tokens if old else ():
