@@ -16,6 +16,7 @@ from pyspark.sql.types import DataType
 
 from zeh_spark.errors import OptionError
 from zeh_spark.spark.frames.compat import column_of, quoted
+from zeh_spark.spark.frames.exact_json import exact_json
 from zeh_spark.spark.frames.stamping import typed_stamps
 from zeh_spark.spark.stateful.ranges import MAX_NUMBER
 
@@ -145,11 +146,13 @@ def content(df: DataFrame, option: str, value: str | Column | None) -> Column:
     Without a value it is the column `data`, or all columns but `headers`, `partition` and stamps.
     """
     if value is not None:
-        return F.to_json(F.struct(typed(df, option, value)[0].alias("content")))
+        return exact_json({"content": typed(df, option, value)})
     data, *others = (column_of(df, name) for name in ("data", "headers", "partition"))
     others += typed_stamps(df)
-    names = ["data"] if data else [each for each in df.columns if each not in others]
-    return F.to_json(F.struct(*(F.col(quoted(each)) for each in names)))
+    names = {"data": data} if data else {each: each for each in df.columns if each not in others}
+    return exact_json(
+        {name: (F.col(quoted(of)), df.schema[of].dataType) for name, of in names.items()}
+    )
 
 
 def number(text: str) -> Column:
