@@ -149,6 +149,24 @@ def test_equal_maps_are_equal_content(spark):
     assert one == other
 
 
+@pytest.mark.parametrize("name", ["producer", "sequence", "partition", "feed", "id", "scope"])
+def test_a_key_without_an_exact_text_is_refused(publisher, stream, name):
+    """Two structs may have one text, and a map several; an instant has one for each time zone."""
+    given = {"id": "data"} if name in ("id", "scope") else {"producer": "data", "sequence": "data"}
+    feed = stream(url=publisher.url).load()
+    cases = {
+        "struct(data, data)": "must be one value, but is struct<",
+        "array(data)": "must be one value, but is array<",
+        "headers": "must be one value, but is map<",
+        "parse_json(data)": "must be one value, but is variant",
+        "timestamp_millis(1)": r"is a TIMESTAMP, .* Give unix_micros\(timestamp_millis\(1\)\)",
+    }
+    for value, told in cases.items():
+        with pytest.raises(OptionError, match=told) as refused:
+            dedup.drop_seen(feed, **{**given, name: value})
+        assert name == refused.value.option
+
+
 def test_arguments_of_the_other_way_are_refused(publisher, stream):
     """Ids have no producers, numbers no scope."""
     feed = stream(url=publisher.url).load()

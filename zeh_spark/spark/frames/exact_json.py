@@ -28,8 +28,8 @@ _EXACT = {
     "timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS",
     "timestampNTZFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS",
 }
-"""Options of `to_json`, so that no setting of the session counts. Fields that are NULL are left out:
-a column that is added later, and is NULL, changes no text."""
+"""Options of `to_json`, so that no setting of the session counts. Fields that are NULL are left
+out: a column that is added later, and is NULL, changes no text."""
 
 
 def exact_json(columns: Mapping[str, tuple[Column, DataType]]) -> Column:

@@ -12,7 +12,14 @@ from typing import TypeVar
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructType,
+    TimestampType,
+    VariantType,
+)
 
 from zeh_spark.errors import OptionError
 from zeh_spark.spark.frames.compat import column_of, quoted
@@ -134,9 +141,24 @@ CLOCK = "_zeh_clock"
 def text(df: DataFrame, option: str, value: str | Column | None) -> Column:
     """Return an expression on the frame as STRING; NULL without a value.
 
-    Raises OptionError if it is not valid.
+    Raises OptionError if it is not valid, or of a type of which different values have equal texts.
     """
-    column = F.lit(None) if value is None else typed(df, option, value)[0]
+    if value is None:
+        return F.lit(None).cast("string")
+    column, kind = typed(df, option, value)
+    if isinstance(kind, ArrayType | MapType | StructType | VariantType):
+        raise OptionError(
+            f"{option}={value!r} must be one value, but is {kind.simpleString()}. Give a text or a "
+            f"number",
+            option=option,
+        )
+    if isinstance(kind, TimestampType):
+        shown = value if isinstance(value, str) else "…"
+        raise OptionError(
+            f"{option}={value!r} is a TIMESTAMP, whose text depends on the session's time zone. "
+            f"Give unix_micros({shown})",
+            option=option,
+        )
     return column.cast("string")
 
 
