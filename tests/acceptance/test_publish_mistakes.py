@@ -11,7 +11,8 @@ import pytest
 
 from tests.fix_datasource import PlainQuery, write_plainly
 from tests.fix_sink import remedy
-from zeh_spark.errors import PublishError
+from zeh_spark.errors import OptionError, PublishError
+from zeh_spark.spark.sink.row_layout import layout
 
 # On Spark
 
@@ -72,6 +73,33 @@ def test_a_query_that_gives_other_rows_is_refused(sink, inbox, spark, spark_log)
     assert option.keys() == again.keys() == {"keepFirst"}
     assert option != again
     sink.target.check_once(range(900))
+
+
+AT = "timestamp'2026-03-01 10:00:00.000001Z' AS at, CAST(NULL AS STRING) AS note"
+
+
+@pytest.mark.parametrize(
+    ("columns", "rest"),
+    [
+        (f"'1' AS data, {AT}", {"data": "1"}),
+        (f"'1' AS data, 'p' AS producer, {AT}", {"data": "1", "producer": "p"}),
+        (f"0 AS partition, {AT}", {}),
+        (f"'1' AS DATA, {AT}", {"DATA": "1"}),
+        ("timestamp'2026-03-01 10:00:00.000001Z' AS data", None),
+    ],
+)
+def test_columns_go_into_the_event_as_the_error_says(spark, write, target, columns, rest):
+    """With the microseconds of times, and with fields that are NULL."""
+    frame = spark.sql(f"SELECT {columns}")
+    with pytest.raises(OptionError) as refused:
+        layout(frame.schema).check_case("true")
+    (advised,) = re.findall(r"\S*struct\(\S+\) AS data", str(refused.value))
+
+    write(frame.selectExpr(advised.replace("…", "at, note")), batchId="a")
+
+    at = "2026-03-01T10:00:00.000001Z"
+    event = {"data": at} if rest is None else {**rest, "at": at, "note": None}
+    assert [event] == [each.data for each in target.events()]
 
 
 def with_chance(inbox, spark):

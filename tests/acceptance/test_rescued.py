@@ -74,6 +74,41 @@ def test_only_the_exact_value_is_typed(spark):
     assert ([Row(sku=None, n=1)], None) == (rows[7]["items"], rows[8]["items"])
 
 
+CHANGED = [
+    ("DECIMAL(10,2)", "1.239", "1.24"),
+    ("TIMESTAMP_NTZ", '"2026-03-01T10:00:00.1234567"', "2026-03-01 10:00:00.123456"),
+    ("TIMESTAMP", "9999999999999", "-265697-05-04"),
+    ("TINYINT", "200", "-56"),
+    ("DOUBLE", "1e400", "Infinity"),
+    ("DOUBLE", "9007199254740993", "9.007199254740992E15"),
+    ("DATE", '"2026-03-01T10:00:00"', "2026-03-01"),
+    ("DATE", '"20000"', "+20000-01-01"),
+    ("STRING", '"\\ud800"', "?"),
+    ("INT", '1,"a":2', "2"),
+]
+"""Types, what an event has, and how the value that Spark reads begins as text."""
+
+
+def test_what_spark_changes_is_kept_by_rescued_only(spark):
+    """As the guide says: it is no error, and with `corrupt=` not corrupt."""
+    schema = ", ".join(f"c{n} STRUCT<a: {kind}>" for n, (kind, _, _) in enumerate(CHANGED))
+    texts = [f'{{"c{n}":{{"a":{value}}}}}' for n, (_, value, _) in enumerate(CHANGED)]
+    frame = spark.createDataFrame(list(enumerate(texts)), "i INT, data STRING")
+
+    def read(**options):
+        found = zeh_spark.parsed(frame, schema, **options).orderBy("i")
+        shown = [F.col(f"c{n}.a").cast("string").alias(f"c{n}") for n in range(len(CHANGED))]
+        rows = found.select(*shown, *options.values()).collect()
+        return [row[f"c{n}"] for n, row in enumerate(rows)], rows
+
+    (plain, _), (checked, corrupt), (typed, rescued) = read(), read(corrupt="x"), read(rescued="x")
+
+    begins = [begin for _, _, begin in CHANGED]
+    assert begins == [each[: len(begin)] for each, begin in zip(plain, begins, strict=True)]
+    assert (plain, {None}) == (checked, {row.x for row in corrupt})
+    assert ([None] * len(CHANGED), texts) == (typed, [row.x for row in rescued])
+
+
 def test_the_schema_needs_names_and_free_ones(spark):
     frame = spark.createDataFrame([], "partition INT, data STRING")
     for schema, also in (("VARIANT", {}), ("rest INT", {}), ("a INT", {"corrupt": "bad"})):

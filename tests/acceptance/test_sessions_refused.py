@@ -31,6 +31,7 @@ REFUSED = [
     ({"gap_timeout": 600}, "gap_timeout=600 must be a duration"),
     ({"keep_closed": None}, "keep_closed=None must be a duration"),
     ({"session": "headers"}, "session='headers' must be one value, but is map<"),
+    ({"session": ["data", AT]}, "is a TIMESTAMP, whose text depends on the session's time zone"),
     ({"heartbeat": True}, "heartbeat=True needs time='batch'"),
     ({"stale_timeout": "1 hour", "idle_timeout": "1 hour"}, "must be shorter than idle_timeout"),
     # several sources

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.fix_batch import cursor_of
-from tests.fix_raw_server import ok, refused
+from tests.fix_raw_server import ok, refused, reset
 from zeh_spark.client.decoding.lines import Decoder
 from zeh_spark.client.http.tail import follow
 from zeh_spark.errors import MalformedLineError, PublisherError, ZeroEventHubError
@@ -21,10 +21,13 @@ def line(cursor: object, *events: object) -> bytes:
     )
 
 
-def printed(server, *, whole=False):
+def started(server, *, start="_first", whole=False, endless=False):
     server.discovery = refused(400)  # it tells nothing of itself
-    found = follow(server.url, "_first", {}, whole=whole, endless=False, partition_count=1)
-    return [each for some in found for each in some]
+    return follow(server.url, start, {}, whole=whole, endless=endless, partition_count=1)
+
+
+def printed(server, **options):
+    return [each for some in started(server, **options) for each in some]
 
 
 def test_a_page_without_events_is_no_end_if_its_cursor_moved(raw_server):
@@ -45,6 +48,28 @@ def test_a_cursor_that_moves_for_ever_is_no_end(raw_server):
     raw_server.respond = page
     with pytest.raises(PublisherError, match=r"1000 pages in a row.*--from 1000"):
         printed(raw_server)
+
+
+def test_the_end_of_the_feed_is_the_one_of_the_first_answer(raw_server):
+    """What a publisher commits after it restarted, while `tail` waited, is shown."""
+    waited = []
+
+    def answer(request):
+        _, at = cursor_of(request)
+        if "wait" in request.query and not waited:
+            waited.append(at)
+            return reset()
+        if at == "_last":
+            return ok(line("b" if waited else "a"))
+        return ok(line("b", 1)) if at == "a" else refused(403, "no more")
+
+    raw_server.respond = answer
+    found = []
+    with pytest.raises(PublisherError, match="no more"):
+        for each in started(raw_server, start="_last", endless=True):
+            found += each
+
+    assert [b'{"id": 1}'] == found
 
 
 def test_an_error_of_any_kind_ends_the_command(raw_server):

@@ -160,7 +160,7 @@ IN_ARRAY = T.ArrayType(frame(("v", T.VariantType())))
 IN_MAP = T.MapType(STRING, T.YearMonthIntervalType())
 REFUSED = {
     "no columns": ([], "data", "without columns"),
-    "another column": ([DATA, ("x", INT)], "x", r"beside 'data': .*to_json\(struct"),
+    "another column": ([DATA, ("x", INT)], "x", r"beside 'data': .*event, struct"),
     "another case twice": ([DATA, ("Key", INT), ("KEY", INT)], "key", "'Key' and 'KEY' have the"),
     "two cases": ([DATA, ("DATA", STRING)], "DATA", "'DATA' has the same name as 'data' for Spark"),
     "twice": ([("a", INT), ("a", INT)], "a", "twice"),
@@ -171,7 +171,7 @@ REFUSED = {
     "headers STRING": ([DATA, ("headers", STRING)], "headers", "MAP<STRING, STRING>"),
     "headers INT": ([DATA, ("headers", T.MapType(STRING, INT))], "headers", "MAP<STRING,INT>"),
     "VARIANT": ([("data", T.VariantType())], "data", r"VARIANT: publish to_json\(data\)"),
-    "INT": ([("data", INT)], "data", r"INT, .*to_json\(struct\(data\)\), or CAST it AS STRING"),
+    "INT": ([("data", INT)], "data", r"INT, .*struct\(data\) AS data, or CAST it AS STRING"),
     "TIMESTAMP": ([("data", T.TimestampType())], "data", "TIMESTAMP, which is no event"),
     "BINARY": ([("data", T.BinaryType())], "data", "BINARY, which is no event"),
     "partition of a row": ([("id", INT), ("partition", INT)], "partition", "only beside 'data'"),

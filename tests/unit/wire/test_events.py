@@ -70,6 +70,8 @@ def test_objects_become_the_json_that_says_them(value: object) -> None:
     [
         (Order(17, datetime.date(2026, 11, 20)), b'{"number":17,"at":"2026-11-20"}'),
         (Line(Decimal("1.10")), b'{"price":"1.10","note":null}'),
+        (Line(Decimal("NaN")), b'{"price":"NaN","note":null}'),
+        ({"a": Decimal("-Infinity")}, b'{"a":"-Infinity"}'),
         ({1: [True, None]}, b'{"1":[true,null]}'),
         (17, b"17"),
         ({"a": 2**70}, b'{"a":1180591620717411303424}'),

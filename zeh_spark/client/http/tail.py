@@ -122,17 +122,21 @@ def _read(
 def _lines(client: FeedClient, request: PageRequest) -> Iterator[tuple[bytes, Epoch | None]]:
     """Yield the lines after a cursor, page after page, with the feed's newest epoch if it is told.
 
+    The first page after `_last` is asked for without `wait`: where the feed ended is known at once,
+    and an answer that is lost later skips nothing.
+
     Without `wait` in the request, it ends at a page without events that does not move the cursor.
     The lines of a page are yielded as they come or, for a feed that tells epochs, together at its
     end, or once they are many. Raises PublisherError if, without `wait`, too many pages in a row
     moved the cursor without an event.
     """
     cursor, skipping = request.cursor, 0
+    asked = replace(request, wait=0) if cursor == wire.LAST else request
     while True:
         begun, events = time.monotonic(), 0
         held: list[bytes] = []
         size = 0
-        page = client.page(replace(request, cursor=cursor))
+        page = client.page(replace(asked, cursor=cursor))
         for interval in page:
             events += interval.events
             held.append(interval.lines)
@@ -157,8 +161,9 @@ def _lines(client: FeedClient, request: PageRequest) -> Iterator[tuple[bytes, Ep
                     anchor="it-is-not-known-where-a-batch-read-ends",
                 )
             continue
-        if not events and time.monotonic() - begun < PAUSE:
+        if not events and asked.wait and time.monotonic() - begun < PAUSE:
             time.sleep(PAUSE)  # the publisher does not know `wait`
+        asked = request
 
 
 def shown(lines: bytes, partition: int, feed: FeedIdentity | None) -> list[bytes]:

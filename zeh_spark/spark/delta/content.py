@@ -17,28 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    CalendarIntervalType,
-    DataType,
-    MapType,
-    StructField,
-    StructType,
-    VariantType,
-)
 
 from zeh_spark.spark.delta.commits import BatchContent
 from zeh_spark.spark.frames.compat import is_connect, quoted
-
-_EXACT = {
-    "ignoreNullFields": "false",
-    "timeZone": "UTC",
-    "timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS",
-    "timestampNTZFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS",
-}
-"""Options of `to_json` with which different values have different texts."""
+from zeh_spark.spark.frames.exact_json import exact_json
 
 _HALF = 32
 
@@ -74,15 +58,13 @@ def content_of(frame: DataFrame) -> BatchContent:
 
     The hash of a row is xxhash64 of its JSON. Spark refuses to hash a MAP, and leaves NULL out of a
     hash, so that rows with NULL in different columns would be equal. The halves of the hash are
-    summed separately, because a sum of BIGINTs overflows. Maps are written as their sorted entries,
-    because equal maps may have another order.
+    summed separately, because a sum of BIGINTs overflows.
     """
-    columns = [
-        _ordered(F.col(quoted(field.name)), field.dataType).alias(f"c{number}")
-        for number, field in enumerate(frame.schema)
-    ]
-    row = F.to_json(F.struct(*columns), _EXACT)
-    number = F.xxhash64(row)
+    columns = {
+        f"c{place}": (F.col(quoted(field.name)), field.dataType)
+        for place, field in enumerate(frame.schema)
+    }
+    number = F.xxhash64(exact_json(columns))
     low, high = number.bitwiseAND(F.lit((1 << _HALF) - 1)), F.shiftrightunsigned(number, _HALF)
     counted = frame.select(low.alias("low"), high.alias("high"))
     rows, lows, highs = counted.agg(
@@ -90,50 +72,3 @@ def content_of(frame: DataFrame) -> BatchContent:
     ).collect()[0]
     total = (lows + (highs << _HALF)) % (1 << 64)
     return BatchContent(rows, f"{total:016x}")
-
-
-def _ordered(column: Column, kind: DataType) -> Column:
-    """Return the column with each map, at any depth, as a sorted array of its entries."""
-    if not _has_map(kind):
-        return F.to_json(column) if isinstance(kind, VariantType) else column
-    if isinstance(kind, ArrayType):
-        return F.transform(column, lambda each: _ordered(each, kind.elementType))
-    if isinstance(kind, StructType):
-        numbered = [StructField(f"c{n}", each.dataType) for n, each in enumerate(kind)]
-        values = column.cast(StructType(numbered))  # names may differ in case only
-        fields = [
-            _ordered(values[f"c{n}"], each.dataType).alias(f"c{n}") for n, each in enumerate(kind)
-        ]
-        return F.when(column.isNotNull(), F.struct(*fields))
-    assert isinstance(kind, MapType)
-    value = kind.valueType
-    entries = F.map_entries(column)
-    if _has_map(value) or not _is_orderable(value):
-        entries = F.transform(
-            entries,
-            lambda entry: F.struct(entry["key"], _sortable(entry["value"], value).alias("value")),
-        )
-    return F.array_sort(entries)
-
-
-def _sortable(column: Column, kind: DataType) -> Column:
-    ordered = _ordered(column, kind)
-    return ordered if _is_orderable(kind) else F.to_json(F.struct(ordered.alias("value")), _EXACT)
-
-
-def _has_map(kind: DataType) -> bool:
-    return isinstance(kind, MapType) or any(map(_has_map, _parts(kind)))
-
-
-def _is_orderable(kind: DataType) -> bool:
-    """Return whether Spark sorts such values, once maps are arrays."""
-    unordered = isinstance(kind, VariantType | CalendarIntervalType)
-    return not unordered and all(map(_is_orderable, _parts(kind)))
-
-
-def _parts(kind: DataType) -> list[DataType]:
-    if isinstance(kind, ArrayType):
-        return [kind.elementType]
-    if isinstance(kind, MapType):
-        return [kind.keyType, kind.valueType]
-    return [each.dataType for each in kind] if isinstance(kind, StructType) else []

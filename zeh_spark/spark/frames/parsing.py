@@ -42,7 +42,8 @@ def parsed(
 
     The fields of a struct become columns instead of `data`. A value of any other type
     (`VARIANT`, `ARRAY<…>`) stays in the column `data`. The values are NULL if an event has no data,
-    or if it is `null`, as in the tombstones of some publishers.
+    or if it is `null`, as in the tombstones of some publishers. A value that Spark reads as another
+    one, as -56 of the TINYINT 200, is no error: `rescued` keeps it (docs/guides/read.md).
 
     Args:
         df: a streaming or batch frame with the column `data`, as the source gives it.

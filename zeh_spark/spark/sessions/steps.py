@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, MapType, StructType
 
 from zeh_spark.errors import OptionError
 from zeh_spark.spark.stateful import requirements
@@ -84,27 +83,17 @@ def key(df: DataFrame, session: Key, kind: Column | None = None) -> Column:
     """Return the key of an event's session, STRING; '' if a part of it is NULL.
 
     `session` is the key, or its parts; `kind` becomes the first part. Raises OptionError if a part
-    is not an expression with a single value.
+    is not an expression with an exact text (`requirements.text`).
     """
     given = [session] if isinstance(session, str | Column) else list(session)
     if not given:
         raise OptionError("session=[] must have at least one column", option="session")
-    parts = [_part(df, each) for each in given]
+    parts = [requirements.text(df, "session", each) for each in given]
     parts = parts if kind is None else [kind, *parts]
     if len(parts) == 1:
         return F.coalesce(parts[0], F.lit(""))
     sized = [F.concat(F.char_length(each).cast("string"), F.lit(":"), each) for each in parts]
     return F.coalesce(F.concat(*sized), F.lit(""))
-
-
-def _part(df: DataFrame, value: str | Column) -> Column:
-    column, kind = requirements.typed(df, "session", value)
-    if isinstance(kind, ArrayType | MapType | StructType):
-        raise OptionError(
-            f"session={value!r} must be one value, but is {kind.simpleString()}",
-            option="session",
-        )
-    return column.cast("string")
 
 
 def checked(df: DataFrame, steps: Names | None, kind: str | Column | None) -> Steps:

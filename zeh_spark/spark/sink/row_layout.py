@@ -57,7 +57,7 @@ class RowLayout:
         raise OptionError(
             f"{CASE_SENSITIVE}=true, and the frame has a column {theirs!r}, which could be "
             f"{name!r} or a column of your own. Rename it to {name!r}; or, to publish it as a part "
-            f"of the event, put the columns into it: to_json(struct(*)) AS data",
+            f"of the event, put the columns into it: struct(*) AS data",
             option=theirs,
             anchor="columns-whose-names-differ-only-in-case",
         )
@@ -128,7 +128,7 @@ def _check_beside_data(schema: T.StructType) -> None:
             raise _refused(
                 name,
                 "is a stamp of the feed that was read, and the event gets new ones: drop "
-                "it, or put it into the event, to_json(struct(*)) AS data",
+                "it, or put it into the event, struct(*) AS data",
             )
         if name not in _ENVELOPE and name.lower() in _ENVELOPE:
             raise _refused(
@@ -139,7 +139,7 @@ def _check_beside_data(schema: T.StructType) -> None:
         if name not in _ENVELOPE:
             raise _refused(
                 name,
-                "has no meaning beside 'data': put it into the event, to_json(struct(*)) AS data, "
+                "has no meaning beside 'data': put it into the event, struct(*) AS data, "
                 "or drop it",
             )
     if "partition" in columns and "key" in columns:
@@ -165,7 +165,7 @@ def _check_data(kind: T.DataType) -> None:
     if not isinstance(kind, (*STRINGS, T.StructType, T.MapType, T.ArrayType)):
         raise _refused(
             "data",
-            f"is {named(kind)}, which is no event: publish to_json(struct(data)), or CAST it AS "
+            f"is {named(kind)}, which is no event: publish struct(data) AS data, or CAST it AS "
             f"STRING if it holds JSON",
         )
     _check_inside("data", kind)
@@ -177,7 +177,7 @@ def _check_object(schema: T.StructType) -> None:
             raise _refused(
                 name,
                 "has a meaning only beside 'data': put the columns of the event into one, "
-                "to_json(struct(…)) AS data, or rename it",
+                "struct(…) AS data, or rename it",
             )
     for each in schema:
         _check_inside(each.name, each.dataType)

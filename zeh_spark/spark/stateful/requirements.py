@@ -12,10 +12,18 @@ from typing import TypeVar
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructType,
+    TimestampType,
+    VariantType,
+)
 
 from zeh_spark.errors import OptionError
 from zeh_spark.spark.frames.compat import column_of, quoted
+from zeh_spark.spark.frames.exact_json import exact_json
 from zeh_spark.spark.frames.stamping import typed_stamps
 from zeh_spark.spark.stateful.ranges import MAX_NUMBER
 
@@ -133,9 +141,24 @@ CLOCK = "_zeh_clock"
 def text(df: DataFrame, option: str, value: str | Column | None) -> Column:
     """Return an expression on the frame as STRING; NULL without a value.
 
-    Raises OptionError if it is not valid.
+    Raises OptionError if it is not valid, or of a type of which different values have equal texts.
     """
-    column = F.lit(None) if value is None else typed(df, option, value)[0]
+    if value is None:
+        return F.lit(None).cast("string")
+    column, kind = typed(df, option, value)
+    if isinstance(kind, ArrayType | MapType | StructType | VariantType):
+        raise OptionError(
+            f"{option}={value!r} must be one value, but is {kind.simpleString()}. Give a text or a "
+            f"number",
+            option=option,
+        )
+    if isinstance(kind, TimestampType):
+        shown = value if isinstance(value, str) else "…"
+        raise OptionError(
+            f"{option}={value!r} is a TIMESTAMP, whose text depends on the session's time zone. "
+            f"Give unix_micros({shown})",
+            option=option,
+        )
     return column.cast("string")
 
 
@@ -145,11 +168,13 @@ def content(df: DataFrame, option: str, value: str | Column | None) -> Column:
     Without a value it is the column `data`, or all columns but `headers`, `partition` and stamps.
     """
     if value is not None:
-        return F.to_json(F.struct(typed(df, option, value)[0].alias("content")))
+        return exact_json({"content": typed(df, option, value)})
     data, *others = (column_of(df, name) for name in ("data", "headers", "partition"))
     others += typed_stamps(df)
-    names = ["data"] if data else [each for each in df.columns if each not in others]
-    return F.to_json(F.struct(*(F.col(quoted(each)) for each in names)))
+    names = {"data": data} if data else {each: each for each in df.columns if each not in others}
+    return exact_json(
+        {name: (F.col(quoted(of)), df.schema[of].dataType) for name, of in names.items()}
+    )
 
 
 def number(text: str) -> Column:
