@@ -61,8 +61,14 @@ def test_two_queries_under_one_name_write_once(lake, gate):
 
 @pytest.mark.slow
 def test_a_merge_leaves_other_statements_of_the_session_alone(lake, gate):
-    """Delta would leave out what another thread appends with the merge's settings, or merges."""
+    """Delta would leave out what another thread appends with the merge's settings, or merges; or
+    what this one does afterwards.
+    """
     lake.batch(0, range(10), merge_keys=["i"])
+    for _ in range(2):
+        later = lake.spark.sparkContext.parallelize([(1,)]).toDF(["i"])
+        later.write.format("delta").mode("append").save(lake.at("later"))
+    assert lake.table("later").count() == 2
     rows = lake.spark.range(5)
     with gate.during(lake.batch, 1, range(10, 20), merge_keys=["i"]):
         for _ in range(2):
@@ -72,18 +78,28 @@ def test_a_merge_leaves_other_statements_of_the_session_alone(lake, gate):
     assert lake.numbers() == Counter(range(20))
 
 
-def test_a_merge_finds_the_table_in_the_current_database(lake):
-    """The settings of a commit are those of a session of its own."""
+@pytest.mark.parametrize("catalog", ["spark_catalog", "other"])
+def test_a_merge_finds_its_table_whatever_the_current_catalog_is(lake, catalog):
+    """The settings of a commit are those of a session of its own. The other catalog has no default
+    database.
+    """
     spark = lake.spark
+    other = "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog"
+    spark.conf.set("spark.sql.catalog.other", other)
+    spark.conf.set("spark.sql.catalog.other.url", "jdbc:derby:memory:other;create=true")
+    spark.conf.set("spark.sql.catalog.other.driver", "org.apache.derby.jdbc.EmbeddedDriver")
     spark.sql("CREATE DATABASE elsewhere")
     try:
         spark.catalog.setCurrentDatabase("elsewhere")
+        spark.catalog.setCurrentCatalog(catalog)
+        table = "merged" if catalog == "spark_catalog" else "spark_catalog.elsewhere.merged"
         for version in range(2):
             rows = spark.range(version, version + 2).selectExpr("id AS i", "map('', '') AS headers")
-            lakehouse.merge(rows, "merged", ["i"], app_id="app", version=version)
-        assert lake.numbers("elsewhere.merged") == Counter(range(3))
+            lakehouse.merge(rows, table, ["i"], app_id="app", version=version)
+        assert lake.numbers("spark_catalog.elsewhere.merged") == Counter(range(3))
         assert not [each for each in spark.conf.getAll if ".write.txn" in each]
     finally:
+        spark.catalog.setCurrentCatalog("spark_catalog")
         spark.catalog.setCurrentDatabase("default")
         spark.sql("DROP DATABASE elsewhere CASCADE")
 

@@ -36,18 +36,53 @@ def committing(frame: DataFrame, commit: Mapping[str, str]) -> Iterator[DataFram
         yield frame
         return
     spark = frame.sparkSession
+    settings = {_SETTINGS[key]: value for key, value in commit.items()}
     name = f"_zeh_{uuid.uuid4().hex}"
     frame.createTempView(name)
     try:
-        with _cloned(spark) as own:
-            # Rejected: leaving them to the clone, which begins in the default catalog.
-            own.catalog.setCurrentCatalog(spark.catalog.currentCatalog())
-            own.catalog.setCurrentDatabase(spark.catalog.currentDatabase())
-            for key, value in commit.items():
-                own.conf.set(_SETTINGS[key], value)
-            yield own.table(name)
+        if is_connect(spark):
+            with _cloned(spark) as own:
+                _match(own.catalog, spark.catalog.currentCatalog(), spark.catalog.currentDatabase())
+                for key, value in settings.items():
+                    own.conf.set(key, value)
+                yield own.table(name)
+        else:
+            yield type(frame)(_table_of_clone(spark, settings, name), spark)
     finally:
         spark.catalog.dropTempView(name)
+
+
+@contextlib.contextmanager
+def _cloned(spark: Any) -> Iterator[SparkSession]:
+    own = spark.cloneSession()
+    try:
+        yield own
+    finally:  # Rejected: own.stop(), which fails in Spark 4.2
+        own.client.release_session()
+        own.client.close()
+
+
+def _table_of_clone(spark: Any, settings: Mapping[str, str], name: str) -> Any:
+    """Return a table as the JVM's clone of a session has it.
+
+    Rejected: a SparkSession of Python's for the clone, which would become that of `RDD.toDF`.
+    """
+    own = spark._jsparkSession.cloneSession()
+    _match(own.catalog(), spark.catalog.currentCatalog(), spark.catalog.currentDatabase())
+    for key, value in settings.items():
+        own.conf().set(key, value)
+    return own.table(name)
+
+
+def _match(catalog: Any, current: str, database: str) -> None:
+    """Have a clone find tables where its session does: it begins in the default catalog.
+
+    What is the same is not set: a catalog's default database may have no name.
+    """
+    if catalog.currentCatalog() != current:
+        catalog.setCurrentCatalog(current)
+    if catalog.currentDatabase() != database:
+        catalog.setCurrentDatabase(database)
 
 
 def check_merges(spark: SparkSession, table: str) -> None:
@@ -58,16 +93,3 @@ def check_merges(spark: SparkSession, table: str) -> None:
             f"cannot reach other statements of the session. Use a classic session, or append",
             table=table,
         )
-
-
-@contextlib.contextmanager
-def _cloned(spark: Any) -> Iterator[SparkSession]:
-    if not is_connect(spark):
-        yield type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
-        return
-    own = spark.cloneSession()
-    try:
-        yield own
-    finally:  # Rejected: own.stop(), which fails in Spark 4.2
-        own.client.release_session()
-        own.client.close()
