@@ -122,7 +122,8 @@ class BufferedWriter(Writer):
                     data = json.dumps(self.events(each)[0])
                     sent.append(events.send(data, partition=each % 2))
                 while sent and sent[0].done():
-                    sent.pop(0).result()
+                    if cursor := sent.pop(0).result().receipt.cursor:
+                        self.receipts[f"{self.name}.{self.committed}."] = cursor
                     self.committed += 1
                 self.world.pause(0.05)
 

@@ -27,7 +27,8 @@ def wait_for(
     """Wait until a reader has committed a batch, and everything before it, to its sink.
 
     That is what it reads of them: with `only`, the events that it selects; and nothing of what was
-    before, if it began at `last`, at a time, or at cursors that you gave.
+    before, if it began at `last`, at a time, or at cursors that you gave; nor of what retention had
+    removed when it began.
     A Spark query reports a micro-batch one trigger later, when it asks for the next one. A query
     with state may still hold rows back then, and one with `failOnDataLoss=false` has lost some.
 

@@ -34,6 +34,12 @@ class Device:
 
 
 @dataclasses.dataclass
+class Tagged:
+    tags: dict[object, str] | None = None
+    later: int = dataclasses.field(init=False)
+
+
+@dataclasses.dataclass
 class Moment:
     at: datetime.datetime
 
@@ -81,6 +87,7 @@ def test_objects_become_the_json_that_says_them(value: object) -> None:
         ({"at": pd.Timestamp("2026-11-20T01:02:03Z")}, b'{"at":"2026-11-20T01:02:03+00:00"}'),
         (pd.Series({"a": 1.5, "b": None}, dtype=object).to_dict(), b'{"a":1.5,"b":null}'),
         ("null", b"null"),
+        (Tagged(), b'{"tags":null}'),
         (Device(1, 2), b'{"_id":1,"_Device__serial":2,"at":null}'),
         (
             {"a": [Device(1, 2, np.datetime64("2026-11-20")), None]},
@@ -102,6 +109,7 @@ def test_dataclasses_structs_and_dates_are_rendered(data: object, text: bytes) -
         (b'{"a":NaN}', "NaN is not JSON"),
         (b'"\xff"', "not UTF-8"),
         ("", "not JSON"),
+        (Tagged({1: "a", "1": "b"}), "two of the keys"),
         (float("nan"), "rendered as JSON: Out of range float"),
         ({"a": [None, float("-inf")]}, "rendered as JSON: Out of range float"),
         ({"a": np.float32("nan")}, "rendered as JSON: Out of range float"),

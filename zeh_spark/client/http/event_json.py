@@ -105,7 +105,8 @@ def _fields_of(value: Any) -> dict[str, object] | None:
     """Return a dataclass's fields; orjson would leave out those like _id. None for other values."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return None
-    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    names = [each.name for each in dataclasses.fields(value)]
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
 def _check_finite(value: Any) -> None:
@@ -161,6 +162,7 @@ def _check_times(value: Any) -> None:
 
 def _check_keys(value: Any) -> None:
     """Raise ValueError for a mapping of which two keys have the same text, at any depth."""
+    value = _fields_of(value) or value
     if isinstance(value, Mapping):
         keys = [key for key in value if not isinstance(key, str)]
         texts = [

@@ -247,7 +247,8 @@ WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgrelid = to_regclass({})
 _TRIGGERS = f"SELECT t.tgname, p.prosrc {_OF_TRIGGERS}"
 
 _TRIGGERS_DIGEST = (
-    "SELECT md5(coalesce(string_agg(t.tgname || ' ' || p.prosrc, ' ' ORDER BY t.tgname), ''))"
+    "SELECT hashtextextended("
+    "coalesce(string_agg(t.tgname || ' ' || p.prosrc, ' ' ORDER BY t.tgname), ''), 0)::text"
     f" {_OF_TRIGGERS}"
 )
 

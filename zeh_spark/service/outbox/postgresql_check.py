@@ -130,7 +130,8 @@ class PostgresqlFacts(TableFacts):
         if self.notes_removed and self.triggers[statements.DELETES].strip() != body.strip():
             yield Fault(
                 "its trigger notes deleted rows by other partitions than this publisher's settings "
-                "have. If zeh-spark ddl ran with newer settings, restart the publisher with them",
+                "have, or as another version of zeh-spark does. If zeh-spark ddl ran with newer "
+                "settings, restart the publisher with them",
                 statements.retention(self.table, uuid=self.uuid, renewed=True),
             )
 

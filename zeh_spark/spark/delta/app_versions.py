@@ -74,7 +74,8 @@ def is_next(table: LakeTable, record: CommitRecord, accept: str | None) -> bool:
 def _check_first(table: LakeTable, record: CommitRecord, accept: str | None) -> None:
     """Refuse a query that has given batches before, if the table has none of them."""
     wanted = f"{record.app} begins at {record.number}"
-    if accept != wanted and record.app not in (table.transactions() or {}):
+    accepted = accept in (wanted, _without(record))
+    if not accepted and record.app not in (table.transactions() or {}):
         raise LakehouseError(
             f"table {table.text} has no version of {record.app}, and this is version "
             f"{record.number}: the table is another one, or was emptied or made anew. Give the "
@@ -85,6 +86,11 @@ def _check_first(table: LakeTable, record: CommitRecord, accept: str | None) -> 
             got=record.number,
             anchor="a-version-of-an-app-is-missing-or-was-taken-back",
         )
+
+
+def _without(record: CommitRecord) -> str:
+    """Return what accepts that Delta has left a batch out."""
+    return f"{record.app} without {record.number}"
 
 
 def check_written(table: LakeTable, record: CommitRecord, accept: str | None) -> None:
@@ -108,8 +114,7 @@ def check_written(table: LakeTable, record: CommitRecord, accept: str | None) ->
             got=record.number,
             anchor="a-version-of-an-app-is-missing-or-was-taken-back",
         )
-    wanted = f"{record.app} without {record.number}"
-    if accept != wanted:
+    if accept != (wanted := _without(record)):
         raise LakehouseError(
             f"table {table.text}: Delta has left out version {record.number} of {record.app}, "
             f"because the table had it already, or a higher one, whose record its history no "

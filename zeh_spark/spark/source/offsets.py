@@ -115,7 +115,7 @@ class StagedBatch:
 
 
 def headers_tag(headers: Sequence[str]) -> str:
-    return f"-{xxhash.xxh3_64_intdigest(','.join(headers).encode()):016x}"
+    return f"-{xxhash.xxh3_64_intdigest(','.join(sorted(headers)).encode()):016x}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,13 +170,13 @@ def prune(
     def narrowed(kept: Retention) -> Retention:
         if age is not None or size is not None:
             kept = Retention(age, size, kept.readers)  # the feed's readers are waited for here, too
+        if now and kept.age_ms is not None and not yes:
+            clock.check_removal(store)
         return replace(kept, readers=readers) if readers else kept
 
     with opened(url) as store:
         store.feed(feed)
         rule = narrowed(store.retention(feed))
-        if now and rule.age_ms is not None and not yes:
-            clock.check_removal(store)
         if now:
             with progress("Removing", lambda: retaining.plan(store, feed, rule).events) as bar:
                 removal = retaining.prune(
