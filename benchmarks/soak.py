@@ -293,7 +293,7 @@ def plot(samples: Sequence[Sample], picture: Path) -> None:
         "files of the store, MiB": (": bytes", MIB),
         "lag, events": (": lag", 1),
     }
-    figure, places = pyplot.subplots(len(groups), sharex=True, figsize=(8, 9), layout="constrained")
+    figure, places = pyplot.subplots(len(groups), sharex=True, figsize=(9, 9), layout="constrained")
     names = sorted(set().union(*samples))
     for place, (title, (suffix, unit)) in zip(places, groups.items(), strict=True):
         for name in (each for each in names if each.endswith(suffix)):
@@ -303,7 +303,7 @@ def plot(samples: Sequence[Sample], picture: Path) -> None:
             place.plot(hours, [each[name] / unit for each in having], label=label, linewidth=1)
         place.set_title(title, loc="left")
         place.set_yscale("symlog" if suffix == ": lag" else "linear")
-        place.legend(loc="upper right", fontsize=7)
+        place.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
         place.set_ylim(bottom=0)
     places[-1].set_xlabel("hours")
     figure.savefig(picture, metadata={"Date": None})

@@ -45,7 +45,7 @@ class PostgresqlFacts(TableFacts):
             columns or expressions.
         unfinished: The names of the other indexes.
         triggers: The triggers that are on, with the bodies of their functions.
-        triggers_digest: An MD5 of `triggers`, made by the database.
+        triggers_digest: A hash of `triggers`, made by the database.
     """
 
     columns: Mapping[str, Column]
