@@ -203,6 +203,20 @@ def test_text_that_is_not_json_is_a_bad_row(database: Database) -> None:
         assert (bad, [1, 2], 1) == (bad, read(feed).data, feed.state().skipped)
 
 
+def test_a_row_without_data_hides_none_of_a_large_page(database: Database) -> None:
+    """A page ends at its size, and the next one begins with the next row."""
+    feed = database.served("data text", on_bad_row="skip", checks=False)
+    texts = [f"{number:060000}" for number in range(21)]
+    rows = [f"('\"{each}\"')" for each in texts[:20]] + ["(NULL)", f"('\"{texts[20]}\"')"]
+    database.execute(f"INSERT INTO outbox (data) VALUES {', '.join(rows)}")
+    page = read(feed)
+    found = page.data
+    while page.data:
+        page = read(feed, page.cursors)
+        found += page.data
+    assert ([*range(21)], 1) == ([int(str(each).lstrip("0") or 0) for each in found], feed.state().skipped)
+
+
 def test_headers_that_nobody_wants_are_not_in_the_lines(database: Database) -> None:
     """The database does not give them, and the publisher has nothing to leave out."""
     feed = database.served("data text, a text, b text", headers=["a", "b"])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from datetime import datetime, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from tests.cases import each_case
 from tests.unit.loading.loads import Files, data, loaded, text_of
@@ -56,6 +58,17 @@ def test_what_json_cannot_say_is_refused_by_name(
     """A value is never changed in silence. Rows are counted over the whole file."""
     with pytest.raises(StoreError, match=f"a.parquet: {reason}"):
         data(file("a.parquet", pa.table(columns)))
+
+
+def test_times_that_may_have_a_zone_are_refused(file: Files, tmp_path: Path) -> None:
+    """Spark writes such columns by default."""
+    table = pa.table(
+        {"a": [1], "v": pa.array([{"at": NOON}], pa.struct({"at": pa.timestamp("us")}))}
+    )
+    old = tmp_path / "old.parquet"
+    parquet.write_table(table, old, use_deprecated_int96_timestamps=True, store_schema=False)
+    with pytest.raises(StoreError, match=r"the column 'v\.at' has the outdated type INT96"):
+        data(str(old))
 
 
 @each_case("keys", [pa.array([7, 8], pa.uint8()), pa.array(["7", "ü"])])

@@ -376,7 +376,8 @@ class TableSql(ABC):
         fits = f"CASE WHEN s <= {wire.MAX_LINE} THEN {{}} END"
         statement = (
             f"SELECT v, t, i, s, {', '.join(map(fits.format, fetched))} FROM (SELECT sized.*,"
-            f" sum(coalesce(s, 0)) OVER (ORDER BY t, i ROWS UNBOUNDED PRECEDING) - s AS before"
+            f" sum(coalesce(s, 0)) OVER (ORDER BY t, i ROWS UNBOUNDED PRECEDING) - coalesce(s, 0)"
+            f" AS before"
             f" FROM (SELECT page.*, {self.bytes_sql.format('d')}{more} AS s"
             f" FROM (SELECT v, t, {self._id('i')} AS i, {', '.join(shown)}"
             f" FROM ({found}) AS picked ORDER BY picked.t, picked.i LIMIT {_ALL}) AS page) AS sized"

@@ -21,6 +21,7 @@ def rows(stream: BinaryIO, key: str | None) -> Iterator[Row]:
     """Yield the rows of a Parquet file. Raises ValueError with the reason."""
     try:
         file = parquet.ParquetFile(stream)
+        _check_times(file.schema)
         _check(file.schema_arrow, key)
         number = 0
         for batch in file.iter_batches(batch_size=_BATCH_ROWS):
@@ -30,6 +31,18 @@ def rows(stream: BinaryIO, key: str | None) -> Iterator[Row]:
                     yield number, data, text
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as exc:
         raise ValueError(str(exc)) from None
+
+
+def _check_times(schema: parquet.ParquetSchema) -> None:
+    """Raise ValueError for times of which the file does not tell whether they have a zone."""
+    for number in range(len(schema)):
+        column = schema.column(number)
+        if column.physical_type == "INT96":
+            raise ValueError(
+                f"the column {column.path!r} has the outdated type INT96, which does not tell "
+                f"whether its times have a zone. Write the file again; Spark does it with "
+                f"spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS"
+            )
 
 
 def _check(schema: pa.Schema, key: str | None) -> None:
