@@ -214,7 +214,7 @@ def test_a_row_without_data_hides_none_of_a_large_page(database: Database) -> No
     while page.data:
         page = read(feed, page.cursors)
         found += page.data
-    assert ([*range(21)], 1) == ([int(str(each).lstrip("0") or 0) for each in found], feed.state().skipped)
+    assert (texts, 1) == (found, feed.state().skipped)
 
 
 def test_headers_that_nobody_wants_are_not_in_the_lines(database: Database) -> None:
