@@ -57,7 +57,8 @@ def test_a_power_cut_undoes_nothing_that_was_acknowledged(tmp_path: Path) -> Non
 @NEEDS_COMPILER
 def test_a_disk_that_lies_is_noticed(tmp_path: Path) -> None:
     """The disk confirms syncs that it does not do, and a power cut undoes what was acknowledged.
-    Reader and writer get errors that name it. After their remedies, each number is there once.
+    The reader and the writer get the documented errors. They do what these say, and then the feed
+    has each number exactly once.
     """
     told, anomalies = lies.run(tmp_path, seed=1, rounds=5, lies=True)
     assert [] == anomalies

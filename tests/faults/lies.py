@@ -2,8 +2,8 @@
 
 In each round, a program publishes numbers and another one reads them; the disk loses power, and
 both continue. If the disk has lied before, they get named errors, and follow
-docs/operate/recover.md. If it has not, nothing is lost, and there are no errors. In both cases,
-each number is there once in the end.
+docs/operate/recover.md. If it has not, nothing is lost, and there are no errors. At the end of
+every run, the feed has each number exactly once.
 """
 
 from __future__ import annotations

@@ -170,8 +170,11 @@ def content(df: DataFrame, option: str, value: str | Column | None) -> Column:
     if value is not None:
         return exact_json({"content": typed(df, option, value)})
     data, *others = (column_of(df, name) for name in ("data", "headers", "partition"))
-    others += typed_stamps(df)
-    names = {"data": data} if data else {each: each for each in df.columns if each not in others}
+    if data:
+        names = {"data": data}
+    else:
+        others += typed_stamps(df)
+        names = {each: each for each in df.columns if each not in others}
     return exact_json(
         {name: (F.col(quoted(of)), df.schema[of].dataType) for name, of in names.items()}
     )
