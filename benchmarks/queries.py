@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -32,7 +32,7 @@ class Run:
     events: int
     seconds: float
     trigger_seconds: float
-    largest: int = 0
+    largest: int = field(default=0, kw_only=True)
 
     @property
     def rate(self) -> float:

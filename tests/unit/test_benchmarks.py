@@ -1,5 +1,7 @@
 """The arithmetic of the benchmarks."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 from benchmarks import cpu, feeds
@@ -7,6 +9,14 @@ from benchmarks.cpu import Cost, Seen
 from tests.cases import each_case
 from zeh_spark.publisher import open_store
 from zeh_spark.service.reads.feed import ChunkFeed
+
+
+def test_the_parts_are_listed():
+    """`python -m benchmarks --help` loads all of them."""
+    command = [sys.executable, "-m", "benchmarks", "--help"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "throughput" in listed
+    assert "backfill" in listed
 
 
 def test_cpu_time_is_counted_by_part():
