@@ -133,9 +133,13 @@ class Lake:
         ids: tuple[str, ...] = ("id of orders",),
         state: bool = False,
         writer: Any = None,
+        run: str | None = None,
         **options: Any,
     ) -> None:
-        """What Spark gives as a batch between two places of the feed; `state`: if it has state."""
+        """What Spark gives as a batch between two places of the feed, each in a `run` of its own.
+
+        `state`: if it has state.
+        """
         from zeh_spark.spark.delta.following import QueryBatch
 
         stamps = "'zeh-producer', 'p', 'zeh-partition', '0', 'zeh-sequence', string(id)"
@@ -144,7 +148,7 @@ class Lake:
         start, end = ({feed: {"0": str(at)} if at else {}} for at in (events.start, events.stop))
         place = QueryBatch(query, number, start, end, stateful=state and not number, ids=ids)
         writer = writer or self.writer(**options)
-        writer._has_state, writer._run = state, uuid.uuid4().hex
+        writer._has_state, writer._run = state, run or uuid.uuid4().hex
         writer._write(change(frame), place)
 
     def batches(self, *several: range, **options: Any) -> None:

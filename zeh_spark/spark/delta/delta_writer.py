@@ -26,6 +26,7 @@ from pyspark.sql import functions as F
 
 from zeh_spark.errors import CheckpointError, LakehouseError, OptionError, at_spark_border
 from zeh_spark.spark.delta import claims, commits
+from zeh_spark.spark.delta.batch_calls import only_call
 from zeh_spark.spark.delta.checkpoint import CheckpointFiles, running_query
 from zeh_spark.spark.delta.commit_settings import check_merges
 from zeh_spark.spark.delta.commits import CommitRecord, TableStanding
@@ -40,9 +41,6 @@ Transform = Callable[[DataFrame, int], DataFrame]
 
 _TRIES = 10
 """How often a batch is tried that conflicts with other writers of the table."""
-
-_written: dict[tuple[str, str], tuple[str, int]] = {}
-"""The run and batch that last wrote each table and name in this process; tables by their ids."""
 
 
 class DeltaFeedWriter:
@@ -126,23 +124,26 @@ class DeltaFeedWriter:
 
         Tests call it to write without a query.
         """
-        with evaluated(batch) if self._has_state else nullcontext():
+        with (
+            only_call(self._table, self._name, self._run, place.number) as take,
+            evaluated(batch) if self._has_state else nullcontext(),
+        ):
             if self._has_state:
                 place = replace(place, content=content_of(batch))
             for attempt in range(_TRIES):
                 try:
-                    self._write_once(batch, place, self._run)
+                    self._write_once(batch, place, take)
                     break
                 except PySparkException as exc:
                     if attempt + 1 == _TRIES or not is_conflict(exc):
                         raise
         self._last = place.number, place.end
 
-    def _write_once(self, batch: DataFrame, place: QueryBatch, run: str) -> None:
+    def _write_once(self, batch: DataFrame, place: QueryBatch, take: Callable[[str], None]) -> None:
         table = LakeTable(batch.sparkSession, self._table)
         state = table.state()
         if state:
-            self._check_first_call(state, run, place.number)
+            take(state.id)
         stands = self._standing(table, state)
         record = next_record(self._table, self._name, stands, place, self._accept)
         if record is None:
@@ -159,22 +160,12 @@ class DeltaFeedWriter:
             if stands.version < 0:
                 table.save(frame.limit(0).write.options(**self._options))
         ready = self._claimed(table, place, state)
+        take(ready.id)
         if merge:
             merge.run(frame, record.transaction, added)
         else:
             table.save(frame.write.options(**self._options, **record.transaction))
         self._check_written(table, record, place, ready)
-        _written[ready.id, self._name] = run, place.number
-
-    def _check_first_call(self, state: LakeTableState, run: str, number: int) -> None:
-        """Refuse a second call in a batch: its rows would be taken for those of the first."""
-        if _written.get((state.id, self._name)) == (run, number):
-            raise LakehouseError(
-                f"table {self._table}, name={self._name!r}, was written in this batch ({number}) "
-                f"already. Call it once for each table and batch: unite the frames before",
-                table=self._table,
-                got=number,
-            )
 
     def _merge(
         self, table: LakeTable, frame: DataFrame, place: QueryBatch, added: dict[str, Column]
