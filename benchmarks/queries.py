@@ -76,7 +76,7 @@ def stream(frame: DataFrame, **trigger: object) -> Run:
         sum(each.numInputRows for each in batches),
         seconds,
         sum(each.durationMs["triggerExecution"] for each in batches) / 1000,
-        max(each.numInputRows for each in batches),
+        largest=max(each.numInputRows for each in batches),
     )
 
 
