@@ -121,9 +121,9 @@ def test_a_cleaned_log_is_noticed(lake):
 
 @pytest.mark.slow
 def test_rows_whose_log_is_another_are_noticed(lake):
-    """A clone has the rows, and not the log. The old checkpoint does not continue in a table that
-    was replaced as if nothing had happened: an empty one begins anew; one with rows may have them,
-    though its own log says that nothing came before.
+    """A clone or another copy has the rows, and not the log. The old checkpoint does not continue
+    in a table that was replaced as if nothing had happened: an empty one begins anew; one with rows
+    may have them, though its own log says that nothing came before.
     """
     lake.batch(0, range(50))
     lake.sql(f"CREATE TABLE delta.`{lake.at('copy')}` SHALLOW CLONE {{}}")
@@ -133,6 +133,11 @@ def test_rows_whose_log_is_another_are_noticed(lake):
     lake.batch(0, range(50, 60), query="new", table="copy", accept=to_accept(told))
     assert lake.place("copy") == 60
     assert lake.numbers("copy") == Counter(range(60))
+
+    lake.batch(0, range(5), table="kept", cursorColumn="_cursors")
+    lake.table("kept").write.format("delta").save(lake.at("moved"))
+    assert "rows of WRITE in version 0" in lake.refused(0, range(9), query="new", table="moved")
+    assert lake.place("moved", cursorColumn="_cursors") == 5
 
     here = f"delta.`{lake.at('orders')}`"
     replaced = f"CREATE OR REPLACE TABLE {here} USING delta AS SELECT * FROM {here}"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from contextlib import closing
 
 import pytest
@@ -12,11 +13,13 @@ from tests.fix_backup import SqliteFile
 from tests.fix_cli import call, published
 from tests.fix_lake import DATA, why_absent
 from tests.fix_publisher import new_feed
+from tests.patience import eventually
 
 pytest.importorskip("delta", reason=why_absent())
 
-from zeh_spark import lakehouse
+from zeh_spark import dedup, lakehouse
 from zeh_spark.errors import LakehouseError
+from zeh_spark.publish import Producer
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish
 
@@ -71,6 +74,26 @@ def test_stamps_without_their_feed_are_refused(lake):
     assert "a merge keeps struct<feed:string,producer" in told
     told = lake.refused(0, range(5), **keyed)
     assert "an event has a producer and no zeh-feed" in told
+
+
+@pytest.mark.slow
+def test_the_newest_event_is_shown_after_deduplication(lake):
+    """Rows come out in no order. Of two producers' events the later one is the newer one."""
+    for producer, value in (("z", "placed"), ("a", "cancelled")):
+        with Producer(lake.url(), producer).batch() as batch:
+            batch.add({"i": 1, "value": value}, key="1")
+        now = time.time_ns() // 10**6
+        eventually(lambda now=now: time.time_ns() // 10**6 > now)
+
+    for number, given in enumerate(({}, {"id": "value"})):
+        lake.run(
+            f"orders{number}",
+            checkpoint=f"checkpoint{number}",
+            change=lambda df, given=given: dedup.drop_seen(df, buckets=1, **given),
+            merge_keys=["i"],
+            order="sequence",
+        )
+        assert ["cancelled"] == [row.value for row in lake.table(f"orders{number}").collect()]
 
 
 def test_a_feed_that_is_read_at_two_addresses_is_refused(lake):

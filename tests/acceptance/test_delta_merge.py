@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.spark.delta import merging
+from zeh_spark.spark.delta.delta_table import LakeTable
 from zeh_spark.spark.delta.precedence import ARRIVAL, newest, wins
 
 EVENTS = "key INT, value INT, gone BOOLEAN, headers MAP<STRING, STRING>"
@@ -39,6 +40,14 @@ class Merged:
     def __call__(self, *events, schema=EVENTS, **options):
         settings = {"keys": ["key"], "deleted": "gone", **options}
         lakehouse.merge(self.spark.createDataFrame(list(events), schema), self.table, **settings)
+
+    def rows_of_a_feed(self, *events):
+        """As `DeltaFeedWriter` merges the rows of a feed, which are in order."""
+        frame = self.spark.createDataFrame(list(events), EVENTS)
+        table = LakeTable(self.spark, self.table)
+        merged = merging.Merge(table, ["key"], "gone", {}, ordered=True)
+        merged.prepare(frame)
+        merged.run(frame, {})
 
     def fail(self, *events, **options):
         with pytest.raises((LakehouseError, PySparkException)) as raised:
@@ -141,7 +150,8 @@ def test_the_newest_event_of_each_key_is_shown(merge, spark):
         ]
         model.take(batch)
         cases = enumerate(OF_FEEDS.values(), 1000)
-        merge(*batch, *(event(key, **each) for key, case in cases for each in case[number]))
+        of_feeds = (event(key, **each) for key, case in cases for each in case[number])
+        merge.rows_of_a_feed(*batch, *of_feeds)
 
         expected = spark.createDataFrame(list(model.shown.values()), EVENTS)
         columns = ["key", "value", "gone", F.sort_array(F.map_values("headers")).alias("stamps")]
@@ -153,6 +163,36 @@ def test_the_newest_event_of_each_key_is_shown(merge, spark):
     assert {name: case[-1] for name, case in OF_FEEDS.items()} == {
         name: shown.get(key) for key, name in enumerate(OF_FEEDS, 1000)
     }
+
+
+@pytest.mark.slow
+def test_rows_in_no_order_have_times_or_are_refused(merge):
+    """The rows of a Delta table, or of a shuffle: the one that comes later need not be the newer
+    one. If I say that they are in order, the later one wins.
+    """
+    merge(
+        *(event(1, 12, "b", 0, time=20), event(1, 11, "a", 5, time=10)),
+        *((2, 22, False, {"zeh-time": "20"}), (2, 21, False, {"zeh-time": "10"})),
+        *(event(3, 32, "a", 7), event(3, 31, "a", 6)),
+    )
+    assert {1: 12, 2: 22, 3: 32} == merge.shown()
+
+    for others in ([event(4, 41)], [event(4, 41, "a", 8, time=30)]):
+        told = merge.fail(event(4, 42), *others)
+        assert 'several events of the key {"key":4}, and which one is the newest is not' in told
+    merge(event(4, 41), event(4, 42), order="arrival")
+    assert 42 == merge.shown()[4]
+
+
+@pytest.mark.slow
+def test_the_newest_event_by_an_expression_is_shown(merge):
+    """Of one batch and of several, with stamps and without; of equal numbers the first."""
+    merge(event(1, 11), event(1, 13), event(1, 12, "a", 9), order="value")
+    merge(event(1, 12, "a", 10), event(2, 20), order="value")
+    assert {1: 13, 2: 20} == merge.shown()
+
+    merge(event(1, 13, gone=True), event(2, 21, gone=True), order="value")
+    assert {1: 13} == merge.shown()
 
 
 RESTORED = "was restored to an earlier state", "zeh-spark new-history FEED --since 1001 "
@@ -177,9 +217,10 @@ def test_events_that_cannot_be_compared_fail(shown, given, told, spark):
 
     def stamped(*events):
         frame = spark.createDataFrame([event(1, **each) for each in events], EVENTS)
-        return lakehouse.stamped(frame).withColumn(ARRIVAL, F.monotonically_increasing_id())
+        place = F.struct(F.monotonically_increasing_id())
+        return lakehouse.stamped(frame).withColumn(ARRIVAL, place)
 
-    first = newest(stamped(*given), ["key"], "t").select("_zeh_first")
+    first = newest(stamped(*given), ["key"], "t", ordered=True).select("_zeh_first")
     with pytest.raises(PySparkException) as raised:
         stamped(shown).crossJoin(first).select(wins("_zeh_first", "t")).collect()
 
@@ -288,8 +329,15 @@ REFUSED = [
     ([event(1, 1)], {"keys": []}, "have to be columns of the frame"),
     ([event(1, 1)], {"version": 3}, "need each other"),
     ([event(1, 1)], {"deleted": "gon"}, "deleted='gon' is no condition"),
+    ([event(1, 1)], {"deleted": "value"}, "is no condition on the frame's columns, key, value"),
+    ([event(1, 1)], {"deleted": "value ("}, "deleted='value (' is no condition"),
+    ([event(1, 1)], {"order": "seqence"}, "'seqence' is neither 'sequence' nor 'arrival', nor a"),
+    ([event(1, 1)], {"order": "value / 2"}, "it is double"),
+    ([event(1, None)], {"order": "value"}, "order='value' is NULL for an event"),
     # a key that is cast is another key, and our columns are ours
     ([("5", 1, False, {})], {"schema": EVENTS.replace("key INT", "key STRING")}, "CAST(key AS int"),
+    ([(5, 1.5, False, {})], {"schema": EVENTS.replace("value INT", "value DOUBLE")}, "AS int)"),
+    ([event(5, 2**40)], {"schema": EVENTS.replace("value INT", "value BIGINT")}, "value AS int)"),
     ([event(5, 1)], {"schema": EVENTS.replace("value", "_ZEH")}, "a column _ZEH of the type int"),
 ]
 
@@ -301,6 +349,63 @@ def test_what_cannot_be_merged_is_refused(merge):
         assert told in merge.fail(*events, **options)
 
     assert {5: 50} == merge.shown()
+
+
+FITTING = [  # the table's type, and a value of the frame that stays as it is there
+    ("decimal(8,2)", "CAST(99999.25 AS decimal(7,2))"),
+    ("decimal(12,2)", "2147483647"),
+    ("double", "CAST(1.5 AS float)"),
+    ("bigint", "7S"),
+    ("string", "NULL"),
+    ("struct<a:int,b:string>", "named_struct('b', 'x', 'a', 1S)"),
+    ("map<string,struct<a:bigint>>", "map('k', named_struct('a', 1))"),
+]
+OTHERS = [  # the table's type and the frame's
+    ("decimal(8,2)", "decimal(8,3)"),
+    ("decimal(11,2)", "int"),
+    ("float", "int"),
+    ("string", "timestamp"),
+    ("date", "timestamp"),
+    ("array<struct<a:int>>", "array<struct<a:bigint>>"),
+]
+
+
+@pytest.mark.slow
+def test_a_merge_changes_no_value(merge, spark):
+    """Delta would cast to the table's types, where it refuses to append."""
+    names = [f"v{number}" for number in range(len(FITTING + OTHERS))]
+    kinds = [kind for kind, _ in FITTING + OTHERS]
+
+    def take(*columns, **options):
+        frame = spark.sql(
+            f"SELECT {', '.join(columns)}, 1 AS key, CAST(map() AS map<string, string>) AS headers"
+        )
+        lakehouse.merge(frame, merge.table, ["key"], **options)
+
+    def null(kind, name):
+        return f"CAST(NULL AS {kind}) AS {name}"
+
+    take(*map(null, kinds, names))
+    values = [f"{value} AS {name}" for (_, value), name in zip(FITTING, names, strict=False)]
+    take(*values)
+    found = merge.frame().select(*names[: len(FITTING)])
+    expected = [f"CAST({value} AS {kind})" for kind, value in FITTING]
+    expected[-2] = "named_struct('a', 1, 'b', 'x')"
+    assert [tuple(row) for row in found.collect()] == [
+        tuple(row) for row in spark.sql(f"SELECT {', '.join(expected)}").collect()
+    ]
+
+    for (_, kind), name in zip(OTHERS, names[len(FITTING) :], strict=True):
+        for more in ({}, {"mergeSchema": "true"}):
+            with pytest.raises(LakehouseError, match=f"the column '{name}.* could change values"):
+                take(null(kind, name), "1 AS new", **more)
+
+
+@pytest.mark.slow
+def test_times_of_rows_without_numbers_may_go_back(merge):
+    """Those of a service's own table are the service's, and rows come as they were committed."""
+    merge.rows_of_a_feed((1, 10, False, {"zeh-time": "20"}), (1, 11, False, {"zeh-time": "10"}))
+    assert {1: 11} == merge.shown()
 
 
 def test_a_frame_without_stamps_is_refused(merge, spark):

@@ -109,17 +109,36 @@ def test_sessions_in_order_go_into_a_merged_table(orders, lake):
     told = lake.refused(0, range(5), state=True, merge_keys=["i"])
     assert "order='arrival' after in_order" in told
 
-    def steps(batch, number):
-        return batch.selectExpr("headers.order", "int(headers.step) AS step", "headers")
-
     tables = Tables(orders)
-    given = {"merge_keys": ["order"], "transform": steps, "order": "arrival"}
+    given = {"merge_keys": ["order"], "transform": _steps, "order": "arrival"}
     orders.add(("a", 2), ("a", 1), ("b", 1), ("a", 0))
     tables.run(limit="4", writing=given)
     orders.add(("a", 4), ("b", 0), ("a", 3))
     tables.run(limit="4", writing=given)
 
     assert tables.steps("ordered") == Counter([("a", 4), ("b", 1)])
+
+
+@pytest.mark.slow
+@needs_batches
+def test_a_replayed_step_does_not_replace_a_later_one(orders):
+    """It comes last, so arrival would show it; an expression of mine tells what is newer."""
+    tables = Tables(orders)
+    given = {"merge_keys": ["order"], "transform": _steps, "order": "step"}
+    orders.add(("a", 0), ("a", 2), at=0)
+    orders.add(("b", 0), at=2 * HOUR)
+    tables.run(on_gap="skip", writing=given)
+    assert tables.steps("ordered") == Counter([("a", 2), ("b", 0)])
+
+    orders.add(("a", 1), at=2 * HOUR, **{"session-control": "replay"})
+    orders.add(("b", 1), at=2 * HOUR)
+    tables.run(on_gap="skip", writing=given)
+
+    assert tables.steps("ordered") == Counter([("a", 2), ("b", 1)])
+
+
+def _steps(batch, number):
+    return batch.selectExpr("headers.order", "int(headers.step) AS step", "headers")
 
 
 def test_equal_rows_have_equal_sums(spark):

@@ -117,6 +117,11 @@ AFTER = record(1, app="zeh-spark:orders:2")
         ([*RECORDS, commit(2, record(1), "OPTIMIZE")], TableStanding(2, record(1))),
         # a log that was cleaned is not taken for a new table: what is unknown is said
         ([commit(5), commit(6)], TableStanding(6, None, (), 6, "commits before version 5")),
+        # nor is a copy that was made with INSERT, or with DataFrame.write, which is no MERGE
+        ([commit(0, operation="CREATE TABLE"), replace(commit(1), rows=5), commit(2)],
+         TableStanding(2, None, (), 2, "rows of WRITE in version 1")),
+        ([replace(commit(0, OTHERS), rows=5), replace(commit(1, operation="MERGE"), rows=5)],
+         TableStanding(1, None, (OTHERS,), 0)),
         # nor is a clone, which has rows whose log it has not
         ([commit(0, operation="CLONE", source="delta.`t`", sourceVersion="5"), commit(1)],
          TableStanding(1, None, (), 1, "clone of delta.`t` version 5")),

@@ -151,6 +151,7 @@ def standing(
     found: list[CommitRecord] = []
     others: dict[str, CommitRecord] = {}
     beginning: TableCommit | None = None
+    added: TableCommit | None = None
     for commit in _that_count(commits, table):
         if commit.operation == "RESTORE" and not found and restored is None:
             restored = commit.version
@@ -159,6 +160,8 @@ def standing(
             others.setdefault(record.name, record)
         elif record and record not in found:  # Delta's own commits after it repeat its metadata
             found.append(record)
+        elif record is None and _adds_rows(commit):
+            added = commit
         if _begins(commit):
             beginning = commit
         if beginning or len(found) == 2:
@@ -168,7 +171,7 @@ def standing(
     if found:
         _check_chain(found, table)
         return TableStanding(version, found[0], tuple(others.values()), restored)
-    unknown = _unknown(beginning, commits[-1].version)
+    unknown = _unknown(beginning, added, commits[-1].version)
     generation = version if unknown else max(restored or 0, beginning.version if beginning else 0)
     return TableStanding(version, None, tuple(others.values()), generation, unknown)
 
@@ -192,17 +195,24 @@ def _records(commits: Iterable[TableCommit], table: str) -> Iterator[CommitRecor
             yield record
 
 
-def _unknown(beginning: TableCommit | None, oldest: int) -> str | None:
-    """Return what a table without a record may hold nevertheless; None if there is nothing."""
+def _unknown(beginning: TableCommit | None, added: TableCommit | None, oldest: int) -> str | None:
+    """Return what a table without a record may hold nevertheless; None if there is nothing.
+
+    Rows that were added without a record may be those of a copied table.
+    """
     if beginning is None:
         return f"commits before version {oldest}"
     if beginning.operation == "CLONE":
         given = beginning.parameters.get("source"), beginning.parameters.get("sourceVersion")
         return f"clone of {given[0]} version {given[1]}"
-    copied = beginning.operation.endswith("AS SELECT") and beginning.rows
-    if copied or beginning.operation == "CONVERT":
-        return f"rows of {beginning.operation} in version {beginning.version}"
-    return None
+    return f"rows of {added.operation} in version {added.version}" if added else None
+
+
+def _adds_rows(commit: TableCommit) -> bool:
+    """Return whether a commit adds rows, by an operation that may copy those of another table."""
+    copies = commit.operation in ("WRITE", "STREAMING UPDATE", "COPY INTO")
+    copies = copies or commit.operation.endswith("AS SELECT")
+    return (copies and commit.rows > 0) or commit.operation == "CONVERT"
 
 
 def _begins(commit: TableCommit) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from inspect import signature
-from typing import Any, Literal
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -55,9 +55,9 @@ class DeltaFeedWriter:
             None means that rows are appended.
         deleted: a SQL condition, true for events that delete their key; needs `merge_keys`.
         order: which of two events of a key is the newer one: "sequence" by the producer's numbers,
-            "arrival" by the order of the frame. A query with state that merges has to set it: after
-            `in_order` events have the order of their sessions, which need not be that of their
-            numbers.
+            "arrival" by the order of the rows, or a SQL expression of whole numbers, of which the
+            highest wins. A query with state that merges has to set it: after `in_order` events have
+            the order of their sessions, which need not be that of their numbers.
         transform: `transform(batch, number)` returns the frame to write instead of the batch. It
             writes nothing to this table itself.
         cursorColumn: a column that keeps the cursors in the rows as well, for tables whose log is
@@ -80,7 +80,7 @@ class DeltaFeedWriter:
         checkpointLocation: str,
         merge_keys: Sequence[str] | None = None,
         deleted: str | None = None,
-        order: Literal["sequence", "arrival"] | None = None,
+        order: str | None = None,
         transform: Transform | None = None,
         cursorColumn: str | None = None,
         accept: str | None = None,
@@ -90,8 +90,6 @@ class DeltaFeedWriter:
         check_spelling(options, _ARGUMENTS)
         if deleted is not None and merge_keys is None:
             raise OptionError("deleted= needs merge_keys: appended rows stay", option="deleted")
-        if order not in (None, "sequence", "arrival"):
-            raise OptionError(f"order={order!r} must be 'sequence' or 'arrival'", option="order")
         self._table = table
         self._name = checked_name(name)
         self._checkpoint = checkpointLocation.rstrip("/")
@@ -180,7 +178,8 @@ class DeltaFeedWriter:
             raise LakehouseError(
                 f"table {self._table}: the query keeps state, as sessions.in_order does, and may "
                 f"give events in another order than that of their numbers. Say which one decides "
-                f"what is newer: order='arrival' after in_order, order='sequence' after drop_seen",
+                f"what is newer: order='arrival' after in_order, order='sequence' after drop_seen, "
+                f"or an SQL expression of whole numbers",
                 table=self._table,
                 expected=("sequence", "arrival"),
             )
@@ -191,7 +190,8 @@ class DeltaFeedWriter:
             self._deleted,
             self._options,
             feeds=place.ids,
-            by_arrival=self._order == "arrival",
+            order=self._order,
+            ordered=not self._has_state,
         )
         merge.prepare(frame, added)
         return merge

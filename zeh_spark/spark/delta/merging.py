@@ -3,7 +3,8 @@
 Beside the events' own columns such a table has a struct, `_zeh`, about the event that a row shows:
 
     feed                             the feed and epoch of that event
-    producer, partition, sequence    its stamps; NULL if it has none
+    producer, partition, sequence    its stamps; NULL if it has none, '', 0 and the number if
+                                     `order` is an expression
     time                             when it was committed to the feed, ms
     deleted                          whether it deleted the key
     changed                          when it was merged
@@ -17,7 +18,7 @@ Runs on the driver; builds expressions.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import reduce
 from typing import Any
@@ -25,7 +26,17 @@ from typing import Any
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    IntegralType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+)
 
 from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.spark.delta import app_versions
@@ -82,6 +93,7 @@ def merge(
     keys: Sequence[str],
     *,
     deleted: str | None = None,
+    order: str | None = None,
     app_id: str | None = None,
     version: int | None = None,
     checkpointLocation: str | None = None,
@@ -96,10 +108,11 @@ def merge(
     feeds, use `DeltaFeedWriter`, which checks more.
 
     Args:
-        df: the batch.
+        df: the batch. Its rows are in no order, as those of a Delta table are.
         table: a path or a name.
         keys: the columns that a row of the table is found by.
         deleted: a SQL condition on the frame's columns, true for events that delete their key.
+        order: which of two events of a key is the newer one, as in `DeltaFeedWriter`.
         app_id: the name of the job, as long as the table lives.
         version: the number of the batch; needs `app_id`.
         checkpointLocation: the query's own checkpoint. On Spark Connect `app_id` needs it.
@@ -110,14 +123,14 @@ def merge(
         LakehouseError: columns are missing, or the batch does not fit the table.
     """
     check_spelling(
-        options, ("keys", "deleted", "app_id", "version", "checkpointLocation", "accept")
+        options, ("keys", "deleted", "order", "app_id", "version", "checkpointLocation", "accept")
     )
     if (app_id is None) != (version is None):
         raise LakehouseError("app_id and version need each other", table=table)
     if app_id is not None:
         check_merges(df.sparkSession, table)
     target = LakeTable(df.sparkSession, table)
-    made = Merge(target, keys, deleted, options)
+    made = Merge(target, keys, deleted, options, order=order)
     made.prepare(df)
     if app_id is None or version is None:
         made.run(df, {})
@@ -192,7 +205,9 @@ class Merge:
         deleted: A SQL condition, true for events that delete their key.
         feeds: The ids of the feeds that the query reads, if they are known. An event without
             `zeh-feed` is of the only feed, if that has no epochs; otherwise it is refused.
-        by_arrival: Whether the event that arrives later is the newer one, whatever its number.
+        order: Which of two events is the newer one: "sequence" or None by their numbers, "arrival"
+            by the order of the rows, or a SQL expression of whole numbers.
+        ordered: Whether the rows are in the order of the feeds.
     """
 
     table: LakeTable
@@ -201,10 +216,12 @@ class Merge:
     options: Mapping[str, Any]
     _: KW_ONLY
     feeds: Sequence[str] = ()
-    by_arrival: bool = False
+    order: str | None = None
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         self.keys = listed_keys(self.keys)
+        self.ordered = self.ordered or self.order == "arrival"
 
     def run(
         self,
@@ -224,7 +241,7 @@ class Merge:
         keys = [F.col(quoted(key)) == F.col(f"_zeh_first.{quoted(key)}") for key in self.keys]
         first = {quoted(name): F.col(f"_zeh_first.{quoted(name)}") for name in columns}
         second = {quoted(name): F.col(f"_zeh_second.{quoted(name)}") for name in columns}
-        found = newest(events, self.keys, self.table.text)
+        found = newest(events, self.keys, self.table.text, ordered=self.ordered)
         with committing(found, commit) as source, delta_errors(self.table.text):
             (
                 source.mergeInto(self.table.identifier, reduce(Column.__and__, keys))
@@ -244,10 +261,11 @@ class Merge:
         events = self._make_rows(df, constants or {}).drop(ARRIVAL)
         if self.table.exists():
             known = self.table.frame().schema
-            self._check_keys(known, events)
+            self._check_types(known, events)
             given = {name.lower(): str(value).lower() for name, value in self.options.items()}
             evolves = given.get("mergeschema") == "true"
-            if not evolves or not _new_fields(known, events.schema):
+            new = any(theirs is None for _, _, theirs in _fields("", events.schema, known))
+            if not evolves or not new:
                 self._check_columns(known)
                 return
         self.table.save(events.limit(0).write.options(**self.options))
@@ -256,12 +274,14 @@ class Merge:
         """Return events with the columns that the table keeps of them, and ARRIVAL."""
         check_free(self.table.text, df, [ARRIVAL, *constants])
         found = columns_of_keys(self.table.text, df, self.keys)
-        own = {**self._identity(), _DELETED: self._deletion(df), _CHANGED: F.current_timestamp()}
+        own = {**self._identity(df), _DELETED: self._deletion(df), _CHANGED: F.current_timestamp()}
+        time = F.lit(None).cast("bigint") if self.ordered else F.col(OWN)["time"]
+        row = F.monotonically_increasing_id()
         return stamped(df).withColumns(
             {
                 **{name: self._not_null(name) for name in found},
                 OWN: _struct(own),
-                ARRIVAL: F.monotonically_increasing_id(),
+                ARRIVAL: F.struct(time.alias("time"), row.alias("row")),
                 **constants,
             }
         )
@@ -269,17 +289,26 @@ class Merge:
     def _deletion(self, df: DataFrame) -> Column:
         if self.deleted is None:
             return F.lit(False)
-        condition = F.coalesce(F.expr(self.deleted), F.lit(False))
+        wrong = f"deleted={self.deleted!r} is no condition"
+        return F.coalesce(self._expression(df, self.deleted, BooleanType, wrong), F.lit(False))
+
+    def _expression(self, df: DataFrame, text: str, kind: type[DataType], wrong: str) -> Column:
+        """Return a user's SQL expression. Raises LakehouseError if it is none of that kind."""
+        cause: Exception | None = None
         try:
-            df.select(condition)
+            column = F.expr(text)
+            found = df.select(column).schema[0].dataType
+            if isinstance(found, kind):
+                return column
+            why = f"it is {found.simpleString()}"
         except (AnalysisException, ParseException) as exc:
-            raise LakehouseError(
-                f"table {self.table.text}: deleted={self.deleted!r} is no condition on the "
-                f"frame's columns, {', '.join(df.columns)}: {str(exc).partition(';')[0]}",
-                table=self.table.text,
-                got=self.deleted,
-            ) from exc
-        return condition
+            why, cause = str(exc).partition(";")[0], exc
+        raise LakehouseError(
+            f"table {self.table.text}: {wrong} on the frame's columns, {', '.join(df.columns)}: "
+            f"{why}",
+            table=self.table.text,
+            got=text,
+        ) from cause
 
     def _not_null(self, key: str) -> Column:
         """Return the key's column, which raises an error for NULL.
@@ -293,10 +322,12 @@ class Merge:
         )
         return F.when(column.isNull(), F.raise_error(F.lit(complaint))).otherwise(column)
 
-    def _identity(self) -> dict[str, Column]:
+    def _identity(self, df: DataFrame) -> dict[str, Column]:
         """Return what events are compared by: nothing if the order of arrival decides."""
-        if self.by_arrival:
+        if self.order == "arrival":
             return {name: F.lit(None).cast(kind) for name, (_, kind) in IDENTITY.items()}
+        if self.order not in (None, "sequence"):
+            return self._by_expression(df, self.order)
         identity = {name: F.col(OWN)[name] for name in IDENTITY}
         if not self.feeds:
             return identity
@@ -310,22 +341,38 @@ class Merge:
         lacking = identity["feed"].isNull() & identity["producer"].isNotNull()
         return {**identity, "feed": F.when(lacking, only).otherwise(identity["feed"])}
 
-    def _check_keys(self, known: StructType, given: DataFrame) -> None:
-        """Check the keys' types: after a cast another key could be equal, or the same one not."""
-        types = {field.name.lower(): field.dataType for field in known}
-        for key in self.keys:
-            mine = given.schema[str(column_of(given, key))].dataType
-            theirs = types.get(key.lower())
-            if theirs is not None and mine != theirs:
-                raise LakehouseError(
-                    f"table {self.table.text}: the merge key {key!r} is {theirs.simpleString()} "
-                    f"there and {mine.simpleString()} in the frame: CAST({key} AS "
-                    f"{theirs.simpleString()})",
-                    table=self.table.text,
-                    expected=theirs.simpleString(),
-                    got=mine.simpleString(),
-                    anchor="the-merge-lacks-columns-or-the-frame-lacks-headers",
-                )
+    def _by_expression(self, df: DataFrame, order: str) -> dict[str, Column]:
+        """Return an identity that all events share, with numbers of the user's."""
+        wrong = f"order={order!r} is neither 'sequence' nor 'arrival', nor a whole number"
+        number = self._expression(df, order, IntegralType, wrong)
+        complaint = f"table {self.table.text}: order={order!r} is NULL for an event"
+        values = {
+            "producer": F.lit(""),
+            "partition": F.lit(0),
+            "sequence": F.coalesce(number.cast("bigint"), F.raise_error(F.lit(complaint))),
+        }
+        nothing = {name: F.lit(None).cast(kind) for name, (_, kind) in IDENTITY.items()}
+        return {**nothing, **values}
+
+    def _check_types(self, known: StructType, given: DataFrame) -> None:
+        """Check that a MERGE, which casts to the table's types, changes no value.
+
+        After the cast of a key another one could be equal, or the same one not.
+        """
+        keys = {key.lower() for key in self.keys}
+        for name, mine, theirs in _fields("", given.schema, known):
+            is_key = name.lower() in keys
+            if theirs is None or mine == theirs or (not is_key and _holds(theirs, mine)):
+                continue
+            raise LakehouseError(
+                f"table {self.table.text}: the {'merge key' if is_key else 'column'} {name!r} is "
+                f"{theirs.simpleString()} there and {mine.simpleString()} in the frame, and a "
+                f"merge could change values: CAST({name} AS {theirs.simpleString()})",
+                table=self.table.text,
+                expected=theirs.simpleString(),
+                got=mine.simpleString(),
+                anchor="the-merge-lacks-columns-or-the-frame-lacks-headers",
+            )
 
     def _check_columns(self, known: StructType) -> None:
         column = found_column(known.names, OWN, case_sensitive=False)
@@ -362,11 +409,46 @@ def _check_own(column: str, kind: str) -> None:
         )
 
 
-def _new_fields(known: DataType | None, given: DataType) -> bool:
-    """Return whether a type has fields, at any depth, that the table's type lacks."""
-    if isinstance(given, ArrayType) and isinstance(known, ArrayType):
-        return _new_fields(known.elementType, given.elementType)
-    if isinstance(given, StructType) and isinstance(known, StructType):
-        types = {field.name.lower(): field.dataType for field in known}
-        return any(_new_fields(types.get(each.name.lower()), each.dataType) for each in given)
-    return known is None
+def _fields(
+    name: str, given: DataType, known: DataType | None
+) -> Iterator[tuple[str, DataType, DataType | None]]:
+    """Yield the types at any depth that hold no others: name, the frame's, the table's.
+
+    The latter is None if the table has no such field.
+    """
+    match given, known:
+        case StructType(), StructType():
+            types = {field.name.lower(): field.dataType for field in known}
+            for each in given:
+                inner = f"{name}.{each.name}" if name else each.name
+                yield from _fields(inner, each.dataType, types.get(each.name.lower()))
+        case ArrayType(), ArrayType():
+            yield from _fields(f"{name}.element", given.elementType, known.elementType)
+        case MapType(), MapType():
+            yield from _fields(f"{name}.key", given.keyType, known.keyType)
+            yield from _fields(f"{name}.value", given.valueType, known.valueType)
+        case _:
+            yield name, given, known
+
+
+def _holds(known: DataType, given: DataType) -> bool:
+    """Return whether a column of the type `known` keeps all values of `given` as they are."""
+    match given, known:
+        case (StringType(), StringType()) | (NullType(), _):
+            return True
+        case DecimalType(), DecimalType():
+            digits = known.precision - known.scale
+            return digits >= given.precision - given.scale and known.scale >= given.scale
+        case IntegralType(), DecimalType():
+            return known.precision - known.scale >= _DIGITS[given.typeName()]
+    return known.typeName() in _WIDER.get(given.typeName(), ())
+
+
+_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+_WIDER = {
+    "byte": ("short", "integer", "long", "float", "double"),
+    "short": ("integer", "long", "float", "double"),
+    "integer": ("long", "double"),
+    "float": ("double",),
+}
+"""The types that keep all values of a smaller one, by their names in PySpark."""

@@ -5,7 +5,8 @@ provided that both are of one feed, producer and stored partition. Otherwise the
 
 Within a batch the newest event of each feed, producer and stored partition is kept, by number, and
 of these the two that arrived last. The table's event is of one producer, so it can outrank only one
-of them, and the MERGE needs no more to decide.
+of them, and the MERGE needs no more to decide. If a batch's rows are in no order, as after a
+shuffle, the events' times tell which arrived last; if there are none, the MERGE fails.
 
 Within an epoch numbers are assigned in the order of commits. So an event with a lower number and a
 later time than another one proves that the feed was restored: its numbers are used again for other
@@ -37,15 +38,17 @@ IDENTITY = {
 """The fields of it that `stamped` fills, each with the header that it is made of and its type."""
 
 ARRIVAL = "_zeh_arrival"
-"""The column with an event's place in its batch."""
+"""The column with an event's place in its batch: `STRUCT<time, row>`, without a time if the rows
+are in order.
+"""
 
 
-def newest(events: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
+def newest(events: DataFrame, keys: Sequence[str], table: str, *, ordered: bool) -> DataFrame:
     """Return the events of each key that may win, as `_zeh_first` and `_zeh_second`.
 
     They are those that arrived last among the newest of each feed, producer and stored partition.
     The second is NULL if there is no other. The query fails if two events prove that the feed was
-    restored.
+    restored; and if the rows are not `ordered`, and a time is missing that would have to decide.
     """
     columns = [quoted(name) for name in events.columns if name != ARRIVAL]
     keys = [quoted(key) for key in keys]
@@ -53,26 +56,36 @@ def newest(events: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
     epoch = _epoch(own["feed"]).alias("epoch")
     order = F.struct(epoch, own["sequence"], ARRIVAL)
     event = F.struct(ARRIVAL, F.struct(*columns).alias("event"))
+    numbered = (F.count(own["sequence"]) > 0).cast("int")
     latest = F.struct(epoch, own["time"].alias("time"))
     by = {"feed": feed_of(own["feed"]), "producer": own["producer"], "partition": own["partition"]}
     by_producer = (
         events.repartition(*keys)
         .groupBy(*keys, *(column.alias(f"_zeh_by_{name}") for name, column in by.items()))
-        .agg(F.max_by(event, order).alias("_zeh_newest"), F.max(latest).alias("_zeh_latest"))
+        .agg(
+            F.max_by(event, order).alias("_zeh_newest"),
+            F.max(latest).alias("_zeh_latest"),
+            (F.count_if(own["sequence"].isNull()) + numbered).alias("_zeh_candidates"),
+            F.count_if(own["time"].isNull()).alias("_zeh_untimed"),
+        )
     )
     found = F.col("_zeh_newest")["event"][OWN]
-    restored = F.coalesce(F.col("_zeh_latest")["time"] > found["time"], F.lit(False))
+    later = F.col("_zeh_latest")["time"] > found["time"]
+    restored = F.coalesce(found["sequence"].isNotNull() & later, F.lit(False))
     complaint = _restored(table, found, F.col("_zeh_latest")["time"])
     checked = F.when(restored, F.raise_error(complaint)).otherwise(F.col("_zeh_newest"))
     listed = F.array_sort(
         F.collect_list(checked),
-        lambda left, right: F.sign(right[ARRIVAL] - left[ARRIVAL]).cast("int"),
+        lambda left, right: F.when(left[ARRIVAL] < right[ARRIVAL], 1).otherwise(-1),
     )
+    unknown = (F.sum("_zeh_candidates") > 1) & (F.sum("_zeh_untimed") > 0) & F.lit(not ordered)
     return (
         by_producer.groupBy(*keys)
-        .agg(listed.alias("_zeh_listed"))
+        .agg(listed.alias("_zeh_listed"), unknown.alias("_zeh_unknown"))
         .select(
-            F.get("_zeh_listed", F.lit(0))["event"].alias("_zeh_first"),
+            F.when(F.col("_zeh_unknown"), F.raise_error(_unordered(table, keys)))
+            .otherwise(F.get("_zeh_listed", F.lit(0))["event"])
+            .alias("_zeh_first"),
             F.get("_zeh_listed", F.lit(1))["event"].alias("_zeh_second"),
         )
     )
@@ -111,6 +124,18 @@ def _epoch(column: Column) -> Column:
 
 def _fail(complaint: Column) -> Column:
     return F.raise_error(complaint).cast("boolean")
+
+
+def _unordered(table: str, keys: Sequence[str]) -> Column:
+    """Return the message about events of a key of which none is known to be the newest."""
+    return _format(
+        table,
+        "the batch has several events of the key %s, and which one is the newest is not known: its "
+        "rows are in no order, and the events have no zeh-time. Keep the headers of the feed; or "
+        "say what decides, with order= and an SQL expression of whole numbers, or order='arrival' "
+        "if the rows are in order",
+        F.to_json(F.struct(*keys)),
+    )
 
 
 def _unnamed(table: str, event: Column, feed: Column) -> Column:
