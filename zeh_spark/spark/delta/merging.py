@@ -18,7 +18,7 @@ Runs on the driver; builds expressions.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import reduce
 from typing import Any
@@ -26,17 +26,7 @@ from typing import Any
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    DecimalType,
-    IntegralType,
-    MapType,
-    NullType,
-    StringType,
-    StructType,
-)
+from pyspark.sql.types import BooleanType, DataType, IntegralType, StructType
 
 from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.spark.delta import app_versions
@@ -55,6 +45,7 @@ from zeh_spark.spark.delta.precedence import (
 from zeh_spark.spark.delta.write_options import check_spelling
 from zeh_spark.spark.frames.compat import column_of, found_column, quoted
 from zeh_spark.spark.frames.stamping import has_stamps, stamp
+from zeh_spark.spark.frames.widening import fields, holds
 from zeh_spark.wire import feed_identity
 
 _DELETED, _CHANGED = "deleted", "changed"
@@ -264,7 +255,7 @@ class Merge:
             self._check_types(known, events)
             given = {name.lower(): str(value).lower() for name, value in self.options.items()}
             evolves = given.get("mergeschema") == "true"
-            new = any(theirs is None for _, _, theirs in _fields("", events.schema, known))
+            new = any(theirs is None for _, _, theirs in fields("", events.schema, known))
             if not evolves or not new:
                 self._check_columns(known)
                 return
@@ -360,9 +351,9 @@ class Merge:
         After the cast of a key another one could be equal, or the same one not.
         """
         keys = {key.lower() for key in self.keys}
-        for name, mine, theirs in _fields("", given.schema, known):
+        for name, mine, theirs in fields("", given.schema, known):
             is_key = name.lower() in keys
-            if theirs is None or mine == theirs or (not is_key and _holds(theirs, mine)):
+            if theirs is None or mine == theirs or (not is_key and holds(theirs, mine)):
                 continue
             raise LakehouseError(
                 f"table {self.table.text}: the {'merge key' if is_key else 'column'} {name!r} is "
@@ -407,48 +398,3 @@ def _check_own(column: str, kind: str) -> None:
             expected=_STAMPED,
             got=kind,
         )
-
-
-def _fields(
-    name: str, given: DataType, known: DataType | None
-) -> Iterator[tuple[str, DataType, DataType | None]]:
-    """Yield the types at any depth that hold no others: name, the frame's, the table's.
-
-    The latter is None if the table has no such field.
-    """
-    match given, known:
-        case StructType(), StructType():
-            types = {field.name.lower(): field.dataType for field in known}
-            for each in given:
-                inner = f"{name}.{each.name}" if name else each.name
-                yield from _fields(inner, each.dataType, types.get(each.name.lower()))
-        case ArrayType(), ArrayType():
-            yield from _fields(f"{name}.element", given.elementType, known.elementType)
-        case MapType(), MapType():
-            yield from _fields(f"{name}.key", given.keyType, known.keyType)
-            yield from _fields(f"{name}.value", given.valueType, known.valueType)
-        case _:
-            yield name, given, known
-
-
-def _holds(known: DataType, given: DataType) -> bool:
-    """Return whether a column of the type `known` keeps all values of `given` as they are."""
-    match given, known:
-        case (StringType(), StringType()) | (NullType(), _):
-            return True
-        case DecimalType(), DecimalType():
-            digits = known.precision - known.scale
-            return digits >= given.precision - given.scale and known.scale >= given.scale
-        case IntegralType(), DecimalType():
-            return known.precision - known.scale >= _DIGITS[given.typeName()]
-    return known.typeName() in _WIDER.get(given.typeName(), ())
-
-
-_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
-_WIDER = {
-    "byte": ("short", "integer", "long", "float", "double"),
-    "short": ("integer", "long", "float", "double"),
-    "integer": ("long", "double"),
-    "float": ("double",),
-}
-"""The types that keep all values of a smaller one, by their names in PySpark."""
