@@ -146,6 +146,16 @@ def test_two_threads_write_a_batch_of_one_table_once(lake, gate):
     assert lake.numbers() == Counter(range(20))
 
 
+def test_a_table_whose_first_write_was_killed_is_made(lake):
+    """Delta's writer has left a folder for its log, and files that no commit has."""
+    (lake.folder / "orders" / "_delta_log" / "_staged_commits").mkdir(parents=True)
+    for name in ("part-00000-a-c000.snappy.parquet", ".part-00000-a-c000.snappy.parquet.crc"):
+        (lake.folder / "orders" / name).touch()
+    assert lake.place() == 0
+    lake.batch(0, range(5))
+    assert lake.numbers() == Counter(range(5))
+
+
 def test_a_job_group_of_my_own_is_no_run_of_the_query(lake):
     """I name the jobs of my function. A batch that Spark repeats is no second call, and a second
     call is one.

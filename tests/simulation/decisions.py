@@ -198,8 +198,8 @@ class Run:
         self.told[name] += 1
         here = [each for each in self.publisher.receipts if each.incarnation == mine]
         last = max((each.batch for each in here), default=-1)
-        if name == "fenced":
-            driver.ended = len(self.drivers) > 1
+        if name == "fenced":  # perhaps by late messages of a run of its own
+            driver.ended = any(each is not driver and not each.ended for each in self.drivers)
             driver.start()
         elif name == "incarnation-changed":
             newest = self.publisher.receipts[-1]

@@ -104,7 +104,7 @@ class LakeTable:
         if self._has_files(self.path):
             raise LakehouseError(
                 f"table {self.text}: there are files, which are not a Delta table. Take another "
-                f"path, or CONVERT TO DELTA",
+                f"path, or CONVERT TO DELTA; remove them if a first write was killed there",
                 table=self.text,
             )
         return False
@@ -122,14 +122,19 @@ class LakeTable:
         return bool(delta.isDeltaTable(self.spark, self.path))
 
     def _has_files(self, path: str) -> bool:
+        """Return whether there are files that no writer of Delta has made.
+
+        One that is writing its first commit, or was killed before it, has made the log's folder.
+        """
         if is_connect(self.spark):
-            found = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
-            return is_found(lambda: found.load(path).select("path").limit(1).count())
-        files, place = hadoop_file(self.spark, path)
-        if not files.exists(place):
+            files = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+            log = is_found(lambda: files.load(f"{path}/_delta_log").schema)
+            return not log and is_found(lambda: files.load(path).select("path").limit(1).count())
+        system, place = hadoop_file(self.spark, path)
+        if not system.exists(place):
             return False
-        names = [each.getPath().getName() for each in files.listStatus(place)]
-        return any(not name.startswith(("_", ".")) for name in names)
+        names = [each.getPath().getName() for each in system.listStatus(place)]
+        return "_delta_log" not in names and any(not name.startswith(("_", ".")) for name in names)
 
     def _delta(self) -> DeltaTable:
         """Return Delta's own object for the table, in a classic session."""
