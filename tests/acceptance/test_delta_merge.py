@@ -87,6 +87,8 @@ class Model:
                 if not self.outranks(key, each):
                     self.shown[key] = each
                     break
+                if stamp(each) == stamp(self.shown[key]):
+                    break
 
     def outranks(self, key, each):
         """Whether what the table shows is of the same producer, and not older."""
@@ -177,11 +179,40 @@ def test_rows_in_no_order_have_times_or_are_refused(merge):
     )
     assert {1: 12, 2: 22, 3: 32} == merge.shown()
 
-    for others in ([event(4, 41)], [event(4, 41, "a", 8, time=30)]):
-        told = merge.fail(event(4, 42), *others)
+    tied = (4, 42, False, {"zeh-time": "30"}), (4, 41, False, {"zeh-time": "30"})
+    for others in (
+        [event(4, 41), event(4, 42)],
+        [event(4, 42), event(4, 41, "a", 8, time=30)],
+        tied,
+    ):
+        told = merge.fail(*others)
         assert 'several events of the key {"key":4}, and which one is the newest is not' in told
     merge(event(4, 41), event(4, 42), order="arrival")
     assert 42 == merge.shown()[4]
+
+
+@pytest.mark.slow
+def test_an_older_event_that_is_merged_again_changes_nothing(merge):
+    """With a new checkpoint, or after a crash: of two producers, or two partitions of one. Of one
+    feed, an event that is older than the row's loses in any batch, whoever published it.
+    """
+    batch = (
+        *(event(1, 11, "a", 1, time=10, feed=EU), event(1, 12, "b", 1, time=20, feed=EU)),
+        *(event(2, 21, "a", 5, 0, time=10, feed=EU), event(2, 22, "a", 3, 1, time=20, feed=EU)),
+        event(3, 31, "a", 8, time=10, feed=EU),
+        event(3, 32, "b", 2, time=20, feed=EU, gone=True),
+    )
+    for _ in range(3):
+        merge(*batch)
+        assert {1: 12, 2: 22} == merge.shown()
+
+    merge(event(1, 13, "c", 0, time=15, feed=EU), event(2, 23, "c", 1, time=25, feed=EU))
+    assert {1: 12, 2: 23} == merge.shown()
+
+    without_times = event(4, 41, "a", 20), event(4, 42, "b", 20)
+    for _ in range(2):
+        merge.rows_of_a_feed(*without_times)
+        assert 42 == merge.shown()[4]
 
 
 @pytest.mark.slow
@@ -193,6 +224,24 @@ def test_the_newest_event_by_an_expression_is_shown(merge):
 
     merge(event(1, 13, gone=True), event(2, 21, gone=True), order="value")
     assert {1: 13} == merge.shown()
+
+    bare = merge.spark.sql("SELECT 3 AS key, 7 AS value UNION ALL SELECT 3, 7").coalesce(1)
+    bare = bare.withColumn("gone", F.monotonically_increasing_id() == 1)
+    lakehouse.merge(bare, merge.table, ["key"], order="value", deleted="gone")
+    assert {1: 13, 3: 7} == merge.shown()
+
+
+@pytest.mark.slow
+def test_rows_that_were_merged_with_another_order_are_not_compared(merge):
+    """Whichever is the new one, it could replace a newer row."""
+    merge(event(1, 13), order="arrival")
+    merge(event(2, 23, "a", 1))
+    merge(event(3, 33), order="value")
+    for key, number in ((1, 12), (2, 22), (3, 32)):
+        told = merge.fail(event(key, number), order="-value")
+        assert "an event comes with (order: -value), and the row of its key was merged w" in told
+    assert "merged with (order: value)" in merge.fail(event(3, 32, "a", 2))
+    assert {1: 13, 2: 23, 3: 33} == merge.shown()
 
 
 RESTORED = "was restored to an earlier state", "zeh-spark new-history FEED --since 1001 "
@@ -217,7 +266,8 @@ def test_events_that_cannot_be_compared_fail(shown, given, told, spark):
 
     def stamped(*events):
         frame = spark.createDataFrame([event(1, **each) for each in events], EVENTS)
-        place = F.struct(F.monotonically_increasing_id())
+        row = F.monotonically_increasing_id()
+        place = F.struct(F.lit(0).alias("time"), row.alias("row"))
         return lakehouse.stamped(frame).withColumn(ARRIVAL, place)
 
     first = newest(stamped(*given), ["key"], "t", ordered=True).select("_zeh_first")
@@ -387,7 +437,7 @@ def test_a_merge_changes_no_value(merge, spark):
 
     take(*map(null, kinds, names))
     values = [f"{value} AS {name}" for (_, value), name in zip(FITTING, names, strict=False)]
-    take(*values)
+    take(*values, "1 AS added", mergeSchema="true")
     found = merge.frame().select(*names[: len(FITTING)])
     expected = [f"CAST({value} AS {kind})" for kind, value in FITTING]
     expected[-2] = "named_struct('a', 1, 'b', 'x')"

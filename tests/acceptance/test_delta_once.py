@@ -3,6 +3,7 @@
 import json
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from chispa import assert_df_equality
@@ -12,6 +13,8 @@ from tests.fix_spark import in_batches
 from tests.patience import PATIENCE
 
 pytest.importorskip("delta", reason=why_absent())
+
+from pyspark import inheritable_thread_target
 
 import zeh_spark
 from zeh_spark import lakehouse
@@ -157,8 +160,8 @@ def test_a_table_whose_first_write_was_killed_is_made(lake):
 
 
 def test_a_job_group_of_my_own_is_no_run_of_the_query(lake):
-    """I name the jobs of my function. A batch that Spark repeats is no second call, and a second
-    call is one.
+    """I name the jobs of my function, in threads of my own. A batch that Spark repeats is no second
+    call, and a second call is one, also under another name.
     """
     lake.add(range(10))
     writer = lakehouse.DeltaFeedWriter(
@@ -167,9 +170,13 @@ def test_a_job_group_of_my_own_is_no_run_of_the_query(lake):
 
     def run(calls):
         def write(batch, number):
-            lake.spark.sparkContext.setJobGroup("orders", "keeps orders")
-            for _ in range(calls):
+            def call(group):
+                lake.spark.sparkContext.setJobGroup(f"orders {group}", "keeps orders")
                 writer(batch, number)
+
+            with ThreadPoolExecutor(1) as pool:
+                for group in range(calls):
+                    pool.submit(inheritable_thread_target(lake.spark)(call), group).result()
 
         in_batches(lake.read(), write, lake.at("checkpoint")).awaitTermination(PATIENCE)
 

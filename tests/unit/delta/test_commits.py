@@ -120,6 +120,9 @@ AFTER = record(1, app="zeh-spark:orders:2")
         # nor is a copy that was made with INSERT, or with DataFrame.write, which is no MERGE
         ([commit(0, operation="CREATE TABLE"), replace(commit(1), rows=5), commit(2)],
          TableStanding(2, None, (), 2, "rows of WRITE in version 1")),
+        # nor one of another engine, which does not tell how many rows it has written
+        ([replace(commit(0), rows=None), commit(1)],
+         TableStanding(1, None, (), 1, "rows of WRITE in version 0")),
         ([replace(commit(0, OTHERS), rows=5), replace(commit(1, operation="MERGE"), rows=5)],
          TableStanding(1, None, (OTHERS,), 0)),
         # nor is a clone, which has rows whose log it has not

@@ -40,10 +40,10 @@ def only_call(table: str, name: str, run: str, number: int) -> Iterator[Callable
             if _calls.get(key) == (run, number):
                 raise LakehouseError(
                     f"table {table}, name={name!r}, was written in this batch ({number}) already, "
-                    f"without the rows of this call. Unite the frames, and call it once for each "
-                    f"table and batch. If the table has a commit of the batch, RESTORE it to the "
-                    f"version before, or drop it if there is none, and start a new "
-                    f"checkpointLocation with startingCursors from zeh_spark.lakehouse.cursors",
+                    f"without the rows of this call: unite the frames, call it once for each table "
+                    f"and batch, and RESTORE the table to the version before the batch, if it has "
+                    f"it. If the rows are the same, because your function was repeated after an "
+                    f"error, only start the query again",
                     table=table,
                     got=number,
                     anchor="the-table-was-written-in-this-batch-already",
@@ -57,5 +57,6 @@ def only_call(table: str, name: str, run: str, number: int) -> Iterator[Callable
     except BaseException:
         with _lock:
             for key in mine:
-                del _calls[key]
+                if _calls.get(key) == (run, number):
+                    del _calls[key]
         raise

@@ -124,7 +124,7 @@ def hadoop_file(spark: SparkSession, location: str) -> tuple[Any, Any]:
 
 
 def running_query(checkpoint: CheckpointFiles, number: int, table: str) -> tuple[str, str]:
-    """Return the id of the query in whose foreachBatch the driver is, and the id of its run.
+    """Return the id of the query in whose foreachBatch the driver is, and what tells its run.
 
     A classic session tells it. Spark Connect does not, so there it is the checkpoint's query, which
     has to run in this session, and to be in this batch. Raises LakehouseError if it is no query's
@@ -153,15 +153,12 @@ def running_query(checkpoint: CheckpointFiles, number: int, table: str) -> tuple
 
 
 def _run_of(spark: SparkSession) -> str:
-    """Return the id of the run that a classic session's thread belongs to.
+    """Return what a batch of one run has, and no batch of another run, in a classic session.
 
-    It is in the name of Spark's thread. Threads that the user started there know it by the job
-    group, which the user may replace by one that other runs have, too.
+    That is the id of Spark's execution for the batch, which threads that the user starts inherit.
+    Rejected: the job group, which the user may replace.
     """
-    jvm: Any = spark._jvm
-    thread = jvm.java.lang.Thread.currentThread().getName()
-    found = re.search(r"runId = ([0-9a-f-]{36})\]$", thread)
-    return found[1] if found else spark.sparkContext.getLocalProperty("spark.jobGroup.id") or ""
+    return spark.sparkContext.getLocalProperty("spark.sql.execution.root.id") or ""
 
 
 _UNREADABLE = (Py4JJavaError, PySparkException)

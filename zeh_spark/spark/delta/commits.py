@@ -51,13 +51,17 @@ class BatchContent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """A line of the table's history."""
+    """A line of the table's history.
+
+    Attributes:
+        rows: How many it has written; None if it does not tell, as those of other engines.
+    """
 
     version: int
     operation: str
     parameters: Mapping[str, str | None]
     metadata: str | None
-    rows: int = 0
+    rows: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +216,7 @@ def _adds_rows(commit: TableCommit) -> bool:
     """Return whether a commit adds rows, by an operation that may copy those of another table."""
     copies = commit.operation in ("WRITE", "STREAMING UPDATE", "COPY INTO")
     copies = copies or commit.operation.endswith("AS SELECT")
-    return (copies and commit.rows > 0) or commit.operation == "CONVERT"
+    return (copies and commit.rows != 0) or commit.operation == "CONVERT"
 
 
 def _begins(commit: TableCommit) -> bool:

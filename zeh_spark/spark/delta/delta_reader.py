@@ -77,17 +77,21 @@ def from_delta(
     rows = _stream(LakeTable(spark, table), options, change_feed=change_feed)
     names = [name for name in rows.columns if not change_feed or name not in _CHANGE]
     columns = [F.struct(*(F.col(quoted(name)) for name in names)).alias("data")]
-    if key is not None:
-        columns.insert(0, _key(rows, key, table).alias("key"))
-    if not change_feed:
-        return rows.select(*columns)
-    if key is None:
+    if change_feed and key is None:
         raise OptionError(
             "change_feed=True needs a key, the column or SQL expression that tells whose changes "
             "they are: without one an update could come before the row that it changes",
             option="key",
             anchor="publishing-a-delta-table",
         )
+    if key is not None:
+        column = _key(rows, key, table)
+        if change_feed:
+            complaint = f"table {table}: key {key!r} is NULL for a row, whose changes have no order"
+            column = F.coalesce(column, F.raise_error(F.lit(complaint)))
+        columns.insert(0, column.alias("key"))
+    if not change_feed:
+        return rows.select(*columns)
     pairs = [(F.lit(name), F.col(name).cast("string")) for name in _CHANGE[:2]]
     headers = F.create_map(*(each for pair in pairs for each in pair))
     # By commit, and in it what is replaced before its replacement.

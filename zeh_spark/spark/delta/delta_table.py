@@ -204,7 +204,7 @@ class LakeTable:
                 .collect()
             )
         return [
-            TableCommit(version, operation, parameters, metadata, int(count or 0))
+            TableCommit(version, operation or "", parameters or {}, metadata, count and int(count))
             for version, operation, parameters, metadata, count in rows
         ]
 

@@ -3,8 +3,8 @@
 Beside the events' own columns such a table has a struct, `_zeh`, about the event that a row shows:
 
     feed                             the feed and epoch of that event
-    producer, partition, sequence    its stamps; NULL if it has none, '', 0 and the number if
-                                     `order` is an expression
+    producer, partition, sequence    its stamps, NULL if it has none; with an expression as
+                                     `order`, that, 0 and its value
     time                             when it was committed to the feed, ms
     deleted                          whether it deleted the key
     changed                          when it was merged
@@ -37,15 +37,17 @@ from zeh_spark.spark.delta.delta_errors import delta_errors
 from zeh_spark.spark.delta.delta_table import LakeTable, check_free
 from zeh_spark.spark.delta.precedence import (
     ARRIVAL,
+    BY_EXPRESSION,
     IDENTITY,
     OWN,
+    is_shown,
     newest,
     wins,
 )
 from zeh_spark.spark.delta.write_options import check_spelling
 from zeh_spark.spark.frames.compat import column_of, found_column, quoted
 from zeh_spark.spark.frames.stamping import has_stamps, stamp
-from zeh_spark.spark.frames.widening import fields, holds
+from zeh_spark.spark.frames.widening import fields, holds, widest
 from zeh_spark.wire import feed_identity
 
 _DELETED, _CHANGED = "deleted", "changed"
@@ -213,6 +215,7 @@ class Merge:
     def __post_init__(self) -> None:
         self.keys = listed_keys(self.keys)
         self.ordered = self.ordered or self.order == "arrival"
+        self._by_expression = self.order not in (None, "sequence", "arrival")
 
     def run(
         self,
@@ -239,7 +242,9 @@ class Merge:
                 .whenMatched(wins("_zeh_first", self.table.text))
                 .update(first)
                 .whenMatched(
-                    F.col("_zeh_second").isNotNull() & wins("_zeh_second", self.table.text)
+                    F.col("_zeh_second").isNotNull()
+                    & ~is_shown("_zeh_first")
+                    & wins("_zeh_second", self.table.text)
                 )
                 .update(second)
                 .whenNotMatched()
@@ -259,16 +264,24 @@ class Merge:
             if not evolves or not new:
                 self._check_columns(known)
                 return
+            merged = widest(events.schema, known)
+            events = self.table.spark.createDataFrame([], merged)  # an append casts no types
         self.table.save(events.limit(0).write.options(**self.options))
 
     def _make_rows(self, df: DataFrame, constants: Mapping[str, Column]) -> DataFrame:
         """Return events with the columns that the table keeps of them, and ARRIVAL."""
         check_free(self.table.text, df, [ARRIVAL, *constants])
         found = columns_of_keys(self.table.text, df, self.keys)
-        own = {**self._identity(df), _DELETED: self._deletion(df), _CHANGED: F.current_timestamp()}
-        time = F.lit(None).cast("bigint") if self.ordered else F.col(OWN)["time"]
-        row = F.monotonically_increasing_id()
-        return stamped(df).withColumns(
+        identity = self._identity(df)
+        own = {**identity, _DELETED: self._deletion(df), _CHANGED: F.current_timestamp()}
+        time, row = identity["time"], F.monotonically_increasing_id()
+        if self.ordered:
+            time = F.when(identity["sequence"].isNotNull(), time)
+        if self._by_expression:
+            row = -row  # of equal numbers the first one wins
+        if self.order in (None, "sequence") or column_of(df, OWN) is not None:
+            df = stamped(df)
+        return df.withColumns(
             {
                 **{name: self._not_null(name) for name in found},
                 OWN: _struct(own),
@@ -317,8 +330,8 @@ class Merge:
         """Return what events are compared by: nothing if the order of arrival decides."""
         if self.order == "arrival":
             return {name: F.lit(None).cast(kind) for name, (_, kind) in IDENTITY.items()}
-        if self.order not in (None, "sequence"):
-            return self._by_expression(df, self.order)
+        if self._by_expression:
+            return self._evaluated(df, str(self.order))
         identity = {name: F.col(OWN)[name] for name in IDENTITY}
         if not self.feeds:
             return identity
@@ -332,13 +345,16 @@ class Merge:
         lacking = identity["feed"].isNull() & identity["producer"].isNotNull()
         return {**identity, "feed": F.when(lacking, only).otherwise(identity["feed"])}
 
-    def _by_expression(self, df: DataFrame, order: str) -> dict[str, Column]:
+    def _evaluated(self, df: DataFrame, order: str) -> dict[str, Column]:
         """Return an identity that all events share, with numbers of the user's."""
         wrong = f"order={order!r} is neither 'sequence' nor 'arrival', nor a whole number"
         number = self._expression(df, order, IntegralType, wrong)
-        complaint = f"table {self.table.text}: order={order!r} is NULL for an event"
+        complaint = (
+            f"table {self.table.text}: order={order!r} is NULL for an event: leave such events "
+            f"out, or give them a number with coalesce(…, 0)"
+        )
         values = {
-            "producer": F.lit(""),
+            "producer": F.lit(f"{BY_EXPRESSION}{order}"),
             "partition": F.lit(0),
             "sequence": F.coalesce(number.cast("bigint"), F.raise_error(F.lit(complaint))),
         }
@@ -352,7 +368,7 @@ class Merge:
         """
         keys = {key.lower() for key in self.keys}
         for name, mine, theirs in fields("", given.schema, known):
-            is_key = name.lower() in keys
+            is_key = any(f"{name.lower()}.".startswith(f"{key}.") for key in keys)
             if theirs is None or mine == theirs or (not is_key and holds(theirs, mine)):
                 continue
             raise LakehouseError(

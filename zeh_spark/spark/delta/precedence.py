@@ -1,12 +1,17 @@
 """Which event of a key a merged table shows: expressions for its MERGE.
 
 An event wins over the one that the table shows if its epoch or its sequence number is higher,
-provided that both are of one feed, producer and stored partition. Otherwise the later arrival wins.
+provided that both are of one feed, producer and stored partition. If one of the latter two differs,
+the event with the later time wins, because a feed's times never go back. Otherwise the later
+arrival wins.
 
 Within a batch the newest event of each feed, producer and stored partition is kept, by number, and
-of these the two that arrived last. The table's event is of one producer, so it can outrank only one
-of them, and the MERGE needs no more to decide. If a batch's rows are in no order, as after a
-shuffle, the events' times tell which arrived last; if there are none, the MERGE fails.
+of these the two that arrived last, by time. The table's event is of one producer, so it can outrank
+only one of them, and the MERGE needs no more to decide. If a batch's rows are in no order, as after
+a shuffle, and times do not tell which arrived last, the MERGE fails.
+
+If an expression tells what is newer, its text takes the producer's place, so that numbers of two
+expressions are not compared.
 
 Within an epoch numbers are assigned in the order of commits. So an event with a lower number and a
 later time than another one proves that the feed was restored: its numbers are used again for other
@@ -18,6 +23,7 @@ Runs on the driver; builds expressions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -38,9 +44,12 @@ IDENTITY = {
 """The fields of it that `stamped` fills, each with the header that it is made of and its type."""
 
 ARRIVAL = "_zeh_arrival"
-"""The column with an event's place in its batch: `STRUCT<time, row>`, without a time if the rows
-are in order.
+"""The column with an event's place in its batch: `STRUCT<time, row>`. In a batch whose rows are in
+order, only events with numbers have a time there.
 """
+
+BY_EXPRESSION = "order: "
+"""What the producer begins with if an expression tells what is newer. No producer's name does."""
 
 
 def newest(events: DataFrame, keys: Sequence[str], table: str, *, ordered: bool) -> DataFrame:
@@ -48,7 +57,8 @@ def newest(events: DataFrame, keys: Sequence[str], table: str, *, ordered: bool)
 
     They are those that arrived last among the newest of each feed, producer and stored partition.
     The second is NULL if there is no other. The query fails if two events prove that the feed was
-    restored; and if the rows are not `ordered`, and a time is missing that would have to decide.
+    restored; and if the rows are not `ordered`, and times that would have to decide are missing or
+    equal.
     """
     columns = [quoted(name) for name in events.columns if name != ARRIVAL]
     keys = [quoted(key) for key in keys]
@@ -56,7 +66,11 @@ def newest(events: DataFrame, keys: Sequence[str], table: str, *, ordered: bool)
     epoch = _epoch(own["feed"]).alias("epoch")
     order = F.struct(epoch, own["sequence"], ARRIVAL)
     event = F.struct(ARRIVAL, F.struct(*columns).alias("event"))
-    numbered = (F.count(own["sequence"]) > 0).cast("int")
+    loose = own["sequence"].isNull()  # such events have no other order than that of arrival
+    place, back = (
+        F.col(ARRIVAL),
+        F.struct(F.col(ARRIVAL)["time"], (-F.col(ARRIVAL)["row"]).alias("back")),
+    )
     latest = F.struct(epoch, own["time"].alias("time"))
     by = {"feed": feed_of(own["feed"]), "producer": own["producer"], "partition": own["partition"]}
     by_producer = (
@@ -65,8 +79,8 @@ def newest(events: DataFrame, keys: Sequence[str], table: str, *, ordered: bool)
         .agg(
             F.max_by(event, order).alias("_zeh_newest"),
             F.max(latest).alias("_zeh_latest"),
-            (F.count_if(own["sequence"].isNull()) + numbered).alias("_zeh_candidates"),
-            F.count_if(own["time"].isNull()).alias("_zeh_untimed"),
+            F.count_if(loose).alias("_zeh_loose"),
+            (F.max(place)["row"] != -F.max(back)["back"]).alias("_zeh_tied"),
         )
     )
     found = F.col("_zeh_newest")["event"][OWN]
@@ -78,7 +92,9 @@ def newest(events: DataFrame, keys: Sequence[str], table: str, *, ordered: bool)
         F.collect_list(checked),
         lambda left, right: F.when(left[ARRIVAL] < right[ARRIVAL], 1).otherwise(-1),
     )
-    unknown = (F.sum("_zeh_candidates") > 1) & (F.sum("_zeh_untimed") > 0) & F.lit(not ordered)
+    several = F.sum(F.greatest("_zeh_loose", F.lit(1))) > 1
+    tied = (F.col("_zeh_loose") > 1) & F.col("_zeh_tied")
+    unknown = F.lit(not ordered) & several & F.bool_or(found["time"].isNull() | tied)
     return (
         by_producer.groupBy(*keys)
         .agg(listed.alias("_zeh_listed"), unknown.alias("_zeh_unknown"))
@@ -94,8 +110,8 @@ def newest(events: DataFrame, keys: Sequence[str], table: str, *, ordered: bool)
 def wins(event: str, table: str) -> Column:
     """Return whether an event replaces the table's. Without stamps, the later arrival does.
 
-    The MERGE fails for an event that cannot be compared: a row of its producer has no feed, or the
-    feed was restored.
+    The MERGE fails for an event that cannot be compared: a row of its producer has no feed, the
+    feed was restored, or one of the two was merged by another expression.
     """
     mine, theirs = F.col(event)[OWN], F.col(OWN)
     given, shown = mine["feed"], theirs["feed"]
@@ -105,11 +121,30 @@ def wins(event: str, table: str) -> Column:
     epoch, before = _epoch(given), _epoch(shown)
     older = (epoch < before) | ((epoch == before) & (mine["sequence"] <= theirs["sequence"]))
     restored = same & (epoch == before) & older & (mine["time"] > theirs["time"])
+    of_one_feed = (feed_of(given) == feed_of(shown)) & ~producer
+    numbered = mine["sequence"].isNotNull() & theirs["sequence"].isNotNull()
+    before_it = (epoch < before) | ((epoch == before) & (mine["time"] < theirs["time"]))
+    earlier = of_one_feed & numbered & before_it
     return (
-        F.when(F.coalesce(unknown, F.lit(False)), _fail(_unnamed(table, mine, given)))
+        F.when(_by_other_expressions(mine, theirs), _fail(_incomparable(table, mine, theirs)))
+        .when(F.coalesce(unknown, F.lit(False)), _fail(_unnamed(table, mine, given)))
         .when(F.coalesce(restored, F.lit(False)), _fail(_restored(table, theirs, mine["time"])))
-        .otherwise(~F.coalesce(same & older, F.lit(False)))
+        .otherwise(~F.coalesce(same & older, F.lit(False)) & ~F.coalesce(earlier, F.lit(False)))
     )
+
+
+def is_shown(event: str) -> Column:
+    """Return whether the table shows this very event: then the second one is older."""
+    mine, theirs = F.col(event)[OWN], F.col(OWN)
+    equal = (mine[name] == theirs[name] for name in ("producer", "partition", "sequence"))
+    feed = mine["feed"].eqNullSafe(theirs["feed"])
+    return F.coalesce(reduce(Column.__and__, equal, feed), F.lit(False))
+
+
+def _by_other_expressions(mine: Column, theirs: Column) -> Column:
+    given, shown = (F.coalesce(each["producer"], F.lit("")) for each in (mine, theirs))
+    by_expression = given.startswith(BY_EXPRESSION) | shown.startswith(BY_EXPRESSION)
+    return theirs.isNotNull() & by_expression & (given != shown)
 
 
 def feed_of(column: Column) -> Column:
@@ -131,10 +166,21 @@ def _unordered(table: str, keys: Sequence[str]) -> Column:
     return _format(
         table,
         "the batch has several events of the key %s, and which one is the newest is not known: its "
-        "rows are in no order, and the events have no zeh-time. Keep the headers of the feed; or "
-        "say what decides, with order= and an SQL expression of whole numbers, or order='arrival' "
-        "if the rows are in order",
+        "rows are in no order, and the events have no zeh-time, or the same one. Keep the headers "
+        "of the feed; or say what decides, with order= and an SQL expression of whole numbers, or "
+        "order='arrival' if the rows are in order",
         F.to_json(F.struct(*keys)),
+    )
+
+
+def _incomparable(table: str, event: Column, shown: Column) -> Column:
+    """Return the message about a row that was merged in another order."""
+    return _format(
+        table,
+        "an event comes with (%s), and the row of its key was merged with (%s), so which one is "
+        "newer is not known. Start the query with the order= that the table has, or merge into a "
+        "new table",
+        *(F.coalesce(each["producer"], F.lit("order: arrival")) for each in (event, shown)),
     )
 
 

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     MapType,
     NullType,
     StringType,
+    StructField,
     StructType,
 )
 
@@ -42,6 +43,29 @@ def fields(
             yield from fields(f"{name}.value", given.valueType, known.valueType)
         case _:
             yield name, given, known
+
+
+def widest(given: StructType, known: StructType) -> StructType:
+    """Return the frame's type with the table's types in it, where the table has them."""
+    types = {field.name.lower(): field.dataType for field in known}
+    return StructType(
+        [
+            StructField(each.name, _widest(each.dataType, types.get(each.name.lower())))
+            for each in given
+        ]
+    )
+
+
+def _widest(given: DataType, known: DataType | None) -> DataType:
+    match given, known:
+        case StructType(), StructType():
+            return widest(given, known)
+        case ArrayType(), ArrayType():
+            return ArrayType(_widest(given.elementType, known.elementType))
+        case MapType(), MapType():
+            keys = _widest(given.keyType, known.keyType)
+            return MapType(keys, _widest(given.valueType, known.valueType))
+    return known or given
 
 
 def holds(known: DataType, given: DataType) -> bool:
