@@ -250,8 +250,32 @@ def test_the_lag_of_consumers_is_exported(serve: Serve) -> None:
     mine = {"cursorset": "w", "n": "2"}
     assert 2 == found("zeh_consumer_lag_events", **mine)
     assert HOUR <= found("zeh_consumer_lag_seconds", **mine) < HOUR + PATIENCE
+    assert 0 == found("zeh_consumer_lag_at_least", **mine)
     assert 2 == found("zeh_consumer_partitions", **mine) == found("zeh_feed_head")
     assert 0 == found("zeh_table_held_seconds")
+
+
+def test_a_count_that_ended_early_is_told_everywhere(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number alone can stay below any threshold while the reader falls behind."""
+    monkeypatch.setattr(postgresql, "COUNTED", 8)  # 2 of each partition
+    monkeypatch.setattr(sqlite, "COUNTED", 2)
+    outbox = serve(partitions=4, ddl={"cursorsets": True})
+    outbox.write(0, 0, 0, 0, 0)
+    base, query = outbox.url.rpartition("/")[0], "&".join(f"cursor{p}=_first" for p in range(4))
+    requests.get(f"{outbox.url}?n=4&{query}&pagesizehint=1&cursorset=w", timeout=PATIENCE)
+
+    found = Scrape(base)
+    text = call("lag", outbox.url, "--cursorset", "w").stdout
+    document = json.loads(call("lag", outbox.url, "--cursorset", "w", "--json").stdout)
+    console = requests.get(f"{base}/console", headers={"Accept": "text/html"}, timeout=PATIENCE)
+
+    assert 2 == found("zeh_consumer_lag_events", cursorset="w", n="4")
+    assert 1 == found("zeh_consumer_lag_at_least", cursorset="w", n="4")
+    assert "At least 2 events unread" in text
+    assert {"total": 2, "atLeast": True} == document["eventsBehind"]
+    assert 'data-label="Most events behind" class="num">≥ 2<' in console.text
 
 
 def test_the_console_shows_the_table_and_its_consumers(serve: Serve) -> None:
