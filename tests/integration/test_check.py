@@ -282,6 +282,19 @@ def test_a_small_packed_answer_does_not_fill_the_memory(raw_server: RawServer) -
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("words", [(), ("--header", "Authorization=Bearer s3cr3t-token")])
+def test_credentials_that_travel_as_text_are_a_deviation(
+    raw_server: RawServer, words: tuple[str, ...]
+) -> None:
+    """However I gave them. The proxy, which sees them, is the publisher here."""
+    raw_server.respond = answered
+    environment = {"http_proxy": raw_server.address, "ZEH_TOKEN": "" if words else "s3cr3t-token"}
+    given = "check", "http://publisher.example/feed/v1", "--partitions", "1", *words
+    done = call(*given, **environment)
+    assert "DEVIATION  encrypted:" in done.stdout
+    assert "s3cr3t" not in done.stdout
+
+
 def test_a_token_is_sent_and_never_shown(run: Run, store_url: str) -> None:
     """I check a feed that asks for a token."""
     run("create", "orders")

@@ -117,6 +117,24 @@ def test_another_python_for_workers_is_refused(tmp_path: Path) -> None:
     assert "version 0.0.1 there" in older.found
 
 
+@each_case(
+    ("words", "token", "source"),
+    [
+        ([], "", "no token"),
+        ([], "s3cr3t-token", "token"),
+        (["--header", "Authorization=Basic abc"], "", "http.secret.header.authorization"),
+    ],
+)
+def test_what_was_sent_is_named(
+    raw_server: RawServer, words: list[str], token: str, source: str
+) -> None:
+    """A refusal is not put down to a token that I did not give, or gave in another way."""
+    raw_server.respond = lambda request: refused(401)
+    done = call("doctor", raw_server.url, "--json", *words, ZEH_TOKEN=token)
+    (check,) = [each for each in json.loads(done.stdout)["checks"] if each["name"] == "token"]
+    assert check["found"].endswith(f", with {source}")
+
+
 @pytest.mark.parametrize("text", ["exit 1", "echo nonsense", "kill -9 $$", None])
 def test_a_worker_python_that_does_not_run_is_refused(tmp_path: Path, text: str | None) -> None:
     """A path that is wrong is no riddle."""
