@@ -13,12 +13,12 @@ import requests
 from tests.fix_cli import call
 from tests.fix_metrics import Scrape
 from tests.fix_stream import Run
-from tests.fix_table import Database, prepared
+from tests.fix_table import Database, insert, prepared, read
 from tests.integration.test_stream_identity import first_batch
 from tests.patience import PATIENCE
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import create_app
-from zeh_spark.service.outbox import postgresql, sqlite
+from zeh_spark.service.outbox import lag, postgresql, sqlite
 from zeh_spark.service.telemetry.lag import TableLook
 from zeh_spark.service.telemetry.store_gauges import StoreGauges
 from zeh_spark.testing import running_publisher
@@ -314,6 +314,28 @@ def test_a_look_takes_no_metrics_away_before_it_fails(database: Database) -> Non
     with pytest.raises(StoreError):
         gauges.looks["orders"]()
     assert gauges.table("orders") is None
+
+
+def test_consumers_take_turns_if_counting_takes_long(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one by name has its lag, too; between its turns it keeps the one of the last."""
+    monkeypatch.setattr(lag, "SECONDS", 0.0)
+    prepared(database, cursorsets=True)
+    feed = database.feed(writes=True)
+    at = read(feed, hint=1).cursors
+    for name in "abc":
+        feed.save_cursors(name, 1, at)
+
+    looks = [feed.look().lags for _ in range(3)]
+    insert(database, 4)
+    later = [feed.look().lags for _ in range(3)]
+    database.execute("DELETE FROM zeroeventhub_cursors WHERE cursorset = 'b'")
+
+    assert ["a", "ab", "abc"] == ["".join(each.name for each in lags) for lags in looks]
+    told = [[each.events for each in lags] for lags in later]
+    assert [[3, 2, 2], [3, 3, 2], [3, 3, 3]] == told
+    assert ["a", "c"] == [each.name for each in feed.look().lags]
 
 
 def test_who_may_not_see_the_kept_cursors_still_sees_the_table(
