@@ -89,6 +89,14 @@ def test_protobuf_5_is_for_spark_4_0_and_for_databricks(
     assert state == found_by("sessions", PYSPARK_PYTHON=python, **environment).state
 
 
+def test_a_python_that_the_readme_names_is_in_order() -> None:
+    """It is the first sentence of the quickstart, too."""
+    oldest, newest = (".".join(map(str, each)) for each in machine.PYTHONS)
+    for page in ("README.md", "docs/start/quickstart.md"):
+        text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+        assert f"You need Python {oldest} to {newest}" in text
+
+
 def test_java_that_is_missing_or_too_old_is_named(tmp_path: Path) -> None:
     """I am told which Java to install."""
     missing = found_by("java", JAVA_HOME=str(tmp_path / "none"))
