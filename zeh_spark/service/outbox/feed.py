@@ -85,8 +85,10 @@ class SqlTableFeed(Feed):
     Raises:
         OptionError: A setting has a value that is not allowed, or the database is of another kind.
 
-    Guarantee: every row comes once, in an order that never changes, and rows of one key come in the
-    order of their commits. The same request brings the same answer until more rows are settled.
+    Guarantee: every row comes once, in an order that never changes, unless it is updated, deleted
+    or skipped, or a view shows it only after its commit. Rows of one key come in the order of their
+    commits, if ids grow and each transaction locks the key's row first. The same request brings the
+    same answer until more rows are settled.
     """
 
     def __init__(
