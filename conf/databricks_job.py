@@ -96,12 +96,19 @@ class Job:
             return 0  # the feed has no events yet
         return self.spark.table(self.table).where("bad IS NOT NULL").count()
 
-    def dead_letters(self, runs: list[str]) -> int:
-        """Return the number of rows that these runs of the query could not publish."""
-        letters = zeh_spark.receipts(
+    def dead_letters(self) -> int:
+        """Return the number of rows that could not be published, also in runs that failed, since
+        this was asked last. A file beside the checkpoints has the receipt that was the newest then.
+        """
+        receipts = zeh_spark.receipts(
             self.sink["deadLetterUrl"], NAME, spark=self.spark, token=self.token
-        )
-        return sum(row.events for row in letters.where(letters.run.isin(runs)).collect())
+        ).collect()
+        names = [f"{row.run} {row.batch}" for row in receipts]  # the newest is the first one
+        file = self.checkpoints / "dead-letters-told"
+        told = file.read_text() if file.exists() else ""
+        new = receipts[: names.index(told)] if told in names else receipts
+        file.write_text(names[0] if names else "")
+        return sum(row.events for row in new)
 
 
 def main(words: list[str] | None = None) -> None:
@@ -114,23 +121,17 @@ def main(words: list[str] | None = None) -> None:
     job = Job(given)
     zeh_spark.register(job.spark)
     job.spark.streams.addListener(zeh_spark.ProgressListener(live=True))  # the driver's log
-    runs = []
-
-    def publish() -> StreamingQuery:
-        query = job.publish()
-        runs.append(str(query.runId))
-        return query
 
     behind = job.seconds_behind()
     zeh_spark.drain(job.fill, timeout=HOUR)  # fails if the feed grows faster than it is read
-    zeh_spark.drain(publish, timeout=HOUR)
+    zeh_spark.drain(job.publish, timeout=HOUR)
 
     troubles = []
     if behind > given.max_seconds_behind:
         troubles.append(f"an event had waited for {behind:,.0f} s when this run began")
     if misfits := job.misfits():
         troubles.append(f"events in {job.table} that do not fit its columns (`bad`): {misfits}")
-    if letters := job.dead_letters(runs):
+    if letters := job.dead_letters():
         troubles.append(f"rows that became dead letters in {job.sink['deadLetterUrl']}: {letters}")
     if troubles:
         raise RuntimeError(f"All is committed, but look at this: {'; '.join(troubles)}.")

@@ -56,8 +56,12 @@ class Workspace:
         work.mkdir(exist_ok=True)
         return notebooks.executed(notebooks.HERE / f"{name}.ipynb", work)
 
-    def job(self, **variables: object) -> subprocess.CompletedProcess[str]:
-        """Run the bundle's job with these variables: all that it says is in `stdout`."""
+    def job(
+        self, program: Path | None = None, **variables: object
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the bundle's job with these variables, or a program in its place: all that it says
+        is in `stdout`.
+        """
         bundle = yaml.safe_load((ROOT / "conf" / "databricks.yml").read_text(encoding="utf-8"))
         values = {name: each.get("default") for name, each in bundle["variables"].items()}
         values |= {"publisher": self.publisher, "volume": str(self.volume), **variables}
@@ -67,7 +71,7 @@ class Workspace:
             re.sub(r"\$\{var\.(\w+)\}", lambda found: str(values[found[1]]), each)
             for each in told["parameters"]
         ]
-        return self.run(ROOT / "conf" / told["python_file"], *words)
+        return self.run(program or ROOT / "conf" / told["python_file"], *words)
 
     def run(self, program: Path, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a program that finds `spark` and `dbutils`: all that it says is in `stdout`."""
@@ -124,8 +128,11 @@ def databricks_job(
     page = (ROOT / "docs" / "operate" / "databricks.md").read_text(encoding="utf-8")
     commands = re.findall(r"^zeh-spark (create .*|token create .*)$", page, re.MULTILINE)
     assert [each.split()[0] for each in commands] == ["create"] * 3 + ["token"] * 2
-    done = [run(*each.partition(" > ")[0].split()) for each in commands]
-    job, operator = (each.stdout.strip() for each in done[3:])
+    for each in commands:
+        assert run(*each.split()).returncode == 0
+    job, operator = (
+        (tmp_path / f"{each}.token").read_text().strip() for each in ("job", "operator")
+    )
     with _workspace(tmp_path, job, warm, monkeypatch) as workspace:
         workspace.operator = operator
         yield workspace

@@ -111,6 +111,32 @@ def test_the_bundles_job_is_watched(databricks_job, run, spark, tmp_path):
     assert databricks_job.files_with_the_token() == []
 
 
+@pytest.mark.campaign
+def test_dead_letters_of_a_run_that_failed_are_told_by_the_next(databricks_job, run, tmp_path):
+    """It published them, and did not come to look: the publisher was away, or the driver died."""
+    if absent := why_absent():
+        pytest.skip(absent)
+    job = ROOT / "conf" / "databricks_job.py"
+    fails = tmp_path / "fails.py"
+    fails.write_text(
+        f"import runpy\n"
+        f"job = runpy.run_path({str(job)!r})\n"
+        f"job['Job'].misfits = lambda _: 1 / 0\n"
+        f"job['main']()\n"
+    )
+    file = tmp_path / "flights.ndjson"
+    file.write_text('{"carrier": "AA", "dep_delay": "NaN"}\n')
+    assert run("load", "flights", str(file), "--key", "carrier").returncode == 0
+    table = "spark_catalog.default.flights"
+
+    first = databricks_job.job(fails, table=table).stdout
+    second, third = (databricks_job.job(table=table) for _ in range(2))
+
+    assert "ZeroDivisionError" in first
+    assert f"dead letters in {databricks_job.publisher}/delays-dead: 1" in second.stdout
+    assert (1, 0) == (second.returncode, third.returncode), third.stdout
+
+
 def test_the_plain_notebook_fills_a_table(databricks, run, tmp_path):
     """I import the file, and change its four values; `%pip` is all that is not run here. A second
     run adds what is new, once.

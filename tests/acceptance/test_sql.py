@@ -209,7 +209,7 @@ def test_published_events_are_not_overwritten(sql, table, base):
 
 def test_typing_errors_and_secrets_are_refused_when_the_table_is_created(sql, table):
     """Spark's catalog would show secrets to whoever may describe the table."""
-    kept = "because Spark's catalog keeps a table's options as they are"
+    kept = "because Spark keeps a table's options as they are, in its catalog and in files"
     for name, said in (
         ("startingCursor", "unknown option 'startingcursor'; did you mean 'startingCursors'"),
         ("token", kept),
@@ -222,6 +222,28 @@ def test_typing_errors_and_secrets_are_refused_when_the_table_is_created(sql, ta
         assert said in last_line(error)
         assert "hush-hush" not in last_line(error)
     assert not sql.catalog.tableExists("orders_table")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "OPTIONS (url '{0}')",
+        "OPTIONS (path '{0}')",
+        "LOCATION '{0}'",
+        "OPTIONS (url 'http://localhost/f', producerId 'p', deadLetterUrl '{0}')",
+    ],
+)
+def test_an_address_with_a_key_is_refused_when_the_table_is_created(sql, base, statement):
+    """Files and Delta tables that are made from the table would hold it."""
+    with pytest.raises(AnalysisException) as error:
+        sql.sql(
+            f"CREATE TABLE keyed USING zeroeventhub {statement}".format(
+                f"{base}/orders?key=hush-hush"
+            )
+        )
+    assert "is refused for a table with its query (?…)" in last_line(error)
+    assert "hush-hush" not in last_line(error)
+    assert not sql.catalog.tableExists("keyed")
 
 
 def test_with_deltas_catalog_a_feed_is_a_view(lake, base):

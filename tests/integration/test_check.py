@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.fix_raw_server import (
     RawServer,
     Request,
     chunked_without_end,
+    gzipped,
     head,
     ok,
     redirect,
@@ -29,7 +31,9 @@ from tests.fix_table import SqliteDatabase
 from zeh_spark.publisher import create_app, open_store
 from zeh_spark.service.access.gate import Gate
 from zeh_spark.testing import running_publisher
+from zeh_spark.tools.check.connection import exchange
 from zeh_spark.tools.check.rules import RULES, Finding, Judgement, Verdict
+from zeh_spark.tools.cli.parameters import client_options
 
 EVENTS = 7
 Change = Callable[[bytes], bytes]
@@ -265,6 +269,30 @@ def test_an_endless_answer_ends_within_the_bytes(raw_server: RawServer) -> None:
 
     found = json.loads(done.stdout)
     assert (3, True) == (done.returncode, found["bytes"] < 3 << 20)
+
+
+def test_a_small_packed_answer_does_not_fill_the_memory(raw_server: RawServer) -> None:
+    """Nor does one that came unasked on a connection of three requests."""
+    raw_server.script(gzipped(bytes(64 << 20)))
+    tracemalloc.start()
+    try:
+        assert [] == list(exchange(client_options(raw_server.url, {}), None, [("n=1", {})]))
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("words", [(), ("--header", "Authorization=Bearer s3cr3t-token")])
+def test_credentials_that_travel_as_text_are_a_deviation(
+    raw_server: RawServer, words: tuple[str, ...]
+) -> None:
+    """However I gave them. The proxy, which sees them, is the publisher here."""
+    raw_server.respond = answered
+    environment = {"http_proxy": raw_server.address, "ZEH_TOKEN": "" if words else "s3cr3t-token"}
+    given = "check", "http://publisher.example/feed/v1", "--partitions", "1", *words
+    done = call(*given, **environment)
+    assert "DEVIATION  encrypted:" in done.stdout
+    assert "s3cr3t" not in done.stdout
 
 
 def test_a_token_is_sent_and_never_shown(run: Run, store_url: str) -> None:

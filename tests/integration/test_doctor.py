@@ -89,6 +89,14 @@ def test_protobuf_5_is_for_spark_4_0_and_for_databricks(
     assert state == found_by("sessions", PYSPARK_PYTHON=python, **environment).state
 
 
+def test_a_python_that_the_readme_names_is_in_order() -> None:
+    """It is the first sentence of the quickstart, too."""
+    oldest, newest = (".".join(map(str, each)) for each in machine.PYTHONS)
+    for page in ("README.md", "docs/start/quickstart.md"):
+        text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+        assert f"You need Python {oldest} to {newest}" in text
+
+
 def test_java_that_is_missing_or_too_old_is_named(tmp_path: Path) -> None:
     """I am told which Java to install."""
     missing = found_by("java", JAVA_HOME=str(tmp_path / "none"))
@@ -115,6 +123,24 @@ def test_another_python_for_workers_is_refused(tmp_path: Path) -> None:
     assert (State.FAILURE, State.FAILURE) == (package.state, older.state)
     assert "ModuleNotFoundError: x" in package.found
     assert "version 0.0.1 there" in older.found
+
+
+@each_case(
+    ("words", "token", "source"),
+    [
+        ([], "", "no token"),
+        ([], "s3cr3t-token", "token"),
+        (["--header", "Authorization=Basic abc"], "", "http.secret.header.authorization"),
+    ],
+)
+def test_what_was_sent_is_named(
+    raw_server: RawServer, words: list[str], token: str, source: str
+) -> None:
+    """A refusal is not put down to a token that I did not give, or gave in another way."""
+    raw_server.respond = lambda request: refused(401)
+    done = call("doctor", raw_server.url, "--json", *words, ZEH_TOKEN=token)
+    (check,) = [each for each in json.loads(done.stdout)["checks"] if each["name"] == "token"]
+    assert check["found"].endswith(f", with {source}")
 
 
 @pytest.mark.parametrize("text", ["exit 1", "echo nonsense", "kill -9 $$", None])

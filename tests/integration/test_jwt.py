@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -262,6 +263,33 @@ def test_keys_are_read_again_after_a_while(
         assert 200 == ask(signed()).status_code
         provider.script(ok(key_set(jwk("RS256"))))
         eventually(lambda: ask(signed()).status_code != 200, 30)
+
+
+def not_asked_for_hours(source: str) -> JwtTokens:
+    tokens = JwtTokens(ISSUER, AUDIENCE, source)
+    tokens._read_at -= 12 * 3600
+    return tokens
+
+
+def test_the_first_jwt_after_a_quiet_night_waits_for_the_keys(provider: RawServer) -> None:
+    """The provider withdrew a stolen key when nobody used my publisher."""
+    tokens = not_asked_for_hours(provider.address)
+    provider.script(ok(key_set(jwk("RS256"))))
+    assert asyncio.run(tokens.token(signed())) is None
+    assert 2 == len(provider.requests)
+
+
+def test_a_provider_that_is_away_since_a_quiet_night_changes_nothing(
+    provider: RawServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the first JWT waits for it."""
+    tokens = not_asked_for_hours(provider.address)
+    provider.stop()
+    assert asyncio.run(tokens.token(signed()))
+    assert "the keys of JWTs stay as they were" in caplog.text
+    provider.start()
+    assert asyncio.run(tokens.token(signed()))
+    assert 1 == len(provider.requests)
 
 
 def test_a_provider_that_is_away_changes_nothing(

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fix_cli import call
 from tests.fix_publish import events_of
 from zeh_spark.errors import OutcomeUnknownError, StoreError
 from zeh_spark.publisher import open_store
 from zeh_spark.service.store.batches import Call, Declared
 from zeh_spark.service.store.interface import Store, StoreBusyError, StoreOutcomeUnknownError
 from zeh_spark.service.store.problems import Problem
+from zeh_spark.tools.cli import load_command
+from zeh_spark.tools.cli.parameters import opened
 from zeh_spark.tools.loading import load as loading
 from zeh_spark.tools.loading.load import Loaded, Source
 from zeh_spark.tools.loading.one_batch import named_batch
@@ -130,3 +133,23 @@ def test_if_the_store_tells_nothing_it_is_not_known(store, failure):
     (receipt,) = store.store.receipts("orders", "load", 99, 99)
     assert receipt.run == error.value.run
     assert f"run {receipt.run}" in str(error.value)
+
+
+def test_a_load_says_what_it_published_before_it_is_interrupted(
+    store_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While SQLite checkpoints, say. Otherwise the user would load the same events again."""
+
+    @contextmanager
+    def interrupted(url: str) -> Iterator[Store]:
+        with opened(url) as store:
+            yield store
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(load_command, "opened", interrupted)
+    file = tmp_path / "events.ndjson"
+    file.write_text("1\n2\n")
+    done = call("load", "orders", str(file), "--store", f"sqlite:///{store_file}")
+
+    assert "Loaded 2 events" in done.stdout
+    assert (1, "Aborted!") == (done.returncode, done.stderr.strip())

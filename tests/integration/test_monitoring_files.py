@@ -102,3 +102,10 @@ def test_every_alert_says_what_to_do():
     for each in rules():
         assert each["labels"]["severity"] in ("warning", "critical")
         assert {"summary", "description"} == each["annotations"].keys()
+
+
+def test_readers_that_are_far_behind_are_found_without_a_number():
+    """Rows of a table are counted up to a limit, and with many partitions to less than that."""
+    (rule,) = [each for each in rules() if each["alert"] == "ZehTableReaderFarBehind"]
+
+    assert "max by (feed, cursorset, n) (zeh_consumer_lag_at_least) == 1" == rule["expr"]

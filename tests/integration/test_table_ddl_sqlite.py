@@ -6,6 +6,7 @@ import pytest
 
 from tests.fix_table import Database, SqliteDatabase, prepared, read, refusal
 from zeh_spark.errors import StoreError
+from zeh_spark.service.store.problems import Problem
 
 NO_ID = "id is not INTEGER PRIMARY KEY AUTOINCREMENT"
 
@@ -86,6 +87,38 @@ def test_indexes_and_triggers_are_named_when_the_table_is_built_anew(
     sqlite_database.execute("CREATE TABLE outbox (id INTEGER PRIMARY KEY, data JSON, k TEXT)")
     sqlite_database.execute("CREATE UNIQUE INDEX once ON outbox (k)")
     assert "CREATE UNIQUE INDEX once ON outbox (k)" in "\n".join(sqlite_database.feed().ddl())
+
+
+def test_a_table_that_takes_a_renamed_ones_place_gets_what_the_old_one_has(
+    sqlite_database: SqliteDatabase,
+) -> None:
+    """Triggers and indexes go with the old table, and keep their names."""
+    columns = "written TEXT, data JSON"
+    sqlite_database.served(columns, time="written")
+    sqlite_database.apply(sqlite_database.feed(time="written").ddl(retention=True))
+    sqlite_database.execute("ALTER TABLE outbox RENAME TO outbox_2026")
+    sqlite_database.execute(f"CREATE TABLE outbox ({sqlite_database.id}, {columns})")
+    statements = sqlite_database.feed(time="written").ddl(retention=True)
+    for _ in range(2):
+        sqlite_database.apply(statements)
+    feed = sqlite_database.feed(time="written")
+    sqlite_database.execute("INSERT INTO outbox (data) VALUES (1), (2), (3)")
+    first = read(feed, hint=1)
+    sqlite_database.execute("DELETE FROM outbox WHERE id = 2")
+    with pytest.raises(Problem) as raised:
+        read(feed, first.cursors)
+    assert 410 == raised.value.status
+    assert [] == sqlite_database.feed(time="written").ddl(retention=True)
+
+
+def test_the_trigger_of_a_renamed_table_is_not_taken_for_that_of_the_new_one(
+    sqlite_database: SqliteDatabase,
+) -> None:
+    """Its first request would look for it for ever."""
+    prepared(sqlite_database, "ALTER TABLE outbox RENAME TO outbox_2026", retention=True)
+    feed = sqlite_database.served("data JSON")
+    sqlite_database.execute("INSERT INTO outbox (data) VALUES (7)")
+    assert [7] == read(feed).data
 
 
 def test_sqlite_says_what_it_cannot_do(sqlite_database: SqliteDatabase) -> None:

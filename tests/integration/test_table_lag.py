@@ -13,12 +13,12 @@ import requests
 from tests.fix_cli import call
 from tests.fix_metrics import Scrape
 from tests.fix_stream import Run
-from tests.fix_table import Database, prepared
+from tests.fix_table import Database, insert, prepared, read
 from tests.integration.test_stream_identity import first_batch
 from tests.patience import PATIENCE
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import create_app
-from zeh_spark.service.outbox import postgresql, sqlite
+from zeh_spark.service.outbox import lag, postgresql, sqlite
 from zeh_spark.service.telemetry.lag import TableLook
 from zeh_spark.service.telemetry.store_gauges import StoreGauges
 from zeh_spark.testing import running_publisher
@@ -250,8 +250,32 @@ def test_the_lag_of_consumers_is_exported(serve: Serve) -> None:
     mine = {"cursorset": "w", "n": "2"}
     assert 2 == found("zeh_consumer_lag_events", **mine)
     assert HOUR <= found("zeh_consumer_lag_seconds", **mine) < HOUR + PATIENCE
+    assert 0 == found("zeh_consumer_lag_at_least", **mine)
     assert 2 == found("zeh_consumer_partitions", **mine) == found("zeh_feed_head")
     assert 0 == found("zeh_table_held_seconds")
+
+
+def test_a_count_that_ended_early_is_told_everywhere(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number alone can stay below any threshold while the reader falls behind."""
+    monkeypatch.setattr(postgresql, "COUNTED", 8)  # 2 of each partition
+    monkeypatch.setattr(sqlite, "COUNTED", 2)
+    outbox = serve(partitions=4, ddl={"cursorsets": True})
+    outbox.write(0, 0, 0, 0, 0)
+    base, query = outbox.url.rpartition("/")[0], "&".join(f"cursor{p}=_first" for p in range(4))
+    requests.get(f"{outbox.url}?n=4&{query}&pagesizehint=1&cursorset=w", timeout=PATIENCE)
+
+    found = Scrape(base)
+    text = call("lag", outbox.url, "--cursorset", "w").stdout
+    document = json.loads(call("lag", outbox.url, "--cursorset", "w", "--json").stdout)
+    console = requests.get(f"{base}/console", headers={"Accept": "text/html"}, timeout=PATIENCE)
+
+    assert 2 == found("zeh_consumer_lag_events", cursorset="w", n="4")
+    assert 1 == found("zeh_consumer_lag_at_least", cursorset="w", n="4")
+    assert "At least 2 events unread" in text
+    assert {"total": 2, "atLeast": True} == document["eventsBehind"]
+    assert 'data-label="Most events behind" class="num">≥ 2<' in console.text
 
 
 def test_the_console_shows_the_table_and_its_consumers(serve: Serve) -> None:
@@ -290,6 +314,28 @@ def test_a_look_takes_no_metrics_away_before_it_fails(database: Database) -> Non
     with pytest.raises(StoreError):
         gauges.looks["orders"]()
     assert gauges.table("orders") is None
+
+
+def test_consumers_take_turns_if_counting_takes_long(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one by name has its lag, too; between its turns it keeps the one of the last."""
+    monkeypatch.setattr(lag, "SECONDS", 0.0)
+    prepared(database, cursorsets=True)
+    feed = database.feed(writes=True)
+    at = read(feed, hint=1).cursors
+    for name in "abc":
+        feed.save_cursors(name, 1, at)
+
+    looks = [feed.look().lags for _ in range(3)]
+    insert(database, 4)
+    later = [feed.look().lags for _ in range(3)]
+    database.execute("DELETE FROM zeroeventhub_cursors WHERE cursorset = 'b'")
+
+    assert ["a", "ab", "abc"] == ["".join(each.name for each in lags) for lags in looks]
+    told = [[each.events for each in lags] for lags in later]
+    assert [[3, 2, 2], [3, 3, 2], [3, 3, 3]] == told
+    assert ["a", "c"] == [each.name for each in feed.look().lags]
 
 
 def test_who_may_not_see_the_kept_cursors_still_sees_the_table(

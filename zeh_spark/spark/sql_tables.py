@@ -20,7 +20,7 @@ from pyspark.sql.types import StructField, StructType
 from zeh_spark.client.options.client_options import NO_TOKENS, ClientOptions
 from zeh_spark.client.options.option_metadata import declared, option_name
 from zeh_spark.errors import OptionError
-from zeh_spark.wire.option_values import SECRET_HEADER_PREFIX, parse_token
+from zeh_spark.wire.option_values import SECRET_HEADER_PREFIX, parse_token, parse_url
 
 _METADATA = "zeroeventhub.options"
 _PREFIX = "option."
@@ -49,20 +49,22 @@ def options_of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def refuse_secrets(options: Mapping[str, str], kinds: Collection[type[ClientOptions]]) -> None:
-    """Raise OptionError if options of a new table hold a secret."""
-    secret = {
-        name.lower(): name
+    """Raise OptionError if options of a new table hold a secret. A URL's query may be one."""
+    known = {
+        name.lower(): (name, option.parse)
         for kind in kinds
         for name, option in declared(kind).items()
-        if option.parse is parse_token
     }
-    for name in options:
-        if name in secret or name.startswith(SECRET_HEADER_PREFIX):
+    for option, text in options.items():
+        name, parse = known.get(option, (option, None))
+        has_query = parse is parse_url and "?" in text
+        if has_query or parse is parse_token or option.startswith(SECRET_HEADER_PREFIX):
             raise OptionError(
-                f"option {secret.get(name, name)!r} is refused for a table, because Spark's "
-                f"catalog keeps a table's options as they are. Use 'tokenFile', or give the secret "
-                f"to each query: spark.read.option('token', …).table(…)",
-                option=secret.get(name, name),
+                f"option {name!r} is refused for a table{' with its query (?…)' * has_query}, "
+                f"because Spark keeps a table's options as they are, in its catalog and in files "
+                f"that are written from the table. Use 'tokenFile', or give the secret to each "
+                f"query: spark.read.option('token', …).table(…)",
+                option=name,
                 anchor="a-table-in-sql-does-not-find-its-feed",
             )
 

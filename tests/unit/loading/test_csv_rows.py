@@ -51,6 +51,11 @@ def test_a_csv_field_keeps_every_digit_in_every_file(
         assert wire.event_line(0, {}, f'{{"v":{expected},"w":0}}'.encode()) == line
 
 
+def test_an_empty_field_of_one_column_is_written_with_quotes(file: Files) -> None:
+    """An empty line may be a row there, which PostgreSQL writes for NULL, or none."""
+    assert [{"a": 1}, {"a": None}, {"a": 2}] == data(file("a.csv", b'a\n1\n""\n2\n'))
+
+
 NULLS = {"v": None, "w": None}
 
 

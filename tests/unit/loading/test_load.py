@@ -130,6 +130,12 @@ BAD = [
     ("a.csv", b"a,b\n1,2\n3\n", {}, "a.csv: line 3: 1 fields where the header has 2"),
     ("a.csv", b"a\n1\n", {"key": "b"}, "line 1: there is no column 'b' for the key; there are a"),
     ("a.csv", b"a,a\n1,2\n", {}, "two columns 'a'"),
+    (
+        "a.csv",
+        b"a\n1\n\n2\n",
+        {},
+        'line 3: it is empty; write "" if it is a row with an empty field',
+    ),
     ("a.csv", b"a\n1\n\xff\n", {}, "a.csv: line 3: .*can't decode byte 0xff"),
     ("a.csv", b'a\n1\n"x\n', {}, "a.csv: line 3: unexpected end of data"),
     ("a.csv", b"", {}, "a.csv: line 1: the file is empty"),

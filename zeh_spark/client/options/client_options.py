@@ -87,6 +87,12 @@ class ClientOptions:
     http_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     secret_headers: frozenset[str] = frozenset()
 
+    @property
+    def credentials(self) -> list[str]:
+        """The options from which credentials come, by their public names; empty without any."""
+        sources = [option_name(each) for each in _SOURCES if getattr(self, each)]
+        return sources + [SECRET_HEADER_PREFIX + each for each in sorted(self.secret_headers)]
+
     def impatient(self, seconds: float) -> ClientOptions:
         """Return options for one try: so many seconds for a connection, and then for an answer."""
         return replace(

@@ -5,10 +5,11 @@ with a key of the provider by one of three algorithms, names the issuer and the 
 configured, and has not expired. Its header does not choose the algorithm or the place of the keys:
 the algorithm is that of the key.
 
-The keys are kept in memory. They are read again when they are ten minutes old, and when a JWT names
-one that is not known, but then at most once a minute, because anybody can name any key. If that
-fails, the old ones stay in use. So a key that the provider withdraws is valid for ten minutes more
-at most, as long as the provider answers.
+The keys are kept in memory. They are read again with the first JWT after they are ten minutes old,
+which waits for them if no JWT has come for a minute more, and when a JWT names one that is not
+known, but then at most once a minute, because anybody can name any key. If that fails, the old ones
+stay in use. So a key that the provider withdraws is valid for eleven minutes more at most, as long
+as the provider answers.
 
 Rule for editors: no log and no answer says why a JWT is refused, nor shows a part of it. Runs in
 the publisher's event loop; keys are read in a thread.
@@ -75,7 +76,10 @@ class JwtTokens:
         A JWT that counts is checked once for each reading of the keys: that takes up to 1 ms. Its
         end is for the caller to check, at each request.
         """
-        if time.monotonic() - self._read_at > FRESH_SECONDS:
+        now = time.monotonic()
+        if now - max(self._read_at, self._tried_at) > FRESH_SECONDS + AGAIN_SECONDS:
+            await self._refresh()  # nobody has asked for long
+        elif now - self._read_at > FRESH_SECONDS:
             self._begin_to_refresh()  # the old ones do until it is done
         if len(text) > _LONGEST_JWT:
             return None

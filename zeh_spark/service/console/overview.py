@@ -11,6 +11,7 @@ from typing import Any
 from zeh_spark.service.console.viewer import Viewer
 from zeh_spark.service.reads.feed import Feed
 from zeh_spark.service.store.interface import Store
+from zeh_spark.service.telemetry.lag import Lag
 from zeh_spark.service.telemetry.store_gauges import StoreGauges
 
 FEEDS = 50
@@ -33,7 +34,7 @@ def overview(
     `total` is how many feeds the visitor sees, on all pages; `following` the name after which the
     next page begins, "" on the last one; `now` the time by the store's clock, None without a store.
     Of a feed, `staged` are the bytes that are uploaded and not committed; `behind` the most events
-    that a cursor set of it has not passed, None without one.
+    that a cursor set of it has not passed, None without one; `more` whether there may be more.
     """
     stored = {each.name: each for each in (store.feeds() if store else [])}
     names = [
@@ -45,9 +46,9 @@ def overview(
     page = shown[:FEEDS]
     staged = store.staged() if store else {}
     seen = [(feed, lag) for feed, lag in gauges.lags() if viewer.sees_consumer(feed, lag.name)]
-    most: dict[str, int] = {}
+    lags: dict[str, list[Lag]] = {}
     for feed, lag in seen:
-        most[feed] = max(most.get(feed, 0), lag.events)
+        lags.setdefault(feed, []).append(lag)
     rows = [
         {
             "name": name,
@@ -55,7 +56,8 @@ def overview(
             "state": stored.get(name),
             "newest": (look := gauges.table(name)) and look.last,
             "staged": staged.get(name, 0),
-            "behind": most.get(name),
+            "behind": max((lag.events for lag in lags.get(name, ())), default=None),
+            "more": any(lag.more for lag in lags.get(name, ())),
         }
         for name in page
     ]

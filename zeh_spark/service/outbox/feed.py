@@ -29,7 +29,7 @@ from zeh_spark.service.reads.feed import EVERY, Feed, LoadCursors, SaveCursors
 from zeh_spark.service.reads.reading import time_is_ahead
 from zeh_spark.service.store.interface import now_ms
 from zeh_spark.service.store.problems import Problem, no_cursors_on_replica
-from zeh_spark.service.telemetry.lag import TableLook
+from zeh_spark.service.telemetry.lag import Lag, TableLook
 from zeh_spark.wire import page_headers
 from zeh_spark.wire.feed_identity import Epoch, FeedIdentity, parse
 from zeh_spark.wire.page_headers import Standing
@@ -85,8 +85,10 @@ class SqlTableFeed(Feed):
     Raises:
         OptionError: A setting has a value that is not allowed, or the database is of another kind.
 
-    Guarantee: every row comes once, in an order that never changes, and rows of one key come in the
-    order of their commits. The same request brings the same answer until more rows are settled.
+    Guarantee: every row comes once, in an order that never changes, unless it is updated, deleted
+    or skipped, or a view shows it only after its commit. Rows of one key come in the order of their
+    commits, if ids grow and each transaction locks the key's row first. The same request brings the
+    same answer until more rows are settled.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class SqlTableFeed(Feed):
         self._pages = PageReader(self._connection, self.table)
         self._lock = threading.Lock()
         self._watch: Watch[object] | None = None
+        self._lags: dict[str, list[Lag]] = {}
 
     def check(self) -> None:
         """Check that the table can be a feed.
@@ -159,7 +162,7 @@ class SqlTableFeed(Feed):
         Raises:
             StoreError: The table cannot be a feed, or the database does not answer.
         """
-        return self._connection.run_on(partial(lag.look_at, self._connection.guard))
+        return self._connection.run_on(partial(lag.look_at, self._connection.guard, self._lags))
 
     def standing(self, asked: Mapping[int, str], n: int) -> Standing:
         told = Standing()

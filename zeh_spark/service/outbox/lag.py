@@ -44,17 +44,30 @@ def head_and_lags(
 
 
 def look_at(
-    guard: Guard, sql: TableSql, standing: TableStatus, connection: Connection
+    guard: Guard,
+    told: dict[str, list[Lag]],
+    sql: TableSql,
+    standing: TableStatus,
+    connection: Connection,
 ) -> TableLook:
-    """Return how the table stands, and how far the consumers are behind that keep cursors here."""
+    """Return how the table stands, and how far the consumers are behind that keep cursors here.
+
+    `told` is what the last looks have found of each cursor set, the one that was counted longest
+    ago first. If the time does not suffice for all of them, the others stay as they were.
+    """
     kept: list[CursorSet] = []
     with suppress(Problem):  # the role may not read them
         kept = cursor_sets.kept(connection, sql.table) if sql.facts.has_cursors else []
     end = time.monotonic() + SECONDS
-    lags: list[Lag] = []
-    for each in kept[:CURSOR_SETS]:
-        if time.monotonic() < end:
-            lags += _lags(sql, connection, standing, each)
+    sets = {each.name: each for each in kept[:CURSOR_SETS]}
+    for name in told.keys() - sets.keys():
+        del told[name]
+    for name in [*(each for each in sets if each not in told), *told]:
+        told.pop(name, None)
+        told[name] = [*_lags(sql, connection, standing, sets[name])]
+        if time.monotonic() >= end:
+            break
+    lags = [each for name in sets for each in told.get(name, ())]
     newest = [
         NewestRow(row.asked, row.id, int(str(row.headers[0])) if any(row.headers) else None)
         for row in sql.lasts(connection, range(sql.table.partitions))

@@ -60,11 +60,13 @@ class SqliteTable(TableSql):
 
     def standing(self, connection: Connection) -> TableStatus | None:
         trigger = literal(sqlite_ddl.retention_trigger(self.table))
-        given = f"(SELECT seq FROM sqlite_sequence WHERE name = {literal(self.table.bare_name)})"
+        name = literal(self.table.bare_name)
+        given = f"(SELECT seq FROM sqlite_sequence WHERE name = {name})"
         history, notes_removed, last = self._kept(
             connection,
             f"history, EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'trigger'"
-            f" AND name = {trigger}), {'NULL' if self.facts.is_view else given}",
+            f" AND name = {trigger} AND tbl_name = {name}),"
+            f" {'NULL' if self.facts.is_view else given}",
         )
         if notes_removed != self.facts.notes_removed:
             return None

@@ -147,12 +147,13 @@ class SqliteFacts(TableFacts):
         """
         table = self.table
         partition = f"OLD.{quoted(table.partition)}" if table.partition else "-1"
+        name = quoted(retention_trigger(table))
         return (
             f"CREATE TABLE IF NOT EXISTS {REMOVED} (table_name TEXT, partition INTEGER,\n"
             f"    id INTEGER NOT NULL, removals INTEGER NOT NULL,\n"
             f"    PRIMARY KEY (table_name, partition));",
-            f"CREATE TRIGGER IF NOT EXISTS {quoted(retention_trigger(table))}"
-            f" AFTER DELETE ON {quoted(table.bare_name)} BEGIN\n"
+            f"DROP TRIGGER IF EXISTS {name};\n"  # of a table that had this one's name
+            f"CREATE TRIGGER {name} AFTER DELETE ON {quoted(table.bare_name)} BEGIN\n"
             f"    INSERT INTO {REMOVED} VALUES ({literal(table.bare_name)}, {partition},"
             f" OLD.{quoted(table.id)}, 1 + abs(random() % 1000000000000000))\n"
             f"    ON CONFLICT DO UPDATE SET id = max(id, excluded.id),\n"
@@ -224,7 +225,8 @@ def ms(value: str) -> str:
 def _time_index(table: OutboxTable) -> str:
     keys = ms(quoted(table.time or ""))
     name = quoted(_time_index_name(table))
-    return f"CREATE INDEX IF NOT EXISTS {name}\n    ON {quoted(table.bare_name)} ({keys});"
+    new = f"CREATE INDEX {name}\n    ON {quoted(table.bare_name)} ({keys});"
+    return f"DROP INDEX IF EXISTS {name};\n{new}"  # that of a table that had this one's name
 
 
 def _time_index_name(table: OutboxTable) -> str:

@@ -50,6 +50,8 @@ _GAUGES = {
     "row of a table written.",
     "zeh_consumer_lag_events": "Events that a cursor set has not passed. Of a table, a limited "
     "number is counted.",
+    "zeh_consumer_lag_at_least": "Whether there may be more than zeh_consumer_lag_events, because "
+    "they were counted up to a limit.",
     "zeh_consumer_lag_seconds": "Age of the oldest event that a cursor set has not passed.",
     "zeh_consumer_partitions": "In how many of its n partitions a cursor set has a position. The "
     "lag is of these.",
@@ -169,6 +171,7 @@ class StoreGauges(Collector):
         for name, lag in self.lags():
             labels = name, lag.name, str(lag.n)
             yield "zeh_consumer_lag_events", lag.events, labels
+            yield "zeh_consumer_lag_at_least", lag.more, labels
             yield "zeh_consumer_partitions", lag.partitions, labels
             now = now_ms() if name in self.tables else seen.now
             age = Unread(lag.events, lag.since, lag.more).as_told(now).ms

@@ -157,7 +157,9 @@ class Agreement:
                 unions[n] = self._union(n)
         known = native if native in unions else min(unions, default=0)
         for n in sorted(unions.keys() - {known}):
-            lost, more = self._apart(unions[known], unions[n])
+            if not (apart := self._apart(unions[known], unions[n])):
+                continue
+            lost, more = apart
             if lost or more:
                 again = _all(self._union(known))
                 lost, more = confirmed(lost, more, _all(unions[known]), again)
@@ -167,18 +169,19 @@ class Agreement:
         way = replace(ways.OTHER_N, n=n)
         return [self._reading.follow(way, Chain(each)) for each in range(n)]
 
-    def _apart(self, known: list[Chain], other: list[Chain]) -> tuple[Events, Events]:
+    def _apart(self, known: list[Chain], other: list[Chain]) -> tuple[Events, Events] | None:
         """Return the events that the partitions of the other number lack, and those they add.
 
         If they were not read to their ends, an event near the beginning of a few partitions is
-        near the beginning of one of many, as far as there is an order.
+        near the beginning of one of many, as far as there is an order. None if there is none, or
+        too little was read.
         """
         if all(each.ended for each in (*known, *other)):
             return _all(known) - _all(other), _all(other) - _all(known)
-        if not self._ordered:
-            return Events(), Events()
         few, many = (known, other) if len(known) < len(other) else (other, known)
         upto = min((len(each.events) for each in many if not each.ended), default=1 << 30)
+        if not self._ordered or upto < 2:
+            return None
         begun = Events(event for each in few for event in each.events[: upto // 2])
         missing = begun - _all(many)
         return (missing, Events()) if few is known else (Events(), missing)

@@ -46,7 +46,8 @@ def exchange(
     """Send GET requests, one after the other; each is a query and some header fields.
 
     Yields the whole answers with status 200, and an answer with the error that came instead of one.
-    It ends early if the publisher says that it closes the connection, or answers another status.
+    It ends early if the publisher says that it closes the connection, or answers another status, or
+    more than 4 MiB, packed or not.
     With a proxy it does nothing, because the connection is not one to the publisher.
     """
     if options.url.parts.scheme in get_environ_proxies(options.url.full):
@@ -71,7 +72,9 @@ def exchange(
                     break
                 if response.headers.get("Content-Encoding") == "gzip":
                     unpack = zlib.decompressobj(31)
-                    body, rest = unpack.decompress(body), unpack.unused_data
+                    body, rest = unpack.decompress(body, _MOST_BYTES), unpack.unused_data
+                    if unpack.unconsumed_tail:
+                        break
                 problem = f"{len(rest):,} bytes come after the first gzip member" if rest else ""
                 yield Answer(query, 200, cast("Any", response.headers), body, problem)
                 if response.will_close:

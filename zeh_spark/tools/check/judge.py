@@ -74,11 +74,11 @@ def _judge_address(reading: Reading, found: Judgement, options: ClientOptions) -
     """Ask without parameters. Raises the client's error if there is no feed to judge."""
     url, answer = options.url, reading.asking.get("")
     answer.refuse()
-    if options.token or options.token_file:
+    if sent := options.credentials:
         if url.parts.scheme == "https" or is_loopback(url.parts.hostname or ""):
             found.passes("encrypted", url.parts.scheme)
         else:
-            found.deviates("encrypted", "the token goes through the network as text")
+            found.deviates("encrypted", f"sent through the network as text: {', '.join(sent)}")
     else:
         found["encrypted"].found = f"{url.parts.scheme}, no token"
     if answer.address.partition("?")[0] != str(url) and url.parts.path:
@@ -165,7 +165,7 @@ def _judge_refusals(reading: Reading, found: Judgement) -> bool:
         refusing = _REFUSED.get(rule, {400})
         answer = reading.asking.get(f"{query}&pagesizehint=10", final=refusing)
         if rule == "n-mismatch" and answer.ok:
-            found.passes(rule, f"{answer.refusal}: n is emulated")
+            found[rule].found = f"n={n + 1} is accepted; not compared"
             emulates = True
         elif answer.status in refusing:
             found.passes(rule, f"refused with {answer.told}")

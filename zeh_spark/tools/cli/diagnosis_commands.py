@@ -296,18 +296,22 @@ def _of_cursor_set(options: ClientOptions, name: str) -> tuple[dict[str, Any], s
             f"cursor-sets {feed}. If it is there, try again in a minute"
         )
     # A table keeps cursors of each `n`: the reader that is furthest behind counts.
-    n = max(numbers, key=lambda each: found[each, "zeh_consumer_lag_events"])
-    events = int(found[n, "zeh_consumer_lag_events"])
+    lags = {
+        n: (found.get((n, "zeh_consumer_lag_at_least"), 0), found[n, "zeh_consumer_lag_events"])
+        for n in numbers
+    }
+    n = max(numbers, key=lags.__getitem__)
+    at_least, events = bool(lags[n][0]), int(lags[n][1])
     seconds = found.get((n, "zeh_consumer_lag_seconds"))
     known = int(found[n, "zeh_consumer_partitions"])
     document = {
         "cursorset": name,
         "n": int(n),
         "partitionsWithPosition": known,
-        "eventsBehind": {"total": events},
+        "eventsBehind": {"total": events, **({"atLeast": True} if at_least else {})},
         "secondsBehind": None if seconds is None else {"max": seconds},
     }
-    told = f"{_summary(events, seconds)} after the positions of {name!r}."
+    told = f"{_summary(events, seconds, at_least)} after the positions of {name!r}."
     if known < int(n):
         told += (
             f" It has a position in {known} of {counted(int(n), 'partition')}; events of the "

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,6 +28,9 @@ from zeh_spark.tools.cli.parameters import (
     refuse_contradicting_keys,
 )
 from zeh_spark.wire.phrases import counted, size_of
+
+if TYPE_CHECKING:
+    from zeh_spark.tools.loading.load import Loaded
 
 
 @click.command()
@@ -109,24 +113,33 @@ def load(
     stdin = Source("standard input", sys.stdin.buffer, key, envelope, form, keep_key)
     sources = [stdin if name == "-" else replace(stdin, name=name, stream=None) for name in files]
     begun = time.monotonic()
-    with opened(url) as store, progress("Loading", _size(files)) as bar:
-        try:
-            name = producer or loading.PRODUCER
-            call = named_batch(store, feed, name, batch) if batch else next_batch(store, feed, name)
-            call = replace(call, overrides=Overrides.named(allowed), by=operator())
-            loaded = loading.load(store, feed, sources, bar, call)
-        except UnknownFeedError as exc:
-            raise StoreError(
-                f"{exc}; create it with zeh-spark create {feed} --store {shown_url(url)}",
-                anchor="there-is-no-store-or-no-feed",
-            ) from exc
-    seconds = time.monotonic() - begun
+    with opened(url) as store:
+        with progress("Loading", _size(files)) as bar:
+            try:
+                name = producer or loading.PRODUCER
+                call = (
+                    named_batch(store, feed, name, batch)
+                    if batch
+                    else next_batch(store, feed, name)
+                )
+                call = replace(call, overrides=Overrides.named(allowed), by=operator())
+                loaded = loading.load(store, feed, sources, bar, call)
+            except UnknownFeedError as exc:
+                raise StoreError(
+                    f"{exc}; create it with zeh-spark create {feed} --store {shown_url(url)}",
+                    anchor="there-is-no-store-or-no-feed",
+                ) from exc
+        # Before the store is closed: Ctrl-C must not hide that the events are published.
+        _print(loaded, feed, time.monotonic() - begun)
+
+
+def _print(loaded: Loaded, feed: str, seconds: float) -> None:
     events = counted(loaded.events, "event")
     outcome = "published"
     said = f"Loaded {events}, {size_of(loaded.bytes)}, into {feed!r} in {seconds:.1f} s."
     if loaded.dropped and loaded.receipt:
         outcome, why = "dropped", loaded.content.dropped("keepFirst", loaded.receipt)
-        said = f"Batch {call.producer!r}: {why}. Nothing was added."
+        said = f"Batch {loaded.receipt.producer!r}: {why}. Nothing was added."
     elif loaded.repeated:
         outcome, said = "repeated", f"Published before with the same {events}: no change."
     print_result(

@@ -200,7 +200,8 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
     """Serve feeds over HTTP, each at /FEED: those of a store, and tables of your own.
 
     Tokens say who may read and publish (zeh-spark token). As long as the store never had one,
-    everybody on this machine may do everything, and only this machine is served.
+    everybody on this machine may do everything, and only this machine is served. --allow-anyone,
+    or a proxy on this machine, opens the publisher to others.
 
     Other commands can work on the store at the same time; a new feed is served at once. With
     --config, the tables of that file are served, and a store only if the file or --store names one.

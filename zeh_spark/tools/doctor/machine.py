@@ -22,7 +22,7 @@ from zeh_spark.spark.worker_python import (
 from zeh_spark.tools.doctor.checks import Check, failure, fits, note, ok, warning
 
 _OLDEST_JAVA = 17
-_PYTHONS = ((3, 10), (3, 13))
+PYTHONS = ((3, 10), (3, 14))
 
 
 def checks(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
@@ -45,7 +45,7 @@ def _judge_fault(name: str, fault: Fault | None, found: str) -> Check:
 
 def _python() -> Check:
     found = f"{sys.version.split()[0]}, {sys.executable}"
-    oldest, newest = _PYTHONS
+    oldest, newest = PYTHONS
     if oldest <= sys.version_info[:2] <= newest:
         return ok("python", found)
     return warning(

@@ -21,7 +21,7 @@ _APART = 5.0
 def checks(options: ClientOptions) -> Iterator[Check]:
     """Yield the checks of a feed. The first one that fails is the last one."""
     url = options.url
-    given = "a token" if options.token or options.token_file else "no token"
+    given = " and ".join(options.credentials) or "no token"
     try:
         answer = Asking(options, _SECONDS, 1 << 20).get("")
         answer.refuse()

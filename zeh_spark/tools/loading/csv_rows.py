@@ -52,7 +52,10 @@ def rows(stream: BinaryIO, key: str | None, form: CsvFormat) -> Iterator[Row]:
         values = [str if {name, "*"} & {*form.texts} else _number_or_text for name in names]
         nulls = {"", *form.nulls}
         at = names.index(key) if key else 0
-        for number, fields in enumerate(filter(None, reader), 1):  # None: blank lines
+        # With several columns, an empty line is no row.
+        for number, fields in enumerate(reader if len(names) == 1 else filter(None, reader), 1):
+            if not fields:
+                raise ValueError('it is empty; write "" if it is a row with an empty field')
             if len(fields) != len(names):
                 raise ValueError(f"{len(fields)} fields where the header has {len(names)}")
             row = {

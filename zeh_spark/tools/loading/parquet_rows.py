@@ -6,6 +6,7 @@ What JSON cannot say is refused with column and row, and never changed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import signature
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -16,12 +17,16 @@ from zeh_spark.wire import arrow_json, wire
 
 _BATCH_ROWS = 16_384
 
+READS_UUIDS = "arrow_extensions_enabled" in signature(parquet.ParquetFile).parameters
+"""Whether pyarrow finds UUIDs in any writer's file. pyarrow 15 to 20 take them for bytes."""
+
 
 def rows(stream: BinaryIO, key: str | None) -> Iterator[Row]:
     """Yield the rows of a Parquet file. Raises ValueError with the reason."""
     try:
-        file = parquet.ParquetFile(stream)
-        _check_times(file.schema)
+        how = {"arrow_extensions_enabled": True} if READS_UUIDS else {}
+        file = parquet.ParquetFile(stream, **how)
+        _check_types(file.schema)
         _check(file.schema_arrow, key)
         number = 0
         for batch in file.iter_batches(batch_size=_BATCH_ROWS):
@@ -33,8 +38,8 @@ def rows(stream: BinaryIO, key: str | None) -> Iterator[Row]:
         raise ValueError(str(exc)) from None
 
 
-def _check_times(schema: parquet.ParquetSchema) -> None:
-    """Raise ValueError for times of which the file does not tell whether they have a zone."""
+def _check_types(schema: parquet.ParquetSchema) -> None:
+    """Raise ValueError for times that may have a zone or not, and for UUIDs that would be bytes."""
     for number in range(len(schema)):
         column = schema.column(number)
         if column.physical_type == "INT96":
@@ -42,6 +47,10 @@ def _check_times(schema: parquet.ParquetSchema) -> None:
                 f"the column {column.path!r} has the outdated type INT96, which does not tell "
                 f"whether its times have a zone. Write the file again; Spark does it with "
                 f"spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS"
+            )
+        if column.logical_type.type == "UUID" and not READS_UUIDS:
+            raise ValueError(
+                f"the column {column.path!r} has the type UUID, which needs pyarrow 21"
             )
 
 
