@@ -133,6 +133,33 @@ def test_only_what_was_seen_is_dropped(publisher, returns, both, run, collected)
     assert 2 == counts[0]["producers"]  # of the buckets that have events in the batch
 
 
+@pytest.mark.slow
+def test_numbers_are_not_forgotten_if_they_belong_to_something_else(publisher, stream, run):
+    """Another set of arguments stops the query, and the old one lets it continue."""
+
+    def frame(**given):
+        return dedup.drop_seen(stream(url=publisher.url, headers="_all").load(), **given)
+
+    def add(*numbers):
+        publish(publisher.store, "orders", [{"i": i, "d": "a"} for i in numbers], partition=0)
+
+    given = {**OWN, "partition": "'p'", "feed": "headers['zeh-feed']"}
+    add(*range(5))
+    run(frame(**given))
+    add(*range(5), 5)
+    for other in (
+        {**OWN, "partition": given["partition"]},
+        {**OWN, "feed": given["feed"]},
+        {},
+        {"origin": True},
+    ):
+        said = refused(run, frame(**other))
+        names = [name for name in other if name != "origin"] or [*other]
+        assert said.startswith(f"CheckpointError: arguments={names}, and the checkpoint's state")
+
+    assert {("new", 5): 1} == run(frame(**given))
+
+
 # Events that do not tell their feed
 
 
