@@ -115,14 +115,15 @@ def test_only_what_was_seen_is_dropped(publisher, returns, both, run, collected)
     add(4, 3, 9, 100)
     add(3, device="b", feed="returns")
     add(100, 99, 8, 8, 3)
-    publish(publisher.store, "returns", [{"i": 7}, {"i": -1, "d": "a"}], partition=0)
+    none = [{"i": 7}, {"i": -1, "d": "a"}, {"i": "5\n", "d": "a"}]
+    publish(publisher.store, "returns", none, partition=0)
     events = both(maxEventsPerTrigger="1")
     given = {**OWN, "feed": "headers['zeh-feed']", "window": 50}
 
     found = run(dedup.drop_seen(events, **given))
 
     new = [3, 5, 9, 4, 100, 99, *(3, 5), 3]
-    others = [("unstamped", 7), ("unstamped", -1), ("unknown", 8), ("unknown", 3)]
+    others = [*(("unstamped", each["i"]) for each in none), ("unknown", 8), ("unknown", 3)]
     assert Counter([*(("new", i) for i in new), *others]) == found
     told = [each for query in collected.queries for each in query.recentProgress]
     progress = (each.observedMetrics.get("dedup") for each in told)
