@@ -115,14 +115,15 @@ def test_only_what_was_seen_is_dropped(publisher, returns, both, run, collected)
     add(4, 3, 9, 100)
     add(3, device="b", feed="returns")
     add(100, 99, 8, 8, 3)
-    publish(publisher.store, "returns", [{"i": 7}, {"i": -1, "d": "a"}], partition=0)
+    none = [{"i": 7}, {"i": -1, "d": "a"}, {"i": "5\n", "d": "a"}]
+    publish(publisher.store, "returns", none, partition=0)
     events = both(maxEventsPerTrigger="1")
     given = {**OWN, "feed": "headers['zeh-feed']", "window": 50}
 
     found = run(dedup.drop_seen(events, **given))
 
     new = [3, 5, 9, 4, 100, 99, *(3, 5), 3]
-    others = [("unstamped", 7), ("unstamped", -1), ("unknown", 8), ("unknown", 3)]
+    others = [*(("unstamped", each["i"]) for each in none), ("unknown", 8), ("unknown", 3)]
     assert Counter([*(("new", i) for i in new), *others]) == found
     told = [each for query in collected.queries for each in query.recentProgress]
     progress = (each.observedMetrics.get("dedup") for each in told)
@@ -131,6 +132,33 @@ def test_only_what_was_seen_is_dropped(publisher, returns, both, run, collected)
         sum(each[name] for each in counts) for name in ("new", "dropped", "unknown")
     )
     assert 2 == counts[0]["producers"]  # of the buckets that have events in the batch
+
+
+@pytest.mark.slow
+def test_numbers_are_not_forgotten_if_they_belong_to_something_else(publisher, stream, run):
+    """Another set of arguments stops the query, and the old one lets it continue."""
+
+    def frame(**given):
+        return dedup.drop_seen(stream(url=publisher.url, headers="_all").load(), **given)
+
+    def add(*numbers):
+        publish(publisher.store, "orders", [{"i": i, "d": "a"} for i in numbers], partition=0)
+
+    given = {**OWN, "partition": "'p'", "feed": "headers['zeh-feed']"}
+    add(*range(5))
+    run(frame(**given))
+    add(*range(5), 5)
+    for other in (
+        {**OWN, "partition": given["partition"]},
+        {**OWN, "feed": given["feed"]},
+        {},
+        {"origin": True},
+    ):
+        said = refused(run, frame(**other))
+        names = [name for name in other if name != "origin"] or [*other]
+        assert said.startswith(f"CheckpointError: arguments={names}, and the checkpoint's state")
+
+    assert {("new", 5): 1} == run(frame(**given))
 
 
 # Events that do not tell their feed

@@ -120,6 +120,28 @@ def test_a_cleaned_log_is_noticed(lake):
 
 
 @pytest.mark.slow
+def test_the_column_tells_the_newest_place_after_accept_and_in_a_copy(lake):
+    """Nothing else does if Delta forgets transactions."""
+    kept = {"cursorColumn": "_cursors"}
+    lake.batches(range(10), range(10, 20), **kept)
+    lake.batch(2, range(20, 30))
+    lake.clean_log()
+    told = lake.refused(0, range(30, 40), query="new", **kept)
+    lake.batch(0, range(30, 40), query="new", accept=to_accept(told), **kept)
+    expiry = {"delta.setTransactionRetentionDuration": "interval 1 day"}
+    LakeTable(lake.spark, lake.at("orders")).set_properties(expiry)
+    lake.clean_log()
+
+    assert lake.place(**kept) == 40
+    copied = f"CREATE TABLE delta.`{lake.at('copy')}` USING delta AS SELECT * FROM {{}}"
+    lake.sql(copied)
+    lake.batch(1, range(40, 50), query="new", table="copy", **kept)
+    LakeTable(lake.spark, lake.at("copy")).set_properties(expiry)
+    lake.clean_log("copy")
+    assert lake.place("copy", **kept) == 50
+
+
+@pytest.mark.slow
 def test_rows_whose_log_is_another_are_noticed(lake):
     """A clone or another copy has the rows, and not the log. The old checkpoint does not continue
     in a table that was replaced as if nothing had happened: an empty one begins anew; one with rows

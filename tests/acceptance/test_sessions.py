@@ -26,6 +26,7 @@ def test_a_subscribers_flow_chart(orders):
     orders.add(("next", 0), ("next", 1), ("deferred", 2), ("deferred", 0), ("ends", 0))
     orders.add(("ends", 1), ("ends early", 1), last="true")
     orders.add(("a", 0), ("a", None), ("a", "x"), ("a", "-1"), ("a", "1.0"), (None, 7), ("", 8))
+    orders.add(("a", "1\n"))
     orders.add(("a", 1), last="9")
     orders.add(("a", 2), last="4")
     orders.add(("a", 3), last="soon")
@@ -44,6 +45,7 @@ def test_a_subscribers_flow_chart(orders):
         (None, f"sequence is 'x', {number}"),
         (None, f"sequence is '-1', {number}"),
         (None, f"sequence is '1.0', {number}"),
+        (None, f"sequence is '1\n', {number}"),
     } == {(each.dead.received, each.dead.detail) for each in orders.dead}
     assert {"invalid"} == {each.dead.reason for each in orders.dead}
     orders.dead.clear()

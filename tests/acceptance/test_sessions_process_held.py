@@ -9,12 +9,15 @@ import pytest
 from tests.fix_lake import why_absent
 from tests.fix_processing import Processing
 from tests.fix_sessions import AT
+from tests.fix_spark import in_batches
+from tests.patience import PATIENCE
 
 pytest.importorskip("delta", reason=why_absent())
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from zeh_spark import sessions
 from zeh_spark.publish import Producer
+from zeh_spark.spark.delta.delta_table import LakeTable
 
 
 @pytest.mark.slow
@@ -107,6 +110,69 @@ def another(processing, tmp_path):
     other = Processing(replace(processing.orders, **changed))
     other.at = processing.at
     return other
+
+
+@pytest.fixture
+def ours(processing):
+    """`ours(handler)`: a function that runs the query with this handler as often as it is called.
+
+    Its driver lives on between runs.
+    """
+
+    def make(handler):
+        orders = processing.orders
+        given = {"table": processing.at, "name": "orders", "on_failure": "hold", "retries": 0}
+        write = sessions.process(handler, checkpointLocation=str(orders.checkpoint), **given)
+
+        def run():
+            frame = orders.frame(processing=True, reader={"headers": "_all"})
+            assert in_batches(frame, write, orders.checkpoint).awaitTermination(PATIENCE)
+
+        return run
+
+    return make
+
+
+@pytest.mark.slow
+def test_a_session_that_another_driver_has_held_is_held(processing, ours):
+    """It has committed the batch, which this driver finds in the table."""
+    orders = processing.orders
+    run = ours(lambda event: "fine")
+    orders.add(("a", 0))
+    run()
+    orders.add(("a", 1), fail="1")
+    processing.run(on_failure="hold")
+    orders.forget(1)
+    run()
+    orders.add(("a", 2))
+    run()
+
+    assert [(0, "ok", 1), (1, "failed", 1), (2, "waiting", 0)] == processing.verdicts("a")
+
+
+@pytest.mark.slow
+def test_a_session_is_held_if_its_event_fails_when_its_handler_is_called_again(
+    processing, ours, tmp_path, monkeypatch
+):
+    """As after the loss of an executor that had the verdicts, before they were committed."""
+
+    def fail_again(event):
+        (tmp_path / f"called-{event.number}").touch(exist_ok=False)
+
+    def save(table, writer):
+        monkeypatch.undo()
+        blocks = table.spark.sparkContext._jsc.getPersistentRDDs()
+        blocks[max(blocks)].unpersist(True)
+        table.save(writer)
+
+    monkeypatch.setattr(LakeTable, "save", save)
+    run = ours(fail_again)
+    processing.orders.add(("a", 0))
+    run()
+    processing.orders.add(("a", 1))
+    run()
+
+    assert [(0, "failed", 1), (1, "waiting", 0)] == processing.verdicts("a")
 
 
 @pytest.mark.slow

@@ -307,7 +307,7 @@ def test_what_is_not_known_has_to_be_accepted_by_its_name():
 
     found = next_record("t", "orders", CLEANED, batch(3), told(batch(3)))
 
-    assert ("zeh-spark:orders:6", 0, 3) == (found.app, found.number, found.batch)
+    assert ("zeh-spark:orders:6", 7, 3) == (found.app, found.number, found.batch)
 
 
 def told(of):

@@ -115,6 +115,20 @@ def test_events_without_a_feed_are_of_the_only_one():
             bucket.claim({(B, "k")}, 1)
 
 
+def test_a_feed_may_be_added_to_numbers_that_have_none(untold):
+    """The first that comes owns them. It cannot be left out again, or added beside another."""
+    untold.bucket.belong(["feed"])
+    untold.claim({(A, "4 load0")}, 1)
+    bucket = again(untold).bucket
+
+    assert (A, ["feed"]) == (bucket.owner, bucket.arguments)
+    with pytest.raises(CheckpointError, match=r"arguments=\[\], .* made with arguments=\['feed'\]"):
+        bucket.belong([])
+    told = SeenBucket(4, feeds=[A])
+    with pytest.raises(CheckpointError, match=r"arguments=\['feed'\], .* with arguments=\[\]"):
+        told.belong(["feed"])
+
+
 @given(st.sets(feeds), st.sets(feeds, max_size=1))
 def test_numbers_without_a_feed_are_of_one_feed_only(named, owner):
     """Of the first epoch of it that was read, and no later one's, if nothing is recorded."""
@@ -128,15 +142,15 @@ def test_numbers_without_a_feed_are_of_one_feed_only(named, owner):
     assert len({each.partition("~")[0] for each in (*named, *owner)}) <= 1
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 5])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 6])
 def test_state_of_another_version_is_refused(version):
-    with pytest.raises(CheckpointError, match=f"format {version}, of another version.*knows 4"):
+    with pytest.raises(CheckpointError, match=f"format {version}, of another version.*knows 5"):
         FORMAT.open(bytes([version]) + FORMAT.write(SeenBucket(4))[1:], 4)
 
 
-@pytest.mark.parametrize("blob", [b"", b"\x04", b"\x04\x07", FORMAT.write(SeenBucket(4))[:-1]])
+@pytest.mark.parametrize("blob", [b"", b"\x05", b"\x05\x07", FORMAT.write(SeenBucket(4))[:-1]])
 def test_damaged_state_is_refused(blob):
-    with pytest.raises(CheckpointError, match=r"the checkpoint's state has format [04], .*knows 4"):
+    with pytest.raises(CheckpointError, match=r"the checkpoint's state has format [05], .*knows 5"):
         FORMAT.open(blob, 4)
 
 

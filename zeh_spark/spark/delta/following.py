@@ -50,7 +50,9 @@ def next_record(
     last = stands.record
     if last is None:
         _check_first(table, name, stands, batch, accept)
-        return _record(batch, name, app_of(name, stands.generation), 0)
+        # Each number takes a commit, so this one is above those that a cursorColumn may have.
+        number = 0 if stands.unknown is None else stands.version + 1
+        return _record(batch, name, app_of(name, stands.generation), number)
     if (last.query, last.batch, last.cursors) == (batch.query, batch.number, batch.end):
         check_content(table, last, batch.content, accept)
         return None

@@ -87,8 +87,9 @@ def drop_seen(
 
     Raises:
         OptionError: an argument does not fit the frame or the session.
-        CheckpointError: in the running query: its state may have mixed the numbers of several
-            feeds, or would have more than `max_ids` ids, or ids of other scopes.
+        CheckpointError: in the running query: its state was made with other arguments, may have
+            mixed the numbers of several feeds, or would have more than `max_ids` ids, or ids of
+            other scopes.
         PublisherError: in the running query: the publisher uses numbers again, as it does after a
             restore. The header `zeh-time` shows it, so this is checked without `producer` only.
     """

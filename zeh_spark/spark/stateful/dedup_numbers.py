@@ -59,13 +59,15 @@ def drop_seen_numbers(
     Arguments and errors are those of `dedup.drop_seen`.
     """
     kept = _check_window(window, 1_000_000)
+    given = {"producer": producer, "sequence": sequence, "partition": partition, "feed": feed}
+    arguments = [name for name, value in given.items() if value is not None]
     key, number = _find_key(df, producer, sequence, partition)
     time = F.lit(-1)
     if producer is None:
         time = F.coalesce(stamp(df, wire.TIME_HEADER).try_cast("bigint"), time)
         feed = stamp(df, feed_identity.HEADER) if feed is None else feed
     numbering = key, number, _find_feed(df, feed), time
-    return _drop_seen(df, numbering, kept, buckets, has_feeds=feed is not None)
+    return _drop_seen(df, numbering, kept, buckets, arguments, has_feeds=feed is not None)
 
 
 def drop_seen_origins(df: DataFrame, *, window: int | str | None, buckets: int) -> DataFrame:
@@ -74,13 +76,20 @@ def drop_seen_origins(df: DataFrame, *, window: int | str | None, buckets: int) 
     Arguments and errors are those of `dedup.drop_seen`.
     """
     kept = _check_window(window, 100_000)
-    return _drop_seen(df, _find_origin(df), kept, buckets, has_feeds=True)
+    return _drop_seen(df, _find_origin(df), kept, buckets, ["origin"], has_feeds=True)
 
 
 def _drop_seen(
-    df: DataFrame, numbering: _Numbering, window: int, buckets: int, *, has_feeds: bool
+    df: DataFrame,
+    numbering: _Numbering,
+    window: int,
+    buckets: int,
+    arguments: list[str],
+    *,
+    has_feeds: bool,
 ) -> DataFrame:
-    processor = NumberProcessor(window, buckets, plans.feeds_read(df) if has_feeds else None)
+    feeds = plans.feeds_read(df) if has_feeds else None
+    processor = NumberProcessor(window, buckets, arguments, feeds)
     rows = _make_rows(df, numbering)
     return state_buckets.grouped(rows, "key", buckets, processor, COLUMNS, "none")
 
@@ -199,24 +208,27 @@ class NumberProcessor(BucketProcessor):
     Args:
         window: as in `dedup.drop_seen`.
         count: the number of buckets.
+        arguments: those that say what numbers belong to.
         feeds: how many feeds the query reads; None if numbers do not belong to feeds.
     """
 
     STATE, PARTS, COLUMN = "zeh_seen", "zeh_seen_parts", "seen"
 
-    def __init__(self, window: int, count: int, feeds: int | None) -> None:
+    def __init__(self, window: int, count: int, arguments: list[str], feeds: int | None) -> None:
         self._window = window
         self._count = count
+        self._arguments = arguments
         self._feeds = feeds
 
     def empty(self) -> bytes:
-        return dedup_state.FORMAT.write(SeenBucket(self._count))
+        return dedup_state.FORMAT.write(SeenBucket(self._count, arguments=self._arguments))
 
     @at_spark_border
     def handleInputRows(
         self, key: Any, rows: Iterator[Any], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
         bucket = dedup_state.FORMAT.open(self.blob(), self._count)
+        bucket.belong(self._arguments)
         known = SeenNumbers(bucket, Parts(self._parts, bucket.layout))
         unstamped, slots = _read_rows(rows)
         if self._feeds is not None:

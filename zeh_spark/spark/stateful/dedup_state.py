@@ -22,7 +22,7 @@ from msgspec import Raw
 
 from zeh_spark.errors import CheckpointError, PublisherError
 from zeh_spark.spark.stateful.seen import Reuse, Seen
-from zeh_spark.spark.stateful.state_buckets import BucketFormat
+from zeh_spark.spark.stateful.state_buckets import BucketFormat, same
 from zeh_spark.spark.stateful.state_parts import Layout, Parts
 from zeh_spark.wire.feed_identity import EPOCH, feed_of
 
@@ -38,6 +38,7 @@ class SeenBucket(msgspec.Struct, array_like=True):
         owner: The feed of the numbers that were seen without one, once it is known.
         feeds: The tables that were ever there.
         keys: The number of keys of all feeds.
+        arguments: The names of the arguments of `drop_seen` that say what numbers belong to.
     """
 
     buckets: int
@@ -45,6 +46,16 @@ class SeenBucket(msgspec.Struct, array_like=True):
     feeds: list[str] = []
     keys: int = 0
     layout: Layout = msgspec.field(default_factory=Layout)
+    arguments: list[str] = []
+
+    def belong(self, arguments: list[str]) -> None:
+        """Keep what numbers belong to. Raises CheckpointError if it was something else.
+
+        A feed may be added while no event has told one: `SeenNumbers.claim` decides about it.
+        """
+        if arguments != [*self.arguments, "feed"] or {*self.feeds} - {NO_FEED}:
+            same("arguments", arguments, self.arguments)
+        self.arguments = arguments
 
 
 class SeenNumbers:
@@ -104,7 +115,7 @@ class SeenNumbers:
 _encode = msgspec.msgpack.Encoder().encode
 _seen = msgspec.msgpack.Decoder(Seen).decode
 
-FORMAT = BucketFormat(SeenBucket, version=4)
+FORMAT = BucketFormat(SeenBucket, version=5)
 
 
 # Which feed owns the numbers that were seen without one

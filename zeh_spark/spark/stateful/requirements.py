@@ -182,7 +182,7 @@ def content(df: DataFrame, option: str, value: str | Column | None) -> Column:
 
 def number(text: str) -> Column:
     """Return a column's text as a sequence number, BIGINT; NULL if it is not one from 0 up."""
-    number = F.when(F.col(text).rlike("^[0-9]{1,40}$"), F.col(text).try_cast("bigint"))
+    number = F.when(F.col(text).rlike(r"^[0-9]{1,40}\z"), F.col(text).try_cast("bigint"))
     return F.when(number <= MAX_NUMBER, number)
 
 
