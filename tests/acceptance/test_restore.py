@@ -43,10 +43,11 @@ class Writer(PlainQuery):
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [SqliteFile], ids=["sqlite"], indirect=True)
 def test_a_restore_is_noticed_by_readers_and_writers_and_both_continue(
-    place, port, stream, tmp_path
+    place, port, stream, tmp_path, caplog
 ):
     """F15, F16: nobody loses or doubles an event in silence, also where the feed has grown past a
-    reader's cursor; and each continues as the error says.
+    reader's cursor; and each continues as the error says. Of a batch that is undone in part, what
+    is still there comes again, and a warning says so.
     """
     url = f"http://127.0.0.1:{port}/orders"
     writer, reader, second = Writer(url), Collected(tmp_path / "1"), Collected(tmp_path / "2")
@@ -55,8 +56,9 @@ def test_a_restore_is_noticed_by_readers_and_writers_and_both_continue(
         return stream(**options).load(url)
 
     with served(place.url, port=port):
-        writer.add(0, 1)
+        writer.add(0)
         reader.run(feed())
+        writer.add(1)
         backup = place.back_up()
         writer.add(2)
         reader.run(feed())
@@ -79,7 +81,8 @@ def test_a_restore_is_noticed_by_readers_and_writers_and_both_continue(
         assert "zeh_spark.shared_cursors(checkpointLocation, url)" in said
     assert "has published up to batch 1, this is 3" in gap
     assert option.keys() == {"acceptGap"}
-    assert second.numbers() == Counter(range(30, 40))
+    assert second.numbers() == Counter([*range(10, 20), *range(30, 40)])
+    assert "Events of it that the feed still has come again" in caplog.text
 
     place.restore(again)
     with served(place.url, port=port):

@@ -157,7 +157,9 @@ def last_cursors(url: str, **options: str) -> str:
             `partitions`.
 
     Returns:
-        A text like `{"0": "17.0a1b2c3d", "1": "_first"}`.
+        A text like `{"0": "17.0a1b2c3d", "1": "18.5e6f7a8b"}`. A partition without events has
+        "_first" if the publisher does not tell the feed's id: what it removes there before the
+        stream begins is not noticed.
 
     Raises:
         OptionError: an option is not valid.
@@ -166,13 +168,17 @@ def last_cursors(url: str, **options: str) -> str:
     """
     parsed = parse(SourceOptions, {"url": url, **options})
     client = FeedClient(parsed)
-    count = discover(client.transport, parsed.partition_count).partition_count
+    found = discover(client.transport, parsed.partition_count)
+    count = found.partition_count
     parsed.check_partitions(count)
     cursors = {}
     for partition in parsed.chosen(count):
         request = PageRequest(
             partition, wire.LAST, count, parsed.page_size_hint, parsed.requested_headers
         )
+        if found.identity:  # its checkpoints come again, also where there are no events
+            cursors[str(partition)] = first_checkpoint(client, request)
+            continue
         beginning = _beginning(client, replace(request, cursor=wire.FIRST, page_size_hint=1))
         last = first_checkpoint(client, request) if beginning != wire.FIRST else wire.FIRST
         # A partition without events has no checkpoint that a read could reach again.

@@ -6,6 +6,7 @@ Rule for editors: return only cursors that the query has committed. Runs on the 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Set
 from urllib.parse import quote, urlencode
 
@@ -22,7 +23,14 @@ from zeh_spark.spark.source.options import SourceOptions
 from zeh_spark.wire import wire
 from zeh_spark.wire.feed_identity import FeedIdentity
 
+log = logging.getLogger(__name__)
+
 _GONE = {409, 410}
+_AGAIN = (
+    "partition %d: the feed has not all that the query read after %r. Events of it that the feed "
+    "still has come again: compare their zeh-feed, zeh-producer, zeh-partition and zeh-sequence, "
+    "or merge by a key"
+)
 
 
 def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
@@ -30,6 +38,9 @@ def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
 
     Use it for a feed whose publisher was restored: the events after these cursors are those that
     the feed has now. Give the result as `startingCursors` to a query with a new checkpoint.
+
+    A cursor is the end of a batch. If the restore took back a part of the batch after it, the
+    events of the other part come again; a warning in the log names these partitions.
 
     Args:
         checkpointLocation: the checkpoint of the query.
@@ -49,6 +60,7 @@ def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
     parsed = parse(SourceOptions, {"url": url, **options})
     transport, seen = Transport(parsed), 0
     known: dict[int, str] = {}
+    newest: dict[int, str] = {}
     partitions: Set[int] = frozenset()
     identity: FeedIdentity | None = None
     for cursors, count, feed in committed(checkpointLocation, parsed.feed):
@@ -60,6 +72,9 @@ def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
         for partition, cursor in cursors.items():
             if partition not in known and _knows(transport, count, partition, cursor):
                 known[partition] = cursor
+                if cursor != newest.setdefault(partition, cursor):
+                    log.warning(_AGAIN, partition, cursor)
+            newest.setdefault(partition, cursor)
         if known.keys() >= partitions:
             return json.dumps({str(each): known[each] for each in partitions})
     if not seen:
