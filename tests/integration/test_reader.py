@@ -410,6 +410,25 @@ def test_the_publisher_keeps_a_position_that_i_have_kept(publisher):
     assert json.loads(first)["reader"] == json.loads(second)["reader"]
 
 
+def test_positions_that_the_publisher_lost_are_reported_again(publisher, monkeypatch):
+    """After a restore, or if my name was deleted, retention knows my quiet partitions again."""
+    for partition in (0, 1, 1):
+        publisher.publish(*range(4), partition=partition)
+    pages = reader(publisher.url, cursor_set="service", page_size_hint=4)
+    _, (_, second) = next(pages), next(pages)
+    at = {int(each): json.loads(second)[each] for each in "01"}
+
+    def kept():
+        return publisher.store.saved_cursors("orders", "service").get(2, {})
+
+    eventually(lambda: kept().get(0) == at[0])
+    publisher.store.delete_cursor_set("orders", "service")
+    monkeypatch.setattr(position_reporter, "_KEPT_SECONDS", 0.0)
+    next(pages)
+    eventually(lambda: kept().get(1) == at[1])
+    assert at == kept()
+
+
 def threads():
     return {*threading.enumerate()}
 

@@ -35,6 +35,13 @@ _AT_A_TIME = 100
 _IDLE_SECONDS = 60.0
 """Seconds without a new position after which the thread ends. The next position starts another."""
 
+_KEPT_SECONDS = 60.0
+"""Seconds after which a position is sent again although it has not moved.
+
+A publisher that was restored, or whose operator has deleted the name, no longer has it. Retention
+and `wait_for` would wait for quiet partitions for ever.
+"""
+
 _LOG_SECONDS = 60.0
 """Seconds after which the same warning is logged again."""
 
@@ -49,7 +56,7 @@ class PositionReporter:
 
     Without the option `cursorSet` it reports nothing. Without an answer it tries again, until the
     publisher has kept the position or a newer one. One that is refused is sent again when the
-    reader gives it again, as a query does at each trigger.
+    reader gives it again, as a query does at each trigger; one that was kept, a minute later.
     """
 
     def __init__(self, options: ReadingOptions) -> None:
@@ -93,6 +100,7 @@ class PositionReporter:
 
     def _run(self) -> None:
         kept: dict[int, str] = {}
+        kept_since = time.monotonic()
         named: str | None = None
         told: tuple[str, float] | None = None
         failures = 0
@@ -105,8 +113,8 @@ class PositionReporter:
                     self._news.notify_all()
                     return
                 cursors, n, reader = self._sent = self._newest
-            if reader != named:
-                kept, named = {}, reader
+            if reader != named or time.monotonic() - kept_since > _KEPT_SECONDS:
+                kept, named, kept_since = {}, reader, time.monotonic()
             moved = {
                 partition: cursor
                 for partition, cursor in cursors.items()
