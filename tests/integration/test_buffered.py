@@ -278,16 +278,21 @@ def test_sending_waits_if_the_publisher_is_slow(publisher, gateway, far, most, m
     assert ["0", *data, more] == [each.decode() for each in events_of(publisher.store)]
 
 
-@pytest.mark.parametrize("fate", [lost, answer_lost], ids=["not sent", "unknown"])
-def test_flush_and_close_have_an_end(publisher, gateway, far, fate):
-    """I end in time: I am told of each event whether it was not published, or is not known."""
+def away_from_commit(fate: Fate) -> Fate:
+    """The publisher is away from the first commit on, which has this fate."""
 
     def away(gateway: Gateway, request: Request) -> Answer:
-        if fate is answer_lost and not posts(gateway):
+        if not posts(gateway):
             return passed(gateway, request)
         return (fate if request.method == "POST" else lost)(gateway, request)
 
-    gateway.fate = away
+    return away
+
+
+@pytest.mark.parametrize("fate", [lost, answer_lost], ids=["not sent", "unknown"])
+def test_flush_and_close_have_an_end(publisher, gateway, far, fate):
+    """I end in time: I am told of each event whether it was not published, or is not known."""
+    gateway.fate = away_from_commit(fate) if fate is answer_lost else lost
     events = far.buffered(linger=0)
     first = events.send(1)
     eventually(lambda: len(gateway.requests) > 10)
@@ -307,6 +312,33 @@ def test_flush_and_close_have_an_end(publisher, gateway, far, fate):
     gateway.fate = passed
     last = Producer(publisher.url, "till-7").last
     assert (0 if fate is lost else 1) == last.events == len(events_of(publisher.store))
+
+
+@pytest.mark.parametrize("fate", [held, answer_lost])
+def test_a_producer_continues_after_it_gave_up_a_batch(publisher, gateway, far, fate):
+    """I close in time, and continue when the publisher is back, where `last` says: nobody else has
+    the batch in doubt, so the producer finds out what became of it.
+    """
+    gateway.fate = away_from_commit(fate)
+    events = far.buffered(linger=0)
+    first = events.send(1)
+    eventually(lambda: posts(gateway))
+    with pytest.raises(TimeoutError):
+        events.close(0.05)
+    assert isinstance(first.exception(PATIENCE), OutcomeUnknownError)
+    with pytest.raises(OutcomeUnknownError, match="still not known"):
+        assert far.last
+    with pytest.raises(OutcomeUnknownError, match="still not known"):
+        far.buffered()
+
+    gateway.fate = passed
+    before = [b"1"] if fate is answer_lost else []
+    assert len(before) == far.last.events
+    assert len(before) == published(far, 2).batch
+    with far.buffered(linger=0) as again:
+        assert len(before) + 1 == again.send(3).result(PATIENCE).receipt.batch
+    gateway.deliver()
+    assert [*before, b"2", b"3"] == events_of(publisher.store)
 
 
 def test_nothing_more_is_sent_after_the_end(publisher, gateway, far):

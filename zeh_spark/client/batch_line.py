@@ -108,6 +108,7 @@ class BatchLine:
         self._lock = threading.RLock()
         self._attempts = itertools.count(1)
         self._in_doubt: BatchAttempt | None = None
+        self._given_up: BatchAttempt | None = None
         self._overtaken: PublishError | None = None
         self._progress: ProducerProgress | None = None
         self._count: int | None = None
@@ -118,6 +119,7 @@ class BatchLine:
         with self._lock:
             if self._progress is None:
                 self._progress = self._ask_progress()
+            self._settle_given_up()
             return self._progress
 
     def ask_partition_count(self) -> int:
@@ -167,6 +169,11 @@ class BatchLine:
         self.note_outcome(attempt)
         self.turn.end()
 
+    def give_up(self, attempt: BatchAttempt) -> None:
+        """End a batch in doubt that no caller can settle. Who asks for `progress` next does it."""
+        self._given_up = attempt
+        self.end(attempt)
+
     def check_process(self) -> None:
         """Raise RuntimeError in another process than that of the producer."""
         if os.getpid() != self._process:
@@ -188,8 +195,16 @@ class BatchLine:
             self.turn.end()
             self.client.close()
 
+    def _settle_given_up(self) -> None:
+        """Find out what became of a batch that was given up. Raises OutcomeUnknownError."""
+        attempt = self._given_up
+        if attempt and attempt.in_doubt:
+            attempt.settle()
+            self.note_outcome(attempt)
+
     def _check_numbers(self) -> None:
         """Raise if the next number is not known."""
+        self._settle_given_up()
         if self._in_doubt is not None:
             number = self._in_doubt.batch.number
             raise OutcomeUnknownError(

@@ -163,6 +163,7 @@ class BufferedProducer:
 
         Raises as `flush`. After TimeoutError the events that wait fail with UnavailableError. A
         batch that is on its way is given up after `retryTimeout`, and its futures tell its outcome.
+        If that is not known, `Producer.last` and the producer's next batch find it out.
         """
         self._check_thread()
         with self._changed:
@@ -295,7 +296,7 @@ class BufferedProducer:
             self._line.note_refusal(attempt, refusal)
             raise
         finally:
-            self._line.end(attempt)
+            (self._line.give_up if attempt.in_doubt else self._line.end)(attempt)
 
     def _end(self, cause: BaseException) -> None:
         """Fail all events that are left."""
