@@ -1,4 +1,4 @@
-"""Answers that end within their headers: never a whole answer without a body."""
+"""Answers that end within their headers, or have others before them: always read whole."""
 
 import pytest
 
@@ -46,6 +46,33 @@ def test_only_two_empty_answers_without_framing_are_a_page(
 
     assert events == read(client(raw_server, retryTimeout=timeout).page(ask(wait=5)))
     assert waits == [each.query.get("wait") for each in raw_server.requests]
+
+
+HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n"
+PROCESSING = b"HTTP/1.1 102 Processing\r\n\r\n"
+SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\n\r\n"
+WHOLE = ok(BODY).pieces
+
+
+@each_case(
+    ("answers", "retries"),
+    [
+        ([Answer((HINTS, *WHOLE))], 0),
+        ([Answer((PROCESSING, HINTS, PROCESSING, *WHOLE))], 0),
+        ([Answer((HINTS[:-2],), "close"), ok(BODY)], 1),
+        ([Answer((PROCESSING,), "close"), ok(BODY)], 1),
+        ([Answer((SWITCHING,)), ok(BODY)], 1),
+    ],
+)
+def test_what_a_proxy_sends_before_the_answer_is_not_the_answer(raw_server, answers, retries):
+    """It may tell that it still waits for the publisher (RFC 9110, 15.2). To switch the protocol,
+    which nobody asked for, is a broken answer.
+    """
+    raw_server.script(*answers)
+    statistics = Statistics()
+
+    assert [1, 2] == read(client(raw_server).page(ask(), statistics=statistics))
+    assert retries == statistics.retries
 
 
 def test_a_tail_that_ends_prints_all_events_through_cut_answers(raw_server):

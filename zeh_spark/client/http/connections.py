@@ -6,8 +6,8 @@ timeouts, retries, and whether it was stopped. Shared is only what a connection 
 address, the proxy, the authorities it was checked against, and the client's certificate.
 
 Rule for editors: a connection is used by one request at a time, and by the process that opened it.
-What else makes a connection belongs to the key. Of an answer, only the reading of header lines is
-watched; what they mean stays the libraries' business. Runs wherever a client runs.
+What else makes a connection belongs to the key. Of an answer, only the reading of status and header
+lines is watched; what they mean stays the libraries' business. Runs wherever a client runs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import queue
 import time
 from contextlib import suppress
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Any, cast
 
 import requests
@@ -101,6 +102,9 @@ class _Response(http.client.HTTPResponse):
     Python's `http.client` takes the end of the connection for the end of the headers. An answer
     that is cut there looks like a whole answer with an empty body: a page without events, or a
     refusal without an explanation.
+
+    Of the answers that may precede the final one (RFC 9110, 15.2), it skips only those of status
+    100. After another one, the final answer would be read as that to the connection's next request.
     """
 
     def begin(self) -> None:
@@ -113,6 +117,12 @@ class _Response(http.client.HTTPResponse):
                 self.fp = lines.file
         if lines.last not in (b"\r\n", b"\n"):
             raise http.client.RemoteDisconnected("the headers of the answer were cut")
+
+    def _read_status(self) -> tuple[str, int, str]:
+        version, status, reason = super()._read_status()  # type: ignore[misc]  # is not in its stub
+        if status == HTTPStatus.SWITCHING_PROTOCOLS:
+            raise http.client.RemoteDisconnected("the protocol was switched, unasked")
+        return version, HTTPStatus.CONTINUE if status < HTTPStatus.OK else status, reason
 
 
 class _HttpConnection(HTTPConnection):
