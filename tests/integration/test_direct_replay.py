@@ -7,7 +7,7 @@ import pytest
 
 from tests.fix_publisher import new_feed
 from tests.fix_stream import position
-from zeh_spark.errors import ReplayError
+from zeh_spark.errors import PublisherError, ReplayError
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish, running_publisher
 
@@ -81,3 +81,28 @@ def test_the_same_events_published_again_after_a_restore_are_other_events(start,
 
     lost, found = ([position(end)[name] for name in ("cursor", "events", "bytes")] for end in ends)
     assert lost == found
+
+
+@pytest.mark.parametrize("replay", ["strict", "accept"])
+def test_a_batch_that_a_restore_has_undone_names_the_way_on(start, tmp_path, replay):
+    """Its end is no cursor of the feed any more: to take what the feed has now, or to begin at the
+    end, would be refused as well.
+    """
+    file, backup = tmp_path / "feed.db", tmp_path / "backup.db"
+    new_feed(file)
+    shutil.copy(file, backup)
+    options = {"feedId": "orders", "fetch": "executors", "replay": replay}
+    with closing(open_store(f"sqlite:///{file}")) as store, running_publisher(store) as base:
+        publish(store, "orders", [1, 2, 3])
+        run = start(url=f"{base}/orders", **options, finite=True)
+        assert {0: [1, 2, 3]} == run.next()
+    with closing(open_store(f"sqlite:///{backup}")) as store, running_publisher(store) as base:
+        for event in (4, 5):
+            publish(store, "orders", [event])
+        again = start(url=f"{base}/orders", **options, offset=run.start)
+        with pytest.raises(PublisherError, match="409 cursor-of-another-history") as raised:
+            again.rows(run.start, run.offset)
+
+    assert 0 == raised.value.partition
+    assert "zeh_spark.shared_cursors(checkpointLocation, url)" in str(raised.value)
+    assert "replay=accept" not in str(raised.value)

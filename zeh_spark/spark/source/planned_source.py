@@ -26,7 +26,7 @@ from msgspec import UNSET
 
 from zeh_spark.client.http import direct_client
 from zeh_spark.client.http.transport import Transport
-from zeh_spark.errors import CursorGoneError, PublisherError
+from zeh_spark.errors import CursorGoneError
 from zeh_spark.spark.source.batch_source import Batch, Limits, Report, in_thread, mismatch
 from zeh_spark.spark.source.offsets import Offset, Position
 from zeh_spark.spark.source.options import SourceOptions
@@ -57,8 +57,6 @@ _RANGES_EACH = 8
 
 _MOST_RANGE = 16 << 20
 """Bytes of a range."""
-
-_OTHER_HISTORY = 409
 
 
 class _Asked(NamedTuple):
@@ -195,7 +193,8 @@ class PlannedSource:
         """Plan a batch again, and compare what each partition has with what it had.
 
         Raises CursorGoneError if events of it were removed although `replay` is `accept`, and the
-        publisher tells again and again that they were.
+        publisher tells again and again that they were; PublisherError if a restore has undone the
+        batch, whose end cursors then lead nowhere.
         """
         accepts = self.options.replay == "accept"
         begins = wire.by_partition({each: position.cursor for each, position in start.items()})
@@ -210,11 +209,6 @@ class PlannedSource:
                 raise
             found = f"the publisher no longer has them ({exc.__cause__ or exc})"
             raise _differs(min(lost, default=min(start)), start, end, found) from exc
-        except PublisherError as exc:
-            if accepts or exc.status != _OTHER_HISTORY or exc.partition is None:
-                raise
-            found = f"the feed has another history now ({exc.__cause__ or exc})"
-            raise _differs(exc.partition, start, end, found) from exc
         for partition, now in batch.positions().items():
             then = end.positions[partition]
             if (now.events, now.digest) == (then.events, then.digest):
