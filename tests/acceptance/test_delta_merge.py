@@ -181,6 +181,7 @@ def test_rows_in_no_order_have_times_or_are_refused(merge):
 
     tied = (4, 42, False, {"zeh-time": "30"}), (4, 41, False, {"zeh-time": "30"})
     for others in (
+        [(4, 42, False, {"zeh-time": "30"}), event(4, 41)],
         [event(4, 41), event(4, 42)],
         [event(4, 42), event(4, 41, "a", 8, time=30)],
         tied,
@@ -208,6 +209,11 @@ def test_an_older_event_that_is_merged_again_changes_nothing(merge):
 
     merge(event(1, 13, "c", 0, time=15, feed=EU), event(2, 23, "c", 1, time=25, feed=EU))
     assert {1: 12, 2: 23} == merge.shown()
+
+    tied = event(5, 51, "a", 6, 1, time=9, feed=EU), event(5, 52, "a", 7, 0, time=9, feed=EU)
+    for some in (tied, tied[::-1], tied[:1], tied[1:]):
+        merge(*some)
+        assert 51 == merge.shown()[5]
 
     without_times = event(4, 41, "a", 20), event(4, 42, "b", 20)
     for _ in range(2):

@@ -119,9 +119,9 @@ def ours(processing):
     Its driver lives on between runs.
     """
 
-    def make(handler):
+    def make(handler, on_failure="hold"):
         orders = processing.orders
-        given = {"table": processing.at, "name": "orders", "on_failure": "hold", "retries": 0}
+        given = {"table": processing.at, "name": "orders", "on_failure": on_failure, "retries": 0}
         write = sessions.process(handler, checkpointLocation=str(orders.checkpoint), **given)
 
         def run():
@@ -148,6 +148,22 @@ def test_a_session_that_another_driver_has_held_is_held(processing, ours):
     run()
 
     assert [(0, "ok", 1), (1, "failed", 1), (2, "waiting", 0)] == processing.verdicts("a")
+
+
+@pytest.mark.slow
+def test_a_session_that_another_run_has_held_is_held_in_the_next(processing, ours):
+    """My function is used again. When it ran before, there was none, and failures hold none."""
+    orders = processing.orders
+    run = ours(lambda event: "fine", on_failure="dead-letter")
+    for step in range(2):
+        orders.add(("a", step))
+        run()
+    orders.add(("a", 2), fail="1")
+    processing.run(on_failure="hold")
+    orders.add(("a", 3))
+    run()
+
+    assert [(2, "failed", 1), (3, "waiting", 0)] == processing.verdicts("a")[2:]
 
 
 @pytest.mark.slow

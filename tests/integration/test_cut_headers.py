@@ -62,6 +62,7 @@ WHOLE = ok(BODY).pieces
         ([Answer((HINTS[:-2],), "close"), ok(BODY)], 1),
         ([Answer((PROCESSING,), "close"), ok(BODY)], 1),
         ([Answer((SWITCHING,)), ok(BODY)], 1),
+        ([Answer((PROCESSING * 101,)), ok(BODY)], 1),
     ],
 )
 def test_what_a_proxy_sends_before_the_answer_is_not_the_answer(raw_server, answers, retries):

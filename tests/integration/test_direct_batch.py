@@ -27,8 +27,9 @@ def test_all_that_the_feed_holds_is_read_once(publisher, way):
     assert expected == list(rows_of(reader, partitions))
 
 
+@pytest.mark.parametrize("headers", ["_all", "none"])
 @pytest.mark.parametrize("way", ["driver", "executors"])
-def test_a_read_ends_where_another_one_begins(publisher, way):
+def test_a_read_ends_where_another_one_begins(publisher, way, headers):
     """`last_cursors` divides the feed for two readers; the end may name an empty partition."""
     assert [] == read(publisher, fetch=way)
     publisher.publish(1, partition=0)
@@ -38,7 +39,7 @@ def test_a_read_ends_where_another_one_begins(publisher, way):
     publisher.publish(*range(10, 20))
 
     found = [
-        sorted(number for _, number in read(publisher, fetch=way, **ends))
+        sorted(number for _, number in read(publisher, fetch=way, headers=headers, **ends))
         for ends in (
             {"endingCursors": first},
             {"startingCursors": first, "endingCursors": second},

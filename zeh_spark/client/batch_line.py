@@ -170,7 +170,7 @@ class BatchLine:
         self.turn.end()
 
     def give_up(self, attempt: BatchAttempt) -> None:
-        """End a batch in doubt that no caller can settle. Who asks for `progress` next does it."""
+        """End a batch in doubt that no caller can settle: the next use of the numbers does it."""
         self._given_up = attempt
         self.end(attempt)
 

@@ -105,7 +105,8 @@ class Producer:
         Raises:
             PublishError: the name belongs to a Spark query, whose numbers this would take.
             UnavailableError: the publisher did not answer within `retryTimeout`.
-            OutcomeUnknownError: nor did it tell what became of a batch that `buffered` gave up.
+            OutcomeUnknownError: the publisher did not tell what became of a batch that `buffered`
+                gave up.
         """
         return self._line.progress
 

@@ -96,6 +96,10 @@ class _Lines:
         return getattr(self.file, name)
 
 
+_MOST_INTERIM = 100
+"""Answers before the final one."""
+
+
 class _Response(http.client.HTTPResponse):
     """An answer; RemoteDisconnected if its headers do not end with an empty line (RFC 9112, 2.1).
 
@@ -103,9 +107,12 @@ class _Response(http.client.HTTPResponse):
     that is cut there looks like a whole answer with an empty body: a page without events, or a
     refusal without an explanation.
 
-    Of the answers that may precede the final one (RFC 9110, 15.2), it skips only those of status
-    100. After another one, the final answer would be read as that to the connection's next request.
+    Of the answers that may precede the final one (RFC 9110, 15.2), `http.client` skips only those
+    of status 100. After another one, the final answer would be read as that to the connection's
+    next request. So all are skipped here, up to a limit.
     """
+
+    _interim = 0
 
     def begin(self) -> None:
         lines = _Lines(self.fp)
@@ -122,6 +129,9 @@ class _Response(http.client.HTTPResponse):
         version, status, reason = super()._read_status()  # type: ignore[misc]  # is not in its stub
         if status == HTTPStatus.SWITCHING_PROTOCOLS:
             raise http.client.RemoteDisconnected("the protocol was switched, unasked")
+        self._interim += status < HTTPStatus.OK
+        if self._interim > _MOST_INTERIM:
+            raise http.client.RemoteDisconnected("the final answer did not come")
         return version, HTTPStatus.CONTINUE if status < HTTPStatus.OK else status, reason
 
 

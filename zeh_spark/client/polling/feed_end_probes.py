@@ -151,6 +151,18 @@ class _Refusal:
         return self.status is not None
 
 
+def beginning(client: FeedClient, request: PageRequest, page_size_hint: int) -> str | None:
+    """Return the cursor before a partition's first event; None if the answer has events.
+
+    The end of a partition that had no events is there. With a hint of 0, our publisher tells it
+    whatever events there are.
+    """
+    request = replace(request, cursor=wire.FIRST, page_size_hint=page_size_hint)
+    with client.page(request, any_end=True) as page:
+        has_events = any(each.events for each in page) or page.end.events > 0
+    return None if has_events else page.cursor
+
+
 def first_checkpoint(client: FeedClient, request: PageRequest) -> str:
     """Return what `_last` means now: the first checkpoint of its answer.
 

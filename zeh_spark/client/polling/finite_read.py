@@ -22,7 +22,7 @@ from zeh_spark.client.http.responses import TransientError
 from zeh_spark.client.options.reading_options import Cursors
 from zeh_spark.client.polling.cursor_loops import CursorRounds
 from zeh_spark.client.polling.feed_end import MOST_WITHOUT_EVENTS, SETTLED, Ending
-from zeh_spark.client.polling.feed_end_probes import GONE, UNKNOWN, EndProbes, first_checkpoint
+from zeh_spark.client.polling.feed_end_probes import GONE, UNKNOWN, EndProbes, beginning
 from zeh_spark.errors import OptionAdvice, PublisherError, UnavailableError, ZeroEventHubError
 from zeh_spark.wire import wire
 
@@ -171,10 +171,6 @@ class FiniteRead:
     def next_page(self) -> Generator[wire.Interval, None, None]:
         """Yield the intervals of the next page."""
         self.end = None
-        if self.exact and self.request.tell and self.request.cursor == wire.FIRST:
-            # The target of a partition that had no events is where our publisher begins.
-            beginning = first_checkpoint(self.client, replace(self.request, page_size_hint=0))
-            self.request = replace(self.request, cursor=beginning)
         while self.end is None and not self._ends_before_page():
             yield from self._read_page()
         if self.end is None and self.exact and not self.ending.met:
@@ -344,5 +340,7 @@ def find_target(client: FeedClient, request: PageRequest, ends: Cursors) -> tupl
 def find_end(client: FeedClient, request: PageRequest, ends: Cursors) -> FiniteRead:
     """Return the read of a partition to its end as it is now, by `endingCursors`."""
     target, exact = find_target(client, request, ends)
+    if exact and request.tell and request.cursor == wire.FIRST:
+        request = replace(request, cursor=beginning(client, request, 0) or wire.FIRST)
     ending = Ending(target, most_without_events=MOST_WITHOUT_EVENTS)
     return FiniteRead(client, request, ending, exact=exact)

@@ -40,10 +40,10 @@ def only_call(table: str, name: str, run: str, number: int) -> Iterator[Callable
             if _calls.get(key) == (run, number):
                 raise LakehouseError(
                     f"table {table}, name={name!r}, was written in this batch ({number}) already, "
-                    f"without the rows of this call: unite the frames, call it once for each table "
-                    f"and batch, and RESTORE the table to the version before the batch, if it has "
-                    f"it. If the rows are the same, because your function was repeated after an "
-                    f"error, only start the query again",
+                    f"without the rows of this call. If the rows are the same, because your "
+                    f"function was repeated after an error, start the query again. Otherwise unite "
+                    f"the frames, and call it once for each table and batch; if the table has the "
+                    f"batch, RESTORE it to the version before",
                     table=table,
                     got=number,
                     anchor="the-table-was-written-in-this-batch-already",

@@ -156,9 +156,10 @@ def _run_of(spark: SparkSession) -> str:
     """Return what a batch of one run has, and no batch of another run, in a classic session.
 
     That is the id of Spark's execution for the batch, which threads that the user starts inherit.
-    Rejected: the job group, which the user may replace.
+    Where a platform does not show it, it is the job group, which the user may replace.
     """
-    return spark.sparkContext.getLocalProperty("spark.sql.execution.root.id") or ""
+    told = spark.sparkContext.getLocalProperty
+    return told("spark.sql.execution.root.id") or told("spark.jobGroup.id") or ""
 
 
 _UNREADABLE = (Py4JJavaError, PySparkException)

@@ -87,7 +87,10 @@ def from_delta(
     if key is not None:
         column = _key(rows, key, table)
         if change_feed:
-            complaint = f"table {table}: key {key!r} is NULL for a row, whose changes have no order"
+            complaint = (
+                f"table {table}: key {key!r} is NULL for a row, and without a key its changes may "
+                f"come in another order: give an expression that is never NULL"
+            )
             column = F.coalesce(column, F.raise_error(F.lit(complaint)))
         columns.insert(0, column.alias("key"))
     if not change_feed:

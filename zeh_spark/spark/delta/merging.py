@@ -275,8 +275,13 @@ class Merge:
         identity = self._identity(df)
         own = {**identity, _DELETED: self._deletion(df), _CHANGED: F.current_timestamp()}
         time, row = identity["time"], F.monotonically_increasing_id()
+        numbered = identity["sequence"].isNotNull()
         if self.ordered:
-            time = F.when(identity["sequence"].isNotNull(), time)
+            time = F.when(numbered, time)
+        tied = {
+            name: F.when(numbered & time.isNotNull(), identity[name])
+            for name in ("producer", "partition")
+        }
         if self._by_expression:
             row = -row  # of equal numbers the first one wins
         if self.order in (None, "sequence") or column_of(df, OWN) is not None:
@@ -285,7 +290,7 @@ class Merge:
             {
                 **{name: self._not_null(name) for name in found},
                 OWN: _struct(own),
-                ARRIVAL: F.struct(time.alias("time"), row.alias("row")),
+                ARRIVAL: _struct({"time": time, **tied, "row": row}),
                 **constants,
             }
         )

@@ -2,8 +2,8 @@
 
 An event wins over the one that the table shows if its epoch or its sequence number is higher,
 provided that both are of one feed, producer and stored partition. If one of the latter two differs,
-the event with the later time wins, because a feed's times never go back. Otherwise the later
-arrival wins.
+the event with the later time wins, because a feed's times never go back; of equal times always the
+same one, so that events which are merged again change nothing. Otherwise the later arrival wins.
 
 Within a batch the newest event of each feed, producer and stored partition is kept, by number, and
 of these the two that arrived last, by time. The table's event is of one producer, so it can outrank
@@ -44,8 +44,8 @@ IDENTITY = {
 """The fields of it that `stamped` fills, each with the header that it is made of and its type."""
 
 ARRIVAL = "_zeh_arrival"
-"""The column with an event's place in its batch: `STRUCT<time, row>`. In a batch whose rows are in
-order, only events with numbers have a time there.
+"""The column with an event's place in its batch: `STRUCT<time, producer, partition, row>`. Only
+events with numbers have a producer there, and a time if the rows are in order.
 """
 
 BY_EXPRESSION = "order: "
@@ -81,6 +81,7 @@ def newest(events: DataFrame, keys: Sequence[str], table: str, *, ordered: bool)
             F.max(latest).alias("_zeh_latest"),
             F.count_if(loose).alias("_zeh_loose"),
             (F.max(place)["row"] != -F.max(back)["back"]).alias("_zeh_tied"),
+            F.count_if(own["time"].isNull()).alias("_zeh_untimed"),
         )
     )
     found = F.col("_zeh_newest")["event"][OWN]
@@ -93,7 +94,7 @@ def newest(events: DataFrame, keys: Sequence[str], table: str, *, ordered: bool)
         lambda left, right: F.when(left[ARRIVAL] < right[ARRIVAL], 1).otherwise(-1),
     )
     several = F.sum(F.greatest("_zeh_loose", F.lit(1))) > 1
-    tied = (F.col("_zeh_loose") > 1) & F.col("_zeh_tied")
+    tied = (F.col("_zeh_loose") > 1) & (F.col("_zeh_tied") | (F.col("_zeh_untimed") > 0))
     unknown = F.lit(not ordered) & several & F.bool_or(found["time"].isNull() | tied)
     return (
         by_producer.groupBy(*keys)
@@ -123,7 +124,9 @@ def wins(event: str, table: str) -> Column:
     restored = same & (epoch == before) & older & (mine["time"] > theirs["time"])
     of_one_feed = (feed_of(given) == feed_of(shown)) & ~producer
     numbered = mine["sequence"].isNotNull() & theirs["sequence"].isNotNull()
-    before_it = (epoch < before) | ((epoch == before) & (mine["time"] < theirs["time"]))
+    timed = mine["time"].isNotNull() & theirs["time"].isNotNull()
+    placed = timed & (_place(mine) < _place(theirs))
+    before_it = (epoch < before) | ((epoch == before) & placed)
     earlier = of_one_feed & numbered & before_it
     return (
         F.when(_by_other_expressions(mine, theirs), _fail(_incomparable(table, mine, theirs)))
@@ -145,6 +148,10 @@ def _by_other_expressions(mine: Column, theirs: Column) -> Column:
     given, shown = (F.coalesce(each["producer"], F.lit("")) for each in (mine, theirs))
     by_expression = given.startswith(BY_EXPRESSION) | shown.startswith(BY_EXPRESSION)
     return theirs.isNotNull() & by_expression & (given != shown)
+
+
+def _place(own: Column) -> Column:
+    return F.struct(own["time"], own["producer"], own["partition"])
 
 
 def feed_of(column: Column) -> Column:

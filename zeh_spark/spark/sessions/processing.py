@@ -149,7 +149,7 @@ class SessionWriter:
         self._table = table
         self._name = name
         self._writer = DeltaFeedWriter(table, name=name, transform=self._transform, **options)
-        self._none_held = False
+        self._none_held, self._number = False, -1
         self._verdicts: DataFrame | None = None
 
     @at_spark_border
@@ -160,6 +160,8 @@ class SessionWriter:
         LakehouseError if the frame, the session or the table does not fit.
         """
         batch = _checked(batch)
+        self._none_held &= number == self._number + 1  # otherwise another run was between
+        self._number = number
         try:
             self._writer(batch, number)
         finally:

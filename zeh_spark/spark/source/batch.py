@@ -29,7 +29,7 @@ from zeh_spark.client.http.discovery import Discovered, discover, rediscover
 from zeh_spark.client.http.feed_client import FeedClient, PageRequest
 from zeh_spark.client.options.given import parse
 from zeh_spark.client.polling.feed_end import MOST_WITHOUT_EVENTS, Ending
-from zeh_spark.client.polling.feed_end_probes import first_checkpoint
+from zeh_spark.client.polling.feed_end_probes import beginning, first_checkpoint
 from zeh_spark.client.polling.finite_read import EndUnknownError, FiniteRead, find_target, joined
 from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.spark.source import offsets
@@ -91,7 +91,7 @@ class BatchReader(TaskReader, DataSourceReader):
         begun = self._begun(client, count)
         with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
             chosen = options.chosen(count)
-            plans = pool.map(lambda each: self._plan(client, begun, each, count), chosen)
+            plans = pool.map(lambda each: self._plan(client, begun, each, found), chosen)
             return [
                 replace(plan, request=replace(plan.request, tell=tell), feed=feed) for plan in plans
             ]
@@ -130,18 +130,20 @@ class BatchReader(TaskReader, DataSourceReader):
         return [replace(task, feed=feed) for task in tasks]
 
     def _plan(
-        self, client: FeedClient, options: SourceOptions, partition: int, partition_count: int
+        self, client: FeedClient, options: SourceOptions, partition: int, found: Discovered
     ) -> FeedPartition:
         hint, headers = options.page_size_hint, options.requested_headers
-        request = PageRequest(partition, wire.LAST, partition_count, hint, headers)
+        request = PageRequest(partition, wire.LAST, found.partition_count, hint, headers)
         request = replace(request, only=options.selected)
         start = wire.FIRST
         if isinstance(options.starting_cursors, dict):
             start = options.starting_cursors[partition]
         if start == wire.LAST or options.starting_cursors == "last":
             start = first_checkpoint(client, request)
-        first = replace(request, cursor=start)
         target, exact = find_target(client, request, options.ending_cursors)
+        if exact and start == wire.FIRST and found.identity:
+            start = beginning(client, request, 0) or start
+        first = replace(request, cursor=start)
         return FeedPartition(first, target, exact, self._options)
 
 
@@ -179,18 +181,11 @@ def last_cursors(url: str, **options: str) -> str:
         if found.identity:  # its checkpoints come again, also where there are no events
             cursors[str(partition)] = first_checkpoint(client, request)
             continue
-        beginning = _beginning(client, replace(request, cursor=wire.FIRST, page_size_hint=1))
-        last = first_checkpoint(client, request) if beginning != wire.FIRST else wire.FIRST
+        begins = beginning(client, request, 1)
+        last = first_checkpoint(client, request) if begins != wire.FIRST else wire.FIRST
         # A partition without events has no checkpoint that a read could reach again.
-        cursors[str(partition)] = wire.FIRST if last == beginning else last
+        cursors[str(partition)] = wire.FIRST if last == begins else last
     return json.dumps(cursors)
-
-
-def _beginning(client: FeedClient, request: PageRequest) -> str | None:
-    """Return the cursor before a partition's first event; None once there is one."""
-    with client.page(request, any_end=True) as page:
-        has_events = any(each.events for each in page) or page.end.events > 0
-    return None if has_events else page.cursor
 
 
 def follow(

@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 _GONE = {409, 410}
 _AGAIN = (
-    "partition %d: the feed has not all that the query read after %r. Events of it that the feed "
-    "still has come again: compare their zeh-feed, zeh-producer, zeh-partition and zeh-sequence, "
-    "or merge by a key"
+    "partition %d: the feed no longer has all that the query read after %r. Events of it that the "
+    "feed still has come again: compare their zeh-feed, zeh-producer, zeh-partition and "
+    "zeh-sequence, or merge by a key"
 )
 
 
