@@ -50,10 +50,10 @@ def look_at(
     standing: TableStatus,
     connection: Connection,
 ) -> TableLook:
-    """Return how the table stands, and how far the consumers are behind that keep cursors here.
+    """Return how the table stands, and the lag of each cursor set that is kept here.
 
-    `told` is what the last looks have found of each cursor set, the one that was counted longest
-    ago first. If the time does not suffice for all of them, the others stay as they were.
+    `told` has what earlier looks found of each set. The set that was counted longest ago comes
+    first. If time runs out, the lag of the remaining sets stays as it was.
     """
     kept: list[CursorSet] = []
     with suppress(Problem):  # the role may not read them

@@ -54,7 +54,7 @@ def only_call(table: str, name: str, run: str, number: int) -> Iterator[Callable
     try:
         take(table)
         yield take
-    except BaseException:
+    except BaseException:  # whatever ends the call, its table is free again
         with _lock:
             for key in mine:
                 if _calls.get(key) == (run, number):

@@ -187,7 +187,15 @@ def _incomparable(table: str, event: Column, shown: Column) -> Column:
         "an event comes with (%s), and the row of its key was merged with (%s), so which one is "
         "newer is not known. Start the query with the order= that the table has, or merge into a "
         "new table",
-        *(F.coalesce(each["producer"], F.lit("order: arrival")) for each in (event, shown)),
+        *(_order_of(each["producer"]) for each in (event, shown)),
+    )
+
+
+def _order_of(producer: Column) -> Column:
+    return (
+        F.when(producer.startswith(BY_EXPRESSION), producer)
+        .when(producer.isNotNull(), F.lit(f"{BY_EXPRESSION}sequence"))
+        .otherwise(F.lit(f"{BY_EXPRESSION}arrival"))
     )
 
 
